@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from exfm.data import Batch, BatchBuilder
-from exfm.metrics import sigmoid
-from exfm.models import ServedStudent, load_served
+from exfm.data.batch import Batch, BatchBuilder
+from exfm.metrics.classification import sigmoid
+from exfm.models.served import ServedStudent, load_served
 from pipelines.served_rows import NULL, ON_BAD_ROWS, RAISE, ROWS, checked, refusal_text, serving_rules
 from streaming.errors import BadInput
-from streaming.messages import Refusals, RowRules, kept_rows, without_rows
+from streaming.messages.validation import Refusals, RowRules, kept_rows, without_rows
 from streaming.schema import RowSchema
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import FeatureSet
+from exfm.data.features import FeatureSet
 from streaming.errors import BadInput
-from streaming.messages import Limits, Refusal, Refusals, RowRules, bisect, conform, nan_as_null
+from streaming.messages.limits import Limits, nan_as_null
+from streaming.messages.validation import Refusal, Refusals, RowRules, bisect, conform
 from streaming.schema import RowSchema
 
 if TYPE_CHECKING:

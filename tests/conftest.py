@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from streaming.broker import LocalBroker
-from streaming.kafka import KafkaSettings, ensure_topics
+from streaming.broker.broker import LocalBroker
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics
 
 _numbers = itertools.count()
 

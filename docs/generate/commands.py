@@ -13,7 +13,7 @@ from docs.generate.settings import type_name
 def commands_page() -> str:
     from typer.main import get_command
 
-    from pipelines.cli import app
+    from pipelines.cli.console import app
 
     text = ["# Commands", GENERATED, "Every command has `--help` with an example; commands that report have `--json`."]
     text.append("Exit codes: 0 done, 1 the run failed, 2 the caller's mistake, 130 interrupted and resumable.")

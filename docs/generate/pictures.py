@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from docs.generate.rooms import ROOT
-from pipelines.config import load
-from pipelines.display import print_closing
-from pipelines.results import read_summary
-from pipelines.run_dir import RunDir
+from pipelines.config.settings import load
+from pipelines.display.closing import print_closing
+from pipelines.results.stored import read_summary
+from pipelines.run_dir.paths import RunDir
 
 WIDTHS = (80, 120)
 

@@ -29,7 +29,7 @@ NAMES = {
 
 def settings_page() -> str:
     from exfm.layers.registry import INTERACTIONS
-    from pipelines.config import Config
+    from pipelines.config.settings import Config
 
     text = [
         "# Settings",

@@ -5,7 +5,3 @@ constant   the label rate so far, for every row
 ftrl       FTRL-proximal over hashed ids and crosses: also a student's linear part
 logistic   the same, as a model of its own
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

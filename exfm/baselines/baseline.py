@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from exfm.data import Batch
-from exfm.layers import Prior
+from exfm.data.batch import Batch
+from exfm.layers.prior import Prior
 from exfm.step import StepResult
-from exfm.tensors import TensorSource, copy_tensors
+from exfm.tensors.named import copy_tensors
+from exfm.tensors.windows import TensorSource
 
 
 class Baseline(ABC):

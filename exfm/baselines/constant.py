@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from exfm.baselines.baseline import Baseline
-from exfm.data import Batch
-from exfm.layers import label_sums
+from exfm.data.batch import Batch
+from exfm.layers.prior import label_sums
 from exfm.step import StepResult
 
 
@@ -21,7 +21,9 @@ class Constant(Baseline):
 
         >>> import numpy as np
         >>> import pyarrow as pa
-        >>> from exfm.data import BatchBuilder, FeatureSet, SparseFeature
+        >>> from exfm.data.batch import BatchBuilder
+        >>> from exfm.data.features import FeatureSet
+        >>> from exfm.data.sparse import SparseFeature
         >>> batch = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="ad", rows=2)]), ["ctr"])(
         ...     pa.table({"ad": [0, 1, 1], "label_ctr": [0, 0, 1]}))
         >>> constant = Constant(["ctr"])

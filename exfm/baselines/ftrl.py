@@ -26,10 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data import Batch, FeatureSet, label_shift
-from exfm.layers import SLOTS, HashedLinear, Hashing, sum_rows
+from exfm.data.batch import Batch
+from exfm.data.features import FeatureSet
+from exfm.data.sampling import label_shift
+from exfm.layers.hashed_linear import SLOTS, HashedLinear, Hashing, sum_rows
 from exfm.loops import loop
-from exfm.tensors import copy_tensors
+from exfm.tensors.named import copy_tensors
 
 RATE, BETA = 2.0, 1.0
 

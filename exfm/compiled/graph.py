@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from exfm.data import FeatureSet
+from exfm.data.features import FeatureSet
 from exfm.errors import ModelError
-from exfm.layers import Interaction
-from exfm.models import ServedStudent, stacked
+from exfm.layers.interaction import Interaction
+from exfm.models.served import ServedStudent
+from exfm.models.stack import stacked
 
 
 class Graph(nn.Module):

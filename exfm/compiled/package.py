@@ -19,7 +19,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.compiled.graph import Function, Graph, probe, weights_of
 from exfm.errors import ModelError
 from exfm.machine_code import MachineCode, machine_code
-from exfm.models import ServedStudent
+from exfm.models.served import ServedStudent
 
 PROBED = (1, 100)
 ROUNDING = 4e-6

@@ -15,7 +15,3 @@ learned_rows whose rows a student learns from
 history      running averages of a student's earlier rows, as inputs of the next
 sampling     negative downsampling: which rows are kept, and what each then counts
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data import label_shift
+from exfm.data.sampling import label_shift
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.terms import Lesson

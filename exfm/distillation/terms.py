@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data import label_shift, label_weights, row_weights
+from exfm.data.sampling import label_shift, label_weights, row_weights
 from exfm.distillation.arm import Arm
 from exfm.errors import ConfigError
 from exfm.loops import inlined, loop

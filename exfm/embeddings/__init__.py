@@ -8,7 +8,3 @@ served         the same tables, looked up only
 quantised      as they are served, of int8 and int4
 accumulators   keeping AdaGrad's accumulators from growing forever
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -24,8 +24,9 @@ Kind = Literal["int8", "int4"]
 class QuantisedTables(nn.Module):
     """Tables that are served, of whole numbers. `kind`: int8 or int4.
 
-    >>> from exfm.data import FeatureSet, SparseFeature
-    >>> from exfm.embeddings import ServedTables
+    >>> from exfm.data.features import FeatureSet
+    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.embeddings.served import ServedTables
     >>> tables = ServedTables(FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), 8, seed=0)
     >>> QuantisedTables(tables, "int8").nbytes, QuantisedTables(tables, "int4").nbytes
     (160, 80)

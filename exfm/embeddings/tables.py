@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.data import FeatureSet
+from exfm.data.features import FeatureSet
 from exfm.embeddings.weights import initial_weights, load_table_weights, table_sizes
 
 

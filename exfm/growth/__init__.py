@@ -4,7 +4,3 @@ refit          a state of one feature set, fitted to a model of another
 warm           a student that starts with another one's weights
 grown_tables   tables that are larger than what was stored, read by window
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

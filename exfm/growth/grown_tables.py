@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from exfm.embeddings import draw_initial_weights
-from exfm.tensors import Offsets, TensorSource, fill_window
+from exfm.embeddings.weights import draw_initial_weights
+from exfm.tensors.windows import Offsets, TensorSource, fill_window
 
 
 class Repeated:

@@ -26,16 +26,22 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from exfm.data import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature, Statistics
-from exfm.embeddings import TableSize, table_sizes
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet, HistoryFeature
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.data.statistics import Statistics
+from exfm.embeddings.weights import TableSize, table_sizes
 from exfm.errors import ModelError
 from exfm.growth.grown_tables import Appended, Initial, Repeated, zeros
-from exfm.layers import Axes, input_labels
-from exfm.models import TeacherConfig
-from exfm.tensors import Checkpoint, StoredTensor, TensorSource, whole_tensor
+from exfm.layers.interaction import Axes
+from exfm.layers.units import input_labels
+from exfm.models.teacher_config import TeacherConfig
+from exfm.tensors.checkpoint import Checkpoint
+from exfm.tensors.stored import StoredTensor
+from exfm.tensors.windows import TensorSource, whole_tensor
 
 if TYPE_CHECKING:
-    from exfm.models import TeacherNet
+    from exfm.models.teacher_net import TeacherNet
 
 Feature = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
 
@@ -115,8 +121,9 @@ def fitted_teacher(
         return dict(tensors)
     from torchrec.modules.embedding_modules import EmbeddingBagCollection  # here: a student needs none of it
 
-    from exfm.embeddings import bag_configs
-    from exfm.models import TeacherNet, wide_columns
+    from exfm.embeddings.tables import bag_configs
+    from exfm.models.teacher_config import wide_columns
+    from exfm.models.teacher_net import TeacherNet
 
     _same_model(was, now)
     if (dropped := [c.text for c in feature_changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
@@ -148,7 +155,7 @@ def fitted_teacher(
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
     fitted |= fitted_tables(tensors, now, table_sizes(now.features, cfg.width))
-    from exfm.models import has_wide  # and with it the compiled loops, which few of those who import this run
+    from exfm.models.stack import has_wide
 
     if has_wide(tensors):
         columns = wide_columns(len(now.tasks))

@@ -18,10 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from exfm.data import FeatureSet, SequenceFeature, SparseFeature
-from exfm.embeddings import table_sizes
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.embeddings.weights import table_sizes
 from exfm.growth.refit import MadeWith, fitted_tables, why_not_grown
-from exfm.tensors import TensorSource, whole_tensor
+from exfm.tensors.windows import TensorSource, whole_tensor
 
 KEPT = ("dense/", "statistics/")
 HEADS = ("dense/serving.", "dense/auxiliary.", "dense/adapted.")

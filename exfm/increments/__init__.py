@@ -5,7 +5,3 @@ stored     an increment in a file
 chain      a folder of full versions, and of increments that lead on from them
 follower   a served student that takes increments up while another answers
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -24,8 +24,9 @@ from uuid import uuid4
 from exfm.errors import ModelError
 from exfm.increments.increment import Full, Increment, Probe
 from exfm.increments.stored import read_increment, write_increment
-from exfm.models import ServedStudent, served_of
-from exfm.tensors import load_checkpoint, prune_checkpoints, read_manifest, remove_leftovers, save_checkpoint
+from exfm.models.served import ServedStudent, served_of
+from exfm.tensors.checkpoint import load_checkpoint, prune_checkpoints, remove_leftovers, save_checkpoint
+from exfm.tensors.manifest import read_manifest
 
 HEAD, FORMAT = "head.json", 1
 KIND = "live_student"

@@ -23,7 +23,7 @@ from typing import Any
 from exfm.errors import ModelError
 from exfm.increments.chain import Chain, Head
 from exfm.increments.increment import Increment, take_up
-from exfm.models import ServedStudent
+from exfm.models.served import ServedStudent
 
 MOST_COPIES = 4
 """More are in use only where requests hold old ones; then increments wait."""

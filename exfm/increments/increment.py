@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import Batch
+from exfm.data.batch import Batch
 from exfm.errors import ModelError
-from exfm.models import PARITY, Rows, ServedStudent, Student, Touched, all_of, served_meta
+from exfm.models.changes import Rows, Touched, all_of
+from exfm.models.served import PARITY, ServedStudent, served_meta
+from exfm.models.student import Student
 
 PROBED_ROWS = 32
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from exfm.errors import ModelError
 from exfm.increments.increment import Increment, Probe, Rows
-from exfm.tensors import as_bytes
+from exfm.tensors.stored import as_bytes
 
 MAGIC, FORMAT = b"exfm-inc", 1
 HEAD = len(MAGIC) + 32 + 8

@@ -12,7 +12,3 @@ prior          the log-odds of the label rate so far
 pooling        attention over the places of a sequence
 dense          linear layers and MLPs whose weights follow from a generator
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -21,7 +21,10 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import Batch, FeatureSet, SequenceFeature, SparseFeature, offsets_of
+from exfm.data.batch import Batch
+from exfm.data.features import FeatureSet
+from exfm.data.jagged import offsets_of
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.hashing import FIRST, GOLDEN, SECOND, mix
 from exfm.loops import loop
 
@@ -133,7 +136,7 @@ class _Buckets:
 class HashedLinear(nn.Module):
     """(KeyedJaggedTensor of K keys × B, (B, D)) -> (B, T), 0 before anything was learned.
 
-    >>> from exfm.data import SparseFeature
+    >>> from exfm.data.sparse import SparseFeature
     >>> linear = HashedLinear(FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), tasks=2)
     >>> linear.weight.shape
     torch.Size([2, 262144])
@@ -164,7 +167,7 @@ class HashedLinear(nn.Module):
 def crosses_of(features: FeatureSet) -> tuple[tuple[int, int], ...]:
     """Pairs of sparse features, by their numbers: all pairs of those of one column with the largest tables.
 
-    >>> from exfm.data import SparseFeature
+    >>> from exfm.data.sparse import SparseFeature
     >>> made = SparseFeature(name="user_x_ad", columns=["user", "ad"], rows=9000)
     >>> crosses_of(FeatureSet(sparse=[SparseFeature(name="user", rows=90), made, SparseFeature(name="ad", rows=20)]))
     ((0, 2),)

@@ -28,9 +28,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exfm.data import Batch
+from exfm.data.batch import Batch
 from exfm.loops import loop
-from exfm.tensors import TensorSource, copy_tensors
+from exfm.tensors.named import copy_tensors
+from exfm.tensors.windows import TensorSource
 
 S = TypeVar("S")
 
@@ -41,7 +42,9 @@ def label_sums(batch: Batch) -> Tensor:
     """(2, T) float64: n₁ and n₀ of a batch's own rows.
 
     >>> import pyarrow as pa
-    >>> from exfm.data import BatchBuilder, FeatureSet, SparseFeature
+    >>> from exfm.data.batch import BatchBuilder
+    >>> from exfm.data.features import FeatureSet
+    >>> from exfm.data.sparse import SparseFeature
     >>> build = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="ad", rows=2)]), ["ctr"], {"ctr": 0.25})
     >>> label_sums(build(pa.table({"ad": [0, 1, 1], "label_ctr": pa.array([1, 0, None], pa.int8())}))).tolist()
     [[1.0], [4.0]]

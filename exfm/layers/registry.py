@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
 
-from exfm.data import FeatureSet
+from exfm.data.features import FeatureSet
 from exfm.errors import ConfigError
 from exfm.layers.dcn import CrossConfig, DCNOptions
 from exfm.layers.dlrm import DLRMOptions

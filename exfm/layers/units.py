@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import FeatureSet
+from exfm.data.features import FeatureSet
 from exfm.errors import ConfigError
 from exfm.layers.interaction import InputLabels
 from exfm.layers.pooling import SequencePooling

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def embeddings_last(trunk: Wukong, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
     """`trunk(e_BND, dense_BC)`: (B, M · D).
 
-    >>> from exfm.layers import Wukong
+    >>> from exfm.layers.wukong import Wukong
     >>> sizes = {"num_dense": 2, "layers": 2, "num_fmb": 3, "num_lcb": 2, "rank": 2, "hidden": (8,)}
     >>> trunk = Wukong(6, 4, **sizes, generator=torch.Generator())
     >>> e, dense = torch.rand(7, 6, 4), torch.rand(7, 2)

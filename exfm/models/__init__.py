@@ -15,7 +15,3 @@ as_shown        what a student would have predicted when its rows were shown
 sieve           rows that spoil a step, left out of it
 engine          what learns, in one form for live workers and offline runs
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -28,12 +28,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data import Batch
+from exfm.data.batch import Batch
 from exfm.models.changes import THETA, Touched, TouchedRows, by_row, small
 from exfm.models.served import ServedStudent, new_served
 from exfm.models.student import Student
 from exfm.models.student_wide import LINEAR, LinearParts, LinearVersions
-from exfm.tensors import WHOLE, Fields, Packing, TensorSource, Versions, whole_tensor
+from exfm.tensors.packing import WHOLE, Fields, Packing
+from exfm.tensors.versions import Versions
+from exfm.tensors.windows import TensorSource, whole_tensor
 
 NEVER, UNKNOWN = -(2**62), 2**62
 """The clock of a model that learned nothing; and of one of which it is not known what it learned."""

@@ -18,14 +18,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from exfm.baselines import Baseline, Constant, Logistic
-from exfm.data import Batch, FeatureSet, LearnedRows
+from exfm.baselines.baseline import Baseline
+from exfm.baselines.constant import Constant
+from exfm.baselines.logistic import Logistic
+from exfm.data.batch import Batch
+from exfm.data.features import FeatureSet
+from exfm.data.learned_rows import LearnedRows
 from exfm.models.as_shown import AsShown, AsShownConfig
 from exfm.models.sieve import over, rows_of, sieved, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 from exfm.step import StepResult
-from exfm.tensors import TensorPieces, TensorSource
+from exfm.tensors.windows import TensorPieces, TensorSource
 
 if TYPE_CHECKING:
     from exfm.models.teacher import SentBatch, Teacher  # which trains with all of TorchRec

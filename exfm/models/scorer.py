@@ -12,14 +12,21 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.data import Batch, FeatureSet, Statistics
-from exfm.embeddings import bag_configs, load_table_weights
+from exfm.data.batch import Batch
+from exfm.data.features import FeatureSet
+from exfm.data.statistics import Statistics
+from exfm.embeddings.tables import bag_configs
+from exfm.embeddings.weights import load_table_weights
 from exfm.models.stack import has_wide, stacked
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet, compiled_dense
 from exfm.models.teacher_wide import all_tables, summed, wide_configs, wide_tables
-from exfm.parallel import RankGroup, Sharding, plan_sharding, shard_tables, sharded_weights
-from exfm.tensors import TensorSource, copy_tensors, whole_tensor
+from exfm.parallel.group import RankGroup
+from exfm.parallel.layout import Sharding
+from exfm.parallel.sharding import plan_sharding
+from exfm.parallel.tables import shard_tables, sharded_weights
+from exfm.tensors.named import copy_tensors
+from exfm.tensors.windows import TensorSource, whole_tensor
 
 S = TypeVar("S")
 

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from exfm.data import LARGEST_INPUT, Batch
+from exfm.data.batch import Batch
+from exfm.data.dense import LARGEST_INPUT
 from exfm.loops import loop
 from exfm.step import INPUT, LARGEST, LOGIT, StepResult, reason_of
 
 if TYPE_CHECKING:
-    from exfm.parallel import RankGroup
+    from exfm.parallel.group import RankGroup
 
 MOST_TRIES = 128
 """Parts of one batch that are tried. One bad row among 2,048 takes 22."""

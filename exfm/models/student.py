@@ -32,30 +32,34 @@ import torch
 from torch import Tensor, nn
 
 from exfm.adam import Adam
-from exfm.data import AsServed, Batch, FeatureSet, Histories, HistoryValues, LearnedRows, Statistics
-from exfm.distillation import (
-    Corrections,
-    Heads,
-    Lesson,
-    Residuals,
-    RowMasks,
-    SeenBatch,
-    Slopes,
-    Terms,
-    slopes_of,
-    teacher_part,
-    terms_of,
-)
-from exfm.embeddings import FusedTables, Looked, scale_accumulator
+from exfm.data.as_served import AsServed
+from exfm.data.batch import Batch
+from exfm.data.features import FeatureSet
+from exfm.data.history import Histories, HistoryValues
+from exfm.data.learned_rows import LearnedRows
+from exfm.data.statistics import Statistics
+from exfm.distillation.correction import SeenBatch
+from exfm.distillation.corrections import Corrections
+from exfm.distillation.heads import Heads, Slopes, slopes_of
+from exfm.distillation.loss import teacher_part
+from exfm.distillation.residuals import Residuals
+from exfm.distillation.terms import Lesson, RowMasks, Terms, terms_of
+from exfm.embeddings.accumulators import scale_accumulator
+from exfm.embeddings.fused import FusedTables, Looked
 from exfm.errors import ModelError
-from exfm.layers import Prior, Units, build_trunk, forward_pass, label_sums, representation, seeded_linear, with_prior
+from exfm.layers.dense import seeded_linear
+from exfm.layers.passes import forward_pass, representation
+from exfm.layers.prior import Prior, label_sums, with_prior
+from exfm.layers.registry import build_trunk
+from exfm.layers.units import Units
 from exfm.models.served import ServedStudent, export_student
 from exfm.models.stack import has_wide
 from exfm.models.student_config import StudentConfig
 from exfm.models.student_wide import StudentWide
 from exfm.randomness import StepRandomness, named_generator
 from exfm.step import LARGEST, StepResult, share_of_full
-from exfm.tensors import TensorSource, copy_tensors
+from exfm.tensors.named import copy_tensors
+from exfm.tensors.windows import TensorSource
 
 
 class StudentNet(nn.Module):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from exfm.distillation import Arm
-from exfm.embeddings import AccumulatorConfig
-from exfm.layers import TrunkConfig
+from exfm.distillation.arm import Arm
+from exfm.embeddings.accumulators import AccumulatorConfig
+from exfm.layers.registry import TrunkConfig
 
 
 class LearningRate(BaseModel):

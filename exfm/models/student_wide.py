@@ -22,11 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exfm.baselines import FTRL, Seen, served_linear
-from exfm.data import Batch, FeatureSet
-from exfm.layers import SLOTS, HashedLinear, Hashing
+from exfm.baselines.ftrl import FTRL, Seen, served_linear
+from exfm.data.batch import Batch
+from exfm.data.features import FeatureSet
+from exfm.layers.hashed_linear import SLOTS, HashedLinear, Hashing
 from exfm.models.stack import Stack, stacked
-from exfm.tensors import Fields, Packing, TensorSource, Versions, take_marked
+from exfm.tensors.marks import take_marked
+from exfm.tensors.packing import Fields, Packing
+from exfm.tensors.versions import Versions
+from exfm.tensors.windows import TensorSource
 
 LINEAR, FIELD = "wide.linear.weight", "slots"
 

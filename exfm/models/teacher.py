@@ -22,18 +22,25 @@ from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.adam import Adam
-from exfm.data import Batch, FeatureSet, Statistics
-from exfm.embeddings import bag_configs, draw_initial_weights
-from exfm.layers import label_sums, with_prior
+from exfm.data.batch import Batch
+from exfm.data.features import FeatureSet
+from exfm.data.statistics import Statistics
+from exfm.embeddings.tables import bag_configs
+from exfm.embeddings.weights import draw_initial_weights
+from exfm.layers.prior import label_sums, with_prior
 from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack, has_wide
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import Targets, TeacherNet, compiled_dense
 from exfm.models.teacher_wide import Pooled, WideTables, all_tables
-from exfm.parallel import RankGroup, Sharding, learning_tables, plan_sharding
+from exfm.parallel.alone import learning_tables
+from exfm.parallel.group import RankGroup
+from exfm.parallel.layout import Sharding
+from exfm.parallel.sharding import plan_sharding
 from exfm.randomness import StepRandomness
 from exfm.step import LARGEST, StepResult, share_of_full
-from exfm.tensors import TensorPieces, TensorSource, copy_tensors
+from exfm.tensors.named import copy_tensors
+from exfm.tensors.windows import TensorPieces, TensorSource
 
 
 class SentBatch(NamedTuple):

@@ -6,17 +6,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from exfm.embeddings import AccumulatorConfig, SparseOptimizer
+from exfm.embeddings.accumulators import AccumulatorConfig, SparseOptimizer
 from exfm.errors import ConfigError
-from exfm.layers import (
-    DCNOptions,
-    DLRMOptions,
-    InteractionOptions,
-    WukongOptions,
-    WukongSizes,
-    interaction_options,
-    with_complete_options,
-)
+from exfm.layers.dcn import DCNOptions
+from exfm.layers.dlrm import DLRMOptions
+from exfm.layers.interaction import InteractionOptions
+from exfm.layers.registry import interaction_options, with_complete_options
+from exfm.layers.wukong import WukongOptions, WukongSizes
 
 
 class TeacherConfig(WukongSizes):

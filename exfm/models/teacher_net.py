@@ -26,19 +26,16 @@ from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import FeatureSet
-from exfm.embeddings import embedding_bags
+from exfm.data.features import FeatureSet
+from exfm.embeddings.tables import embedding_bags
 from exfm.errors import ConfigError
-from exfm.layers import (
-    Axes,
-    Prior,
-    Units,
-    input_labels,
-    seeded_mlp,
-)
+from exfm.layers.dense import seeded_mlp
+from exfm.layers.interaction import Axes
+from exfm.layers.prior import Prior
+from exfm.layers.units import Units, input_labels
 from exfm.machine_code import MachineCode, machine_code
 from exfm.models.teacher_config import TeacherConfig
-from exfm.parallel import in_order
+from exfm.parallel.tables import in_order
 from exfm.randomness import named_generator
 
 

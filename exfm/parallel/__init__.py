@@ -10,7 +10,3 @@ held       reading and writing the windows of the tables that this rank holds
 exchange   partial sums of embeddings, sent between ranks in unequal shares
 comms      what ranks send each other: in how many bits, and how many bytes that makes
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

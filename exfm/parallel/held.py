@@ -8,9 +8,10 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from exfm.embeddings import scale_accumulator
+from exfm.embeddings.accumulators import scale_accumulator
 from exfm.parallel.group import RankGroup
-from exfm.tensors import TensorPieces, TensorSource, Window, check_fit, fill_window, whole_tensor
+from exfm.tensors.named import check_fit
+from exfm.tensors.windows import TensorPieces, TensorSource, Window, fill_window, whole_tensor
 
 
 class ShardedTables:

@@ -6,7 +6,3 @@ cost           parameters and FLOPs of a teacher
 family         teachers of growing size, and teachers of equal FLOPs
 law            how normalised entropy falls with FLOPs
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
-from exfm.embeddings import SparseOptimizer
+from exfm.embeddings.accumulators import SparseOptimizer
 from exfm.errors import ConfigError
-from exfm.parallel import BY_COLUMNS, GB, ShardingType
+from exfm.parallel.layout import BY_COLUMNS, GB, ShardingType
 from exfm.planning.placement import Plan, PlanQuestion, find_plan
 
 STRATEGIES: tuple[ShardingType, ...] = get_args(ShardingType)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import FeatureSet
-from exfm.embeddings import table_sizes
-from exfm.models import TeacherConfig
+from exfm.data.features import FeatureSet
+from exfm.embeddings.weights import table_sizes
+from exfm.models.teacher_config import TeacherConfig
 
 if TYPE_CHECKING:
-    from exfm.models import TeacherNet
+    from exfm.models.teacher_net import TeacherNet
 
 TRAINING_OVER_FORWARD = 3  # FLOPs of a training step over those of its forward pass
 
@@ -41,7 +41,7 @@ def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Par
 def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> int:
     """FLOPs of one example's forward pass through the dense part.
 
-    >>> from exfm.data import SparseFeature
+    >>> from exfm.data.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=9), SparseFeature(name="user", rows=9)])
     >>> cfg = TeacherConfig(interaction="dlrm", width=4, dlrm={"top": (8,)}, head=())
     >>> flops_per_example(cfg, features, tasks=1)  # pairs 2·2·2·4, top 2·1·8, head 2·8·1
@@ -50,7 +50,7 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
     logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # its import warns where triton is not
     from torch.utils.flop_counter import FlopCounterMode
 
-    from exfm.parallel import quiet_torchrec
+    from exfm.parallel.planner import quiet_torchrec
 
     net = _dense_part(cfg, features, tasks)
     width = sum(table.width * len(table.keys) for table in table_sizes(features, cfg.width))
@@ -69,7 +69,7 @@ def _dense_part(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Teacher
     """The network without its tables, and without memory."""
     from torchrec.modules.embedding_modules import EmbeddingBagCollection  # here: to name a teacher needs none of it
 
-    from exfm.models import TeacherNet
+    from exfm.models.teacher_net import TeacherNet
 
     cfg = cfg.model_copy(update={"dense_dtype": "float32"})
     with torch.device("meta"):

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from exfm.data import FeatureSet
+from exfm.data.features import FeatureSet
 from exfm.errors import ConfigError
-from exfm.layers import INTERACTIONS, InteractionOptions, unit_count, widen
-from exfm.models import TeacherConfig
+from exfm.layers.interaction import InteractionOptions, widen
+from exfm.layers.registry import INTERACTIONS
+from exfm.layers.units import unit_count
+from exfm.models.teacher_config import TeacherConfig
 from exfm.planning.cost import flops_per_example
 
 DEEPER = 2  # steps of the dial that double the layers

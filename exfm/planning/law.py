@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from exfm.metrics import cross_entropy
+from exfm.metrics.classification import cross_entropy
 
 EXPONENTS = np.geomspace(0.01, 5.0, 249)  # smaller ones look like log C, larger ones like a single step
 REPLICATES = 2000

@@ -21,20 +21,12 @@ from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner
 from torchrec.distributed.planner.proposers import GreedyProposer, GridSearchProposer, UniformProposer
 from torchrec.distributed.planner.types import PartitionByType, PlannerError, ShardingOption, Topology
 
-from exfm.data import FeatureSet
-from exfm.models import TeacherConfig, all_tables
-from exfm.parallel import (
-    Device,
-    RankLayout,
-    Sharding,
-    Tables,
-    TableSharder,
-    optimizer_bytes,
-    planned_model,
-    quiet_torchrec,
-    sharding_planner,
-    weight_bytes,
-)
+from exfm.data.features import FeatureSet
+from exfm.models.teacher_config import TeacherConfig
+from exfm.models.teacher_wide import all_tables
+from exfm.parallel.layout import Device, RankLayout, Sharding
+from exfm.parallel.planner import optimizer_bytes, quiet_torchrec, weight_bytes
+from exfm.parallel.sharding import Tables, TableSharder, planned_model, sharding_planner
 from exfm.planning.cost import parameter_count
 
 QUICK_S = 10  # the longest that a quick search may take

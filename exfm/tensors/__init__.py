@@ -10,7 +10,3 @@ packing      a model's tensors in a few arrays
 versions     versions of a model's tensors, of which what changed is kept
 stored       a tensor on disk, read by window and verified
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -171,7 +171,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
     is none, or damaged as far as can be seen without reading the tensors; a read raises it for what it touches.
 
     >>> import tempfile
-    >>> from exfm.tensors import fill_window
+    >>> from exfm.tensors.windows import fill_window
     >>> path = save_checkpoint(tempfile.mkdtemp(), "v1", {"table": torch.arange(8).view(4, 2)}, {})
     >>> rows = torch.empty(2, 2, dtype=torch.int64)
     >>> fill_window(rows, open_checkpoint(path).tensors["table"], (1, 0))

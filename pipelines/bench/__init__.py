@@ -14,7 +14,3 @@ processes  what a worker imports, and what it holds of memory
 catalogue  all of them, by name
 text       figures as a table
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

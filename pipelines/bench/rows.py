@@ -13,12 +13,15 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from exfm.data import BatchBuilder, SparseFeature, bags_of
+from exfm.data.batch import BatchBuilder
+from exfm.data.sparse import SparseFeature
+from exfm.data.transforms import bags_of
 from pipelines.bench.benchmark import Benchmark, Demand
 from pipelines.bench.figures import Work
 from pipelines.bench.shape import BATCH, FEATURES, FLOATS, ROWS, SEED, TABLE_ROWS, TABLES, TASKS, table
-from streaming.lake import LakeTable
-from streaming.messages import CodecName, RawMessage, make_codec
+from streaming.lake.writer import LakeTable
+from streaming.messages.codecs import CodecName, make_codec
+from streaming.messages.message import RawMessage
 from streaming.schema import Column, RowSchema, Task
 
 BYTES = 2 * (8 * TABLES + 4 * FLOATS)  # of a row, read once and written once

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from exfm.data import Batch
-from exfm.models import Student, StudentConfig
+from exfm.data.batch import Batch
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
 from pipelines.bench.benchmark import Benchmark, Demand
 from pipelines.bench.figures import Work
 from pipelines.bench.shape import BATCH, FEATURES, ROWS, SEED, TASKS, WIDTH, batches, table_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from exfm.embeddings import FusedTables
+from exfm.embeddings.fused import FusedTables
 from pipelines.bench.benchmark import Benchmark, Demand
 from pipelines.bench.figures import Work
 from pipelines.bench.shape import BATCH, FEATURES, ROWS, SEED, TABLES, WIDTH, batches, table_bytes

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from exfm.models import Teacher, TeacherConfig
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
 from pipelines.bench.benchmark import Benchmark, Demand
 from pipelines.bench.figures import Work
 from pipelines.bench.shape import BATCH, FEATURES, ROWS, SEED, TASKS, WIDTH, batches, table_bytes

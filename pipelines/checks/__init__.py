@@ -15,7 +15,3 @@ precision   judges whether the processor has what the teacher computes in
 memory      judges what a run takes against what the machine has
 screen      a report as text
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

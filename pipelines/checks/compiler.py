@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exfm.machine_code import has_compiler
-from pipelines.config import Config
-from pipelines.quality import Finding, stop
+from pipelines.config.settings import Config
+from pipelines.quality.finding import Finding, stop
 
 
 def judge_compiler(config: Config) -> Iterator[Finding]:

@@ -10,11 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data import DenseFeature, SequenceFeature, SparseFeature, bags_of, dense_of, places_of
+from exfm.data.dense import DenseFeature
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.data.transforms import bags_of, dense_of, places_of
 from exfm.errors import ConfigError
 from pipelines.checks.collisions import shared
-from pipelines.config import Config, Recorded
-from pipelines.quality import Finding, note, percent, stop, warn
+from pipelines.config.sections import Recorded
+from pipelines.config.settings import Config
+from pipelines.quality.finding import Finding, note, percent, stop, warn
 
 LARGE = 100.0
 """Values of dense features that are noted."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exfm.data import FeatureSet
-from exfm.models import wide_columns
-from pipelines.config import Config, StudentSettings
-from pipelines.quality import Finding, stop, warn
+from exfm.data.features import FeatureSet
+from exfm.models.teacher_config import wide_columns
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.quality.finding import Finding, stop, warn
 
 GB = 1 << 30
 LIBRARIES = GB

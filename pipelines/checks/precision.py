@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.config import Config
-from pipelines.quality import Finding, warn
+from pipelines.config.settings import Config
+from pipelines.quality.finding import Finding, warn
 
 CPUINFO = Path("/proc/cpuinfo")
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}

@@ -22,13 +22,17 @@ from pipelines.checks.sample import (
     count_verticals,
     match_feedback,
 )
-from pipelines.config import Recorded
-from pipelines.quality import ColumnSeen, Finding, note, stop
+from pipelines.config.sections import Recorded
+from pipelines.quality.column_seen import ColumnSeen
+from pipelines.quality.finding import Finding, note, stop
 from streaming.errors import BadInput
-from streaming.messages import Limits, RowRules, conform, is_written_time, without_rows
+from streaming.messages.limits import Limits
+from streaming.messages.times import is_written_time
+from streaming.messages.validation import RowRules, conform, without_rows
 from streaming.schema import RowSchema
-from streaming.sources import RecordedStream, TimedParquet
-from streaming.tables import Copies
+from streaming.sources.recorded import RecordedStream
+from streaming.sources.timed_parquet import TimedParquet
+from streaming.tables.copies import Copies
 
 MOST_ROWS = 30_000_000
 """Of a longer file, times, labels and verticals are those of the rows that are looked at."""

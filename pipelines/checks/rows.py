@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.checks.sample import Refused, Sample
-from pipelines.config import Config, LossLimits
-from pipelines.quality import Finding, Severity, note, percent, stop, warn
-from pipelines.results import Severity as Loss
-from pipelines.results import judged
-from pipelines.training import HEAVY, HEAVY_ROWS
-from streaming.messages import TOMBSTONE
+from pipelines.config.sections import LossLimits
+from pipelines.config.settings import Config
+from pipelines.quality.finding import Finding, Severity, note, percent, stop, warn
+from pipelines.results.losses import Severity as Loss
+from pipelines.results.losses import judged
+from pipelines.training.live_metrics import HEAVY, HEAVY_ROWS
+from streaming.messages.dead_letters import TOMBSTONE
 from streaming.schema import SAMPLE_WEIGHT
 
 REMEDIES = {

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.quality import ColumnSeen, refused_by_column
-from streaming.messages import Unit
+from pipelines.quality.column_seen import ColumnSeen, refused_by_column
+from streaming.messages.times import Unit
 from streaming.schema import RowSchema
 
 MOST_DELAYS = 1_000_000

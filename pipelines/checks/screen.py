@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pipelines.checks.check import Report
 from pipelines.checks.sample import Sample
 from pipelines.checks.times import day
-from pipelines.quality import Finding, columns_text
+from pipelines.quality.column_seen import columns_text
+from pipelines.quality.finding import Finding
 
 INDENT = " " * 6
 MOST_VERTICALS = 8

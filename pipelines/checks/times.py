@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from pipelines.checks.sample import Sample, TimeSeen
-from pipelines.config import Generated, Recorded
-from pipelines.quality import Finding, stop, warn
-from streaming.messages import PER_MS, Unit
-from streaming.sources import Pacer
+from pipelines.config.sections import Generated, Recorded
+from pipelines.quality.finding import Finding, stop, warn
+from streaming.messages.times import PER_MS, Unit
+from streaming.sources.pacer import Pacer
 
 FIRST_YEAR = 2000
 BURST_S = 5.0

@@ -19,25 +19,18 @@ from pipelines.checks.sample import (
     count_verticals,
     match_feedback,
 )
-from pipelines.config import Config, Kafka, Topic
-from pipelines.quality import ColumnSeen, Finding, note, stop, warn
+from pipelines.config.settings import Config
+from pipelines.config.topics import Kafka, Topic
+from pipelines.quality.column_seen import ColumnSeen
+from pipelines.quality.finding import Finding, note, stop, warn
 from streaming.errors import BadInput, BrokerAway, StreamingError
-from streaming.kafka import TopicReader, beginning_offsets, end_offsets, require_topics
-from streaming.messages import (
-    TOMBSTONE,
-    ClockChanges,
-    EndOfStream,
-    Kind,
-    RawMessage,
-    ahead_ms,
-    believed,
-    envelope_in,
-    framed,
-    in_seconds,
-    make_codec,
-    unit_hint,
-    whole_keys,
-)
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.topics import beginning_offsets, end_offsets, require_topics
+from streaming.messages.codecs import make_codec
+from streaming.messages.dead_letters import TOMBSTONE, Kind
+from streaming.messages.message import RawMessage, envelope_in, framed, whole_keys
+from streaming.messages.source import EndOfStream
+from streaming.messages.times import ClockChanges, ahead_ms, believed, in_seconds, unit_hint
 from streaming.position import Partition, SourcePosition
 
 CONNECT_S = 5.0

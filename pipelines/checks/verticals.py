@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pipelines.checks.rows import severity_of
-from pipelines.config import Config
-from pipelines.quality import Finding, Severity, stop, warn
+from pipelines.config.settings import Config
+from pipelines.quality.finding import Finding, Severity, stop, warn
 
 
 def judge_verticals(config: Config, verticals: Counter[str], *, whole: bool) -> Iterator[Finding]:

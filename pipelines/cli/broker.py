@@ -12,7 +12,7 @@ from pipelines.cli.options import AsJson, private_files, takes_run
 from streaming.program import command
 
 if TYPE_CHECKING:
-    from streaming.broker import LocalBroker
+    from streaming.broker.broker import LocalBroker
 
 RunDir = Annotated[
     Path, typer.Option("--run-dir", help="The run directory; its `broker` folder holds the broker's data.")
@@ -30,8 +30,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _broker(run_dir: Path, port: int | None = None) -> LocalBroker:
-    from pipelines.run_dir import RunDir
-    from streaming.broker import LocalBroker
+    from pipelines.run_dir.paths import RunDir
+    from streaming.broker.broker import LocalBroker
 
     return LocalBroker(RunDir(run_dir).broker, port=port)
 
@@ -75,7 +75,8 @@ def status(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
 def fetch() -> None:
     """Download the broker's jars ahead of the first start, once per machine and user, and keep the classes that Java
     loads of them, which halves a broker's start."""
-    from streaming.broker import fetch_jars, keep_classes
+    from streaming.broker.classes import keep_classes
+    from streaming.broker.jars import fetch_jars
 
     typer.echo(f"the broker's jars are at {fetch_jars()}")
     if keep_classes() is None:

@@ -11,7 +11,7 @@ from pipelines.cli.options import AsJson, Overrides
 from streaming.program import command
 
 if TYPE_CHECKING:
-    from pipelines.init import Asked, Begun
+    from pipelines.init.proposal import Asked, Begun
 
 
 def register(app: typer.Typer) -> None:
@@ -93,8 +93,9 @@ def init(
     import json
     import shutil
 
-    from pipelines.datasets import DATASETS
-    from pipelines.init import Asked, AskedTopics, begin, begin_on_topics, summary
+    from pipelines.datasets.writing import DATASETS
+    from pipelines.init.proposal import Asked, begin, begin_on_topics, summary
+    from pipelines.init.topics import AskedTopics
     from streaming.errors import BadInput
 
     live, source = where.startswith("kafka://"), Path(where)
@@ -128,7 +129,7 @@ def init(
         return
     typer.echo("\n".join(summary(begun)))
     if begun.findings:
-        from pipelines.checks import finding_lines  # torch comes with it: after the statistics, whose memory is free
+        from pipelines.checks.screen import finding_lines
 
         typer.echo("")
         typer.echo("\n".join(finding_lines(begun.findings, min(100, shutil.get_terminal_size().columns))))
@@ -161,10 +162,10 @@ def _published(name: str, path: Path, target: Path, asked: Asked, force: bool) -
     """A public data set as a Parquet file beside the config: what it came from, the file, what its columns are."""
     from dataclasses import replace
 
-    from pipelines.datasets import dataset, write_dataset
-    from pipelines.display import share_bar
+    from pipelines.datasets.writing import dataset, write_dataset
+    from pipelines.display.progress import share_bar
     from streaming.errors import BadInput
-    from streaming.tables import MADE
+    from streaming.tables.in_order import MADE
 
     chosen = dataset(name)
     if target.exists() and not force:
@@ -189,7 +190,7 @@ def show(
     overrides: Overrides = None,
 ) -> None:
     """Print all settings of a config, as a run of it would have them: defaults filled in, every student whole."""
-    from pipelines.config import load, shown
+    from pipelines.config.settings import load, shown
 
     typer.echo(shown(load(config, overrides), diff=diff), nl=False)
 
@@ -201,7 +202,7 @@ def schema(
 
     Most editors find it by a first line `# yaml-language-server: $schema=exfm.schema.json`.
     """
-    from pipelines.shipped import schema_file
+    from pipelines.shipped.files import schema_file
 
     text = schema_file().read_text(encoding="utf-8")
     if out is None:

@@ -13,7 +13,7 @@ from streaming.program import command
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pipelines.tools import Fed
+    from pipelines.tools.feeding import Fed
 
 
 def generate(
@@ -35,11 +35,12 @@ def generate(
     import json
     import time
 
-    from pipelines.config import Generated, load
-    from pipelines.display import rows_bar
-    from pipelines.tools import record
+    from pipelines.config.sections import Generated
+    from pipelines.config.settings import load
+    from pipelines.display.progress import rows_bar
+    from pipelines.tools.recording import record
     from streaming.errors import BadInput
-    from streaming.sources.synthetic import generated_stream
+    from streaming.sources.synthetic.stream import generated_stream
 
     asked = [("impressions", impressions), ("seed", seed)]
     settings = load(config, (overrides or []) + [f"source.{key}={value}" for key, value in asked if value is not None])
@@ -137,10 +138,10 @@ def ingest(
     from contextlib import nullcontext
     from dataclasses import asdict
 
-    from pipelines.config import load
-    from pipelines.display import rows_bar, share_bar
-    from pipelines.run_dir import RunDir
-    from pipelines.tools import alone, feed, reached, recorded_source
+    from pipelines.config.settings import load
+    from pipelines.display.progress import rows_bar, share_bar
+    from pipelines.run_dir.paths import RunDir
+    from pipelines.tools.feeding import alone, feed, reached, recorded_source
     from streaming.errors import BadInput
 
     if path is not None:
@@ -177,8 +178,8 @@ def ingest(
 
 def _published(name: str, path: Path, out: Path | None, *, force: bool) -> Path:
     """The Parquet file of a public data set's rows."""
-    from pipelines.datasets import write_dataset
-    from pipelines.display import share_bar
+    from pipelines.datasets.writing import write_dataset
+    from pipelines.display.progress import share_bar
 
     target = out or Path(f"{name}.parquet")
     with share_bar() as advance:

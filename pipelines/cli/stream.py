@@ -12,11 +12,12 @@ from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefau
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipelines.config import Config
-    from pipelines.quality import ColumnSeen, Examined
-    from pipelines.run_dir import RunDir
-    from pipelines.status import RunStatus
-    from streaming.tables import Copies
+    from pipelines.config.settings import Config
+    from pipelines.quality.column_seen import ColumnSeen
+    from pipelines.quality.examine import Examined
+    from pipelines.run_dir.paths import RunDir
+    from pipelines.status.status import RunStatus
+    from streaming.tables.copies import Copies
 
 TEXT = {".csv", ".tsv", ".jsonl"}
 """Endings of files of rows that `exfm check` does not read."""
@@ -73,9 +74,10 @@ def check(
     import json
     import shutil
 
-    from pipelines.checks import check_config, report_text
-    from pipelines.config import load
-    from pipelines.run_dir import RunDir
+    from pipelines.checks.check import check_config
+    from pipelines.checks.screen import report_text
+    from pipelines.config.settings import load
+    from pipelines.run_dir.paths import RunDir
 
     if served is not None:
         _check_served(what, served, bootstrap_servers, student, sample, json_=json_)
@@ -99,10 +101,11 @@ def _check_served(
     root: Path, topic: str, servers: str | None, student: str | None, sample: int, *, json_: bool
 ) -> None:
     """Raises BadInput where there is no such run or topic, and Exit with 2 where something is wrong."""
-    from pipelines.checks.served import judge_served, read_log
-    from pipelines.run_dir import RunDir
-    from pipelines.tools import config_of
-    from streaming.kafka import KafkaSettings
+    from pipelines.checks.served.judged import judge_served
+    from pipelines.checks.served.log import read_log
+    from pipelines.run_dir.paths import RunDir
+    from pipelines.tools.stored_config import config_of
+    from streaming.kafka.settings import KafkaSettings
 
     run_dir = RunDir(root)
     config = config_of(run_dir)
@@ -119,8 +122,8 @@ def _say_examined(what: object, found: Examined, columns: Sequence[ColumnSeen] =
     import json
     import shutil
 
-    from pipelines.checks import finding_lines
-    from pipelines.quality import columns_text
+    from pipelines.checks.screen import finding_lines
+    from pipelines.quality.column_seen import columns_text
 
     width = min(100, shutil.get_terminal_size().columns)
     if json_:
@@ -138,9 +141,11 @@ def _say_examined(what: object, found: Examined, columns: Sequence[ColumnSeen] =
 
 def _check_rows(what: Path, labels: list[str], time: str | None, against: Path | None, *, json_: bool) -> None:
     """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
-    from pipelines.quality import ColumnSeen, examined, read_parquet, rows_of_file, rows_of_lake
-    from pipelines.run_dir import RunDir
-    from pipelines.tools import config_of
+    from pipelines.quality.column_seen import ColumnSeen
+    from pipelines.quality.examine import examined
+    from pipelines.quality.files import read_parquet, rows_of_file, rows_of_lake
+    from pipelines.run_dir.paths import RunDir
+    from pipelines.tools.stored_config import config_of
     from streaming.errors import BadInput
 
     given = None
@@ -201,15 +206,16 @@ def stream(
 
     from rich.console import Console
 
-    from pipelines.launch import prepare_to_fork, worker_forks
+    from pipelines.launch.preloaded import prepare_to_fork, worker_forks
 
     of_this = not local and prepare_to_fork()
     gc.disable()  # a fifth of the time is spent looking through what is imported
-    from pipelines.config import load
-    from pipelines.control import CAUGHT_UP, run, start_over
-    from pipelines.display import Screen, print_closing
-    from pipelines.rules import RunState
-    from pipelines.run_dir import RunDir
+    from pipelines.config.settings import load
+    from pipelines.control.lifecycle import CAUGHT_UP, run, start_over
+    from pipelines.display.closing import print_closing
+    from pipelines.display.screen import Screen
+    from pipelines.rules.states import RunState
+    from pipelines.run_dir.paths import RunDir
     from streaming.errors import BadInput
 
     gc.freeze()  # pages that are never looked through again stay shared
@@ -248,9 +254,10 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
 
     Raises BadInput, one line and more per problem; prints warnings.
     """
-    from pipelines.checks import check_again, check_config, finding_lines
-    from pipelines.control import failed_before_learning
-    from pipelines.quality import Severity
+    from pipelines.checks.check import check_again, check_config
+    from pipelines.checks.screen import finding_lines
+    from pipelines.control.lifecycle import failed_before_learning
+    from pipelines.quality.finding import Severity
     from streaming.errors import BadInput
 
     begun = where.config.exists() and not fresh and not failed_before_learning(where)
@@ -266,10 +273,10 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
 def _copies(settings: Config, where: RunDir, *, say: bool = False) -> Copies:
     """Where copies of the source's files are. They are made now, with progress; what cannot be is for the check to say.
     `say`: print what was done."""
-    from pipelines.config import Recorded
-    from pipelines.display import share_bar
+    from pipelines.config.sections import Recorded
+    from pipelines.display.progress import share_bar
     from streaming.errors import BadInput
-    from streaming.tables import Copies
+    from streaming.tables.copies import Copies
 
     if not isinstance(source := settings.source, Recorded):
         return Copies(where.copies)
@@ -285,7 +292,7 @@ def _copies(settings: Config, where: RunDir, *, say: bool = False) -> Copies:
 
 def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:
     """What the same command would do now."""
-    from pipelines.control import failed_before_learning
+    from pipelines.control.lifecycle import failed_before_learning
 
     if finished:
         return (
@@ -311,8 +318,8 @@ def status(
     """
     import json
 
-    from pipelines.display import show_status
-    from pipelines.status import alive, read_status
+    from pipelines.display.stored import show_status
+    from pipelines.status.stored import alive, read_status
 
     value = read_status(run_dir)
     if json_:
@@ -331,8 +338,8 @@ def top(
     """
     import sys
 
-    from pipelines.display import watch_status
-    from pipelines.status import alive, read_status
+    from pipelines.display.stored import watch_status
+    from pipelines.status.stored import alive, read_status
     from streaming.errors import BadInput
 
     def read() -> tuple[dict[str, Any], bool]:
@@ -352,7 +359,7 @@ def stop(
 
     Example: exfm stop --run-dir runs/demo
     """
-    from pipelines.status import read_status, stop_run
+    from pipelines.status.stored import read_status, stop_run
 
     typer.echo(stop_run(read_status(run_dir), run_dir, wait_s))
 
@@ -373,9 +380,11 @@ def report(
 
     from rich.console import Console
 
-    from pipelines.display import print_report
-    from pipelines.results import next_step, read_summary, verdict_on
-    from pipelines.run_dir import RunDir
+    from pipelines.display.report import print_report
+    from pipelines.results.advice import next_step
+    from pipelines.results.stored import read_summary
+    from pipelines.results.verdict import verdict_on
+    from pipelines.run_dir.paths import RunDir
 
     summary = read_summary(RunDir(run_dir))
     if json_:

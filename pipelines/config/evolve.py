@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from exfm.errors import ModelError
-from exfm.growth import MadeWith, feature_changes, fitted_teacher
+from exfm.growth.refit import MadeWith, feature_changes, fitted_teacher
 from pipelines.config.identity import INPUTS, own_section
 from pipelines.config.settings import Config, StudentSettings
 from streaming.errors import BadInput

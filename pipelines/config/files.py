@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from streaming.kafka import SECRET_KEYS
+from streaming.kafka.secrets import SECRET_KEYS
 
 
 def place_files(

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pydantic import ValidationError
 
 from pipelines.config.settings import Config
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json, write_json
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json, write_json
 from streaming.errors import StreamingError
 from streaming.schema import Column
 

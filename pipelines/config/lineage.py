@@ -17,8 +17,8 @@ from typing import Any
 from pipelines.config.hash import hash_of
 from pipelines.config.identity import identity_of, workers_of
 from pipelines.config.settings import Config
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json, write_json
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json, write_json
 from streaming.errors import StreamingError
 
 

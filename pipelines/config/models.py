@@ -6,11 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from exfm.data import DenseFeature, HistoryFeature, LearnedRows, SequenceFeature, SparseFeature, Whose
-from exfm.models import StudentConfig, TeacherConfig
-from exfm.parallel import Sharding
+from exfm.data.dense import DenseFeature
+from exfm.data.features import HistoryFeature
+from exfm.data.learned_rows import LearnedRows, Whose
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.models.student_config import StudentConfig
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.layout import Sharding
 from pipelines.config.topics import Frozen
-from pipelines.feeds import Growth, batch_growth
+from pipelines.feeds.growth import Growth, batch_growth
 from streaming.schema import RowSchema
 
 FIRST_BATCH_ROWS = 32

@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from pipelines.config.topics import Frozen
-from pipelines.feeds import Growth, block_growth
+from pipelines.feeds.growth import Growth, block_growth
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
-from streaming.sources import Pacer, RecordedConfig, RecordedStream
-from streaming.sources.synthetic import GeneratorConfig
-from streaming.tables import Copies
+from streaming.sources.pacer import Pacer
+from streaming.sources.recorded import RecordedConfig, RecordedStream
+from streaming.sources.synthetic.world_config import GeneratorConfig
+from streaming.tables.copies import Copies
 
 Advance = Callable[[str, float], None]
 

@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from exfm.data import FeatureSet, SequenceFeature, SparseFeature, unfit_history
+from exfm.data.features import FeatureSet
+from exfm.data.history import unfit_history
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
 from pipelines.config.files import place_files
 from pipelines.config.hash import decisive, hash_of
@@ -42,16 +44,17 @@ from pipelines.config.sections import (
 )
 from pipelines.config.text import choices, mapping, merged, override, problems, read_settings
 from pipelines.config.topics import Frozen, Kafka
-from pipelines.feeds import OwnRows
-from pipelines.shipped import config_file
+from pipelines.feeds.own_rows import OwnRows
+from pipelines.shipped.files import config_file
 from streaming.errors import BadInput
-from streaming.lake import LakeSettings, Where
-from streaming.messages import Limits
+from streaming.lake.settings import LakeSettings
+from streaming.lake.where import Where
+from streaming.messages.limits import Limits
 from streaming.schema import RowSchema, SettlementGroup
-from streaming.settlement import FUTURE_SKEW_S, SettlementConfig
+from streaming.settlement.config import FUTURE_SKEW_S, SettlementConfig
 
 if TYPE_CHECKING:
-    from exfm.models import AsShownConfig
+    from exfm.models.as_shown import AsShownConfig
 
 WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
 """Settings of a student that its section has in every config that a run wrote down, of whichever release."""
@@ -282,7 +285,7 @@ class Config(Frozen):
 
     def as_shown_of(self, student: StudentSettings) -> AsShownConfig:
         """How they would be made, wanted or not."""
-        from exfm.models import AsShownConfig  # and with it all that trains: a config is read by others, too
+        from exfm.models.as_shown import AsShownConfig
 
         lateness_ms = self.settlement.lateness_ms
         delays_ms = {group.name: group.window_ms + lateness_ms for group in self.groups_of(student)}

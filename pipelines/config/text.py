@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from pipelines.shipped import CONFIGS, config_file, config_names
+from pipelines.shipped.files import CONFIGS, config_file, config_names
 from streaming.errors import BadInput
-from streaming.kafka import SECRET_KEYS
+from streaming.kafka.secrets import SECRET_KEYS
 
 MOST_VALUES = 100_000
 """References (`*name`) written out, a text may hold so many values; a few lines could hold 2^100."""

@@ -7,8 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from streaming.errors import BadInput
-from streaming.kafka import KafkaSettings
-from streaming.messages import Envelope, parsed_avro
+from streaming.kafka.settings import KafkaSettings
+from streaming.messages.avro import parsed_avro
+from streaming.messages.message import Envelope
 
 
 class Frozen(BaseModel):

@@ -15,7 +15,3 @@ reporting        status.json, the screen, metrics for the tracker
 conclusion       summary, picture and MLflow, once every worker is done
 signals          what Ctrl-C and SIGTERM do
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,29 +14,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import STUDENT, Config, StudentSettings, hashes_of_run
-from pipelines.registry import CONCLUSION, HAND, Action, Ledger, LedgerWriter, twin_version
-from pipelines.results import (
-    JUDGED,
-    Champion,
-    Losses,
-    Severity,
-    Summary,
-    champion_of,
-    clustered_by,
-    current,
-    draw,
-    losses_in,
-    outcomes_of,
-    summarise,
-    verdict_on,
-)
-from pipelines.rules import Cause, Death, GiveUp, Patience, RunState, cause_of, verdict
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from pipelines.tracking import Mirrors, Tracker, champion_lines, mirror_of, registration_of
-from pipelines.training import count_predictions
-from streaming.disk import link_file, make_folder, read_json, replacing_folder, write_json
+from pipelines.config.identity import STUDENT
+from pipelines.config.lineage import hashes_of_run
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.registry.ledger import CONCLUSION, HAND, Ledger, LedgerWriter
+from pipelines.registry.standing import Action, twin_version
+from pipelines.results.champion import Champion, champion_of, outcomes_of
+from pipelines.results.figures import clustered_by
+from pipelines.results.losses import Losses, Severity, losses_in
+from pipelines.results.picture import draw
+from pipelines.results.stored import current
+from pipelines.results.summary import Summary, summarise
+from pipelines.results.verdict import JUDGED, verdict_on
+from pipelines.rules.causes import cause_of
+from pipelines.rules.policies import Cause, Death, GiveUp, Patience, verdict
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.tracking.mirror import Mirrors, mirror_of
+from pipelines.tracking.mlflow import Tracker
+from pipelines.tracking.registration import champion_lines, registration_of
+from pipelines.training.predictions import count_predictions
+from streaming.disk.files import link_file, make_folder, read_json, replacing_folder, write_json
 from streaming.errors import StreamingError
 
 FINISHED_WAIT_S = 120.0
@@ -273,8 +273,8 @@ def _last_exports(run_dir: RunDir, student: StudentSettings) -> dict[Champion, t
 
 def _stated(config: Config, student: StudentSettings, run_dir: RunDir, export: Path) -> dict[str, Any]:
     """What smaller tables would cost an export, for its entry."""
-    from exfm.models import load_served
-    from pipelines.workers.student import stated_tables
+    from exfm.models.served import load_served
+    from pipelines.workers.student.tables import stated_tables
 
     tables = stated_tables(config, student, run_dir.lake, load_served(export))
     return {} if tables is None else {"tables": tables}

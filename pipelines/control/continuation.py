@@ -17,26 +17,17 @@ from typing import Any
 import yaml
 
 from exfm.errors import ModelError
-from exfm.tensors import checkpoint_names, read_manifest
-from pipelines.config import (
-    STUDENT,
-    Config,
-    StudentChanges,
-    accepted_identities,
-    decisive,
-    decisive_for_all,
-    evolution,
-    hash_of,
-    moved,
-    parse,
-    remember,
-    student_changes,
-    with_kept_columns,
-    with_students,
-)
-from pipelines.run_dir import RunDir
+from exfm.tensors.checkpoint import checkpoint_names
+from exfm.tensors.manifest import read_manifest
+from pipelines.config.evolve import StudentChanges, decisive_for_all, evolution, student_changes, with_students
+from pipelines.config.hash import decisive, hash_of, moved
+from pipelines.config.identity import STUDENT
+from pipelines.config.kept_columns import with_kept_columns
+from pipelines.config.lineage import accepted_identities, remember
+from pipelines.config.settings import Config, parse
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 
 SAME = "the config is written in other words (an earlier release's, or in another order) and computes the same"
 

@@ -17,9 +17,11 @@ from pipelines.control.reporting import Reporting
 from pipelines.control.signals import stopping
 from pipelines.control.supervised import Supervised, Supervision
 from pipelines.control.wanted import Wanted
-from pipelines.rules import RUN_TRANSITIONS, Cause, RunState, WorkerState, moved
-from pipelines.status import RunStatus
-from pipelines.workers import Orders, Report
+from pipelines.rules.policies import Cause
+from pipelines.rules.states import RUN_TRANSITIONS, RunState, WorkerState, moved
+from pipelines.status.status import RunStatus
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Orders
 from streaming.errors import BadInput
 
 POLL_INTERVAL_S = 0.05

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-from pipelines.rules import Cause, Death, GiveUp, Patience, verdict
-from streaming.broker import RunningBroker
+from pipelines.rules.policies import Cause, Death, GiveUp, Patience, verdict
+from streaming.broker.broker import RunningBroker
 from streaming.errors import BadInput, DiskFull, StreamingError
 
 POLL_S = 0.2

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from exfm.tensors import checkpoint_names
-from pipelines.config import STUDENT, Config, Recorded
+from exfm.tensors.checkpoint import checkpoint_names
+from pipelines.config.identity import STUDENT
+from pipelines.config.sections import Recorded
+from pipelines.config.settings import Config
 from pipelines.control.conclusion import earlier_summary
 from pipelines.control.live_run import LiveRun
 from pipelines.control.preflight import (
@@ -28,15 +30,23 @@ from pipelines.control.preflight import (
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.reconciler import with_roster
 from pipelines.control.signals import interruptible, undisturbed_cleanup
-from pipelines.launch import ForkServer
-from pipelines.results import Severity, Summary, losses_in
-from pipelines.rules import Idleness, RunState, WorkerState
-from pipelines.run_dir import RunDir, log_to
-from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, last_status, read_status
-from pipelines.workers import files_name
-from streaming.broker import LocalBroker
-from streaming.delta import LAKE_SEQ, TableFiles
-from streaming.disk import write_text
+from pipelines.launch.fork_server import ForkServer
+from pipelines.results.losses import Severity, losses_in
+from pipelines.results.summary import Summary
+from pipelines.rules.idleness import Idleness
+from pipelines.rules.states import RunState, WorkerState
+from pipelines.run_dir.logs import log_to
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.file import StatusFile
+from pipelines.status.heartbeat import Heartbeat
+from pipelines.status.legs import earlier_legs
+from pipelines.status.status import RunStatus
+from pipelines.status.stored import last_status, read_status
+from pipelines.workers.ingest import files_name
+from streaming.broker.broker import LocalBroker
+from streaming.delta.files import TableFiles
+from streaming.delta.identifiers import LAKE_SEQ
+from streaming.disk.files import write_text
 from streaming.errors import StreamingError
 
 CAUGHT_UP = "nothing new came"

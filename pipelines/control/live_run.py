@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipelines.config import STUDENT, Config, dump
+from pipelines.config.identity import STUDENT
+from pipelines.config.settings import Config, dump
 from pipelines.control.conclusion import Conclusion, track_student, tracker_of
 from pipelines.control.continuation import settle
 from pipelines.control.coordinator import Coordinator
@@ -16,14 +17,16 @@ from pipelines.control.reconciler import RosterReconciler
 from pipelines.control.reporting import Reporting
 from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import wanted_of
-from pipelines.results import Summary, losses_now
-from pipelines.rules import WorkerState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, StatusFile
-from pipelines.tracking import Mirrors
-from streaming.disk import sync, write_text
+from pipelines.results.losses import losses_now
+from pipelines.results.summary import Summary
+from pipelines.rules.states import WorkerState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.file import StatusFile
+from pipelines.status.status import RunStatus
+from pipelines.tracking.mirror import Mirrors
+from streaming.disk.files import sync, write_text
 from streaming.errors import BadInput
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 
 
 class LiveRun:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pipelines.config import Config
-from pipelines.results import UNMATCHED
-from pipelines.rules import Kind, Raised, Refused, RunState, Sight, WorkerState, alarms_of, words_of
-from pipelines.status import RunStatus, WorkerStatus
-from pipelines.workers import Report
-from streaming.messages import TOMBSTONE
+from pipelines.config.settings import Config
+from pipelines.results.counts import UNMATCHED
+from pipelines.rules.alarms import Raised, Refused, Sight, alarms_of, words_of
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import RunState, WorkerState
+from pipelines.status.status import RunStatus, WorkerStatus
+from pipelines.workers.report import Report
+from streaming.messages.dead_letters import TOMBSTONE
 
 LIVE = (WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING)
 SAMPLES = 60

@@ -15,17 +15,19 @@ import yaml
 
 from exfm.errors import ConfigError
 from exfm.machine_code import has_compiler, no_compiler
-from pipelines.config import Config, dump
+from pipelines.config.settings import Config, dump
 from pipelines.control.continuation import settle
-from pipelines.run_dir import RunDir, keep_place, original_of
-from streaming.disk import file_lock, read_json, write_text
+from pipelines.run_dir.paths import RunDir
+from pipelines.run_dir.place import keep_place, original_of
+from streaming.disk.files import read_json, write_text
+from streaming.disk.lock import file_lock
 from streaming.errors import BadInput, StreamingError
-from streaming.kafka import source_topics
+from streaming.kafka.identity import source_topics
 from streaming.process_limit import too_few_left
 from streaming.program import command
 
 if TYPE_CHECKING:
-    from pipelines.planning import Part
+    from pipelines.planning.question import Part
 
 GB = 1 << 30
 OF_RAY, OF_WORKER, OF_BROKER = 80, 20, 60
@@ -235,8 +237,8 @@ def check_ranks(config: Config, *, local: bool) -> None:
             )
         if section.ranks == 1 and section.sharding.memory_gb is None:
             continue
-        from exfm.planning import Shortage, find_plan  # they import all of TorchRec
-        from pipelines.planning import question_of
+        from exfm.planning.placement import Shortage, find_plan
+        from pipelines.planning.question import question_of
 
         found = find_plan(question_of(config, part), quick=True)
         if isinstance(found, Shortage):

@@ -7,24 +7,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
-from pipelines.config import Config, Kafka
+from pipelines.config.settings import Config
+from pipelines.config.topics import Kafka
 from pipelines.control.embedded_broker import EmbeddedBroker
-from pipelines.launch import ForkServer, Launcher, LocalLauncher, RayLauncher
-from pipelines.rules import Patience
-from pipelines.run_dir import RunDir, store_ends, stored_ends
-from pipelines.status import RunStatus
-from pipelines.workers.augmentation import committed_meta
-from streaming.broker import LocalBroker
+from pipelines.launch.fork_server import ForkServer
+from pipelines.launch.local import LocalLauncher
+from pipelines.launch.ray import Launcher, RayLauncher
+from pipelines.rules.policies import Patience
+from pipelines.run_dir.end_offsets import store_ends, stored_ends
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.workers.augmentation.commit import committed_meta
+from streaming.broker.broker import LocalBroker
 from streaming.errors import BadInput, DataLost
-from streaming.kafka import (
-    check_retention,
-    end_offsets,
-    ensure_topics,
-    require_answer,
-    require_cluster,
-    source_topics,
-)
-from streaming.lake import LakeTable
+from streaming.kafka.client import require_answer
+from streaming.kafka.identity import require_cluster, source_topics
+from streaming.kafka.retention import check_retention
+from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.lake.writer import LakeTable
 from streaming.position import Partition
 
 Say = Callable[[str], None]

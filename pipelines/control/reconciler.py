@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from exfm.errors import ModelError
-from pipelines.config import Config
-from pipelines.run_dir import Presence, Roster, Wish
+from pipelines.config.settings import Config
+from pipelines.run_dir.roster import Presence, Roster, Wish
 from streaming.errors import BadInput, StreamingError
 
 KEEP_EVERY_S = 10.0

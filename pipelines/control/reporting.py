@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, StatusFile, disk_use
-from pipelines.tracking import Tracker
-from pipelines.workers import Report
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.disk import disk_use
+from pipelines.status.file import StatusFile
+from pipelines.status.status import RunStatus
+from pipelines.tracking.mlflow import Tracker
+from pipelines.workers.report import Report
 
 STATUS_INTERVAL_S = 1.0
 DISK_INTERVAL_S = 60.0

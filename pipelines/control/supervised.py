@@ -9,25 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.config import Resources
+from pipelines.config.sections import Resources
 from pipelines.control.preflight import GB
 from pipelines.control.wanted import Wanted
-from pipelines.launch import Handle, Launcher
-from pipelines.rules import (
-    WORKER_TRANSITIONS,
-    Death,
-    Died,
-    GiveUp,
-    Kind,
-    Patience,
-    WorkerState,
-    moved,
-    still_counting,
-    verdict,
-)
-from pipelines.run_dir import RunDir
-from pipelines.status import WorkerStatus
-from pipelines.workers import Orders, Report
+from pipelines.launch.ray import Handle, Launcher
+from pipelines.rules.causes import Died
+from pipelines.rules.kinds import Kind
+from pipelines.rules.policies import Death, GiveUp, Patience, still_counting, verdict
+from pipelines.rules.states import WORKER_TRANSITIONS, WorkerState, moved
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import WorkerStatus
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Orders
 
 LONGEST_STEP_S = 5.0
 """At most so much silence is counted between two polls."""

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from pipelines.config import STUDENT, Config, parse
-from pipelines.launch import Build
-from pipelines.rules import Kind
-from pipelines.run_dir import RunDir
-from pipelines.workers import Rendezvous, Worker
+from pipelines.config.identity import STUDENT
+from pipelines.config.settings import Config, parse
+from pipelines.launch.host import Build
+from pipelines.rules.kinds import Kind
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.worker import Worker
 
 STUDENTS = "students"
 """The kind of host that students share."""
@@ -67,22 +69,22 @@ class WorkerRecipe:
     def __call__(self, rendezvous: Rendezvous) -> Worker:
         config, run_dir = self._config(), RunDir(Path(self.root))
         if self.kind is Kind.INGEST:
-            from pipelines.workers import IngestWorker
+            from pipelines.workers.ingest import IngestWorker
 
             return IngestWorker(config, run_dir)
         if self.kind is Kind.AUGMENTATION and rendezvous.rank:
-            from pipelines.workers.augmentation import ScoringWorker
+            from pipelines.workers.augmentation.scoring_ranks import ScoringWorker
 
             return ScoringWorker(config, run_dir, rendezvous)
         if self.kind is Kind.AUGMENTATION:
-            from pipelines.workers.augmentation import AugmentationWorker
+            from pipelines.workers.augmentation.worker import AugmentationWorker
 
             return AugmentationWorker(config, run_dir, until_end=self.until_end, at=rendezvous)
         if self.kind is Kind.TEACHER:
-            from pipelines.workers.teacher import TeacherWorker
+            from pipelines.workers.teacher.worker import TeacherWorker
 
             return TeacherWorker(config, run_dir, rendezvous)
-        from pipelines.workers.student import StudentWorker
+        from pipelines.workers.student.worker import StudentWorker
 
         return StudentWorker(config, config.student(self.name.removeprefix(STUDENT)), run_dir)
 

@@ -6,7 +6,3 @@ shops        TalkingData, TaobaoAd
 media        MovieLens, Yambda
 writing      the rows of a data set as a Parquet file, in constant memory
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,7 +9,3 @@ students  the students of a run
 losses    what was lost, and why
 progress  bars of other commands
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

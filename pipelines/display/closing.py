@@ -9,25 +9,19 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.display.losses import losses_text
 from pipelines.display.screen import duration
 from pipelines.display.tables import COLOURS, WINDOWS, baselines_text, ne_table
-from pipelines.quality import ColumnSeen, columns_text
-from pipelines.results import (
-    JUDGED,
-    WARM_IMPRESSIONS,
-    Outcome,
-    clustered_by,
-    counts_hold,
-    losses_in,
-    next_step,
-    outcome_of,
-    rows_hold,
-    verdict_on,
-    worse_by_age,
-)
-from pipelines.run_dir import RunDir
+from pipelines.quality.column_seen import ColumnSeen, columns_text
+from pipelines.results.advice import WARM_IMPRESSIONS, next_step
+from pipelines.results.age import worse_by_age
+from pipelines.results.counts import counts_hold
+from pipelines.results.figures import clustered_by
+from pipelines.results.losses import losses_in
+from pipelines.results.summary import rows_hold
+from pipelines.results.verdict import JUDGED, Outcome, outcome_of, verdict_on
+from pipelines.run_dir.paths import RunDir
 from streaming.program import command
 
 MOST_COLUMNS = 12

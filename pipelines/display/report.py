@@ -17,7 +17,8 @@ from pipelines.display.tables import (
     tenths_table,
     workers_table,
 )
-from pipelines.results import JUDGED, WARM_IMPRESSIONS
+from pipelines.results.advice import WARM_IMPRESSIONS
+from pipelines.results.verdict import JUDGED
 
 
 def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> None:

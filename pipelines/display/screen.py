@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.display.losses import STYLES, losses_text
-from pipelines.rules import Alarm, RunState, WorkerState
-from pipelines.status import RunStatus
+from pipelines.rules.alarms import Alarm
+from pipelines.rules.states import RunState, WorkerState
+from pipelines.status.status import RunStatus
 
 PLAIN_INTERVAL_S = 5.0
 WIDE = 110

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pipelines.display.losses import losses_text
 from pipelines.display.screen import duration, worker_table
-from pipelines.status import ENDED
+from pipelines.status.stored import ENDED
 
 
 def show_status(value: dict[str, Any], running: bool) -> None:

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.display.screen import duration
-from pipelines.results import JUDGED, MODELS, NO_ROW, Outcome, outcome_of, saw_no_row
+from pipelines.results.figures import MODELS
+from pipelines.results.verdict import JUDGED, NO_ROW, Outcome, outcome_of, saw_no_row
 
 HEADS = {
     "student": "student",

@@ -8,7 +8,3 @@ student   rows of a lake or a table: filtered, sampled, cut, built
 teacher   a rank's partitions of every block of the examples topic, cut into steps
 table     a table in memory as a source
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

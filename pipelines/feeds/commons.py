@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exfm.data import Stretches
-from streaming.lake import LakeReader
+from exfm.data.stretches import Stretches
+from streaming.lake.reader import LakeReader
 from streaming.schema import RowSchema
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import own_rows_of
+from exfm.data.batch import own_rows_of
 from pipelines.feeds.growth import Growth
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.lake import Where
+from streaming.lake.where import Where
 
 
 class OwnRows:

@@ -16,12 +16,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import OWN, Batch, BatchBuilder, SampledRows, Whose
+from exfm.data.batch import OWN, Batch, BatchBuilder
+from exfm.data.learned_rows import Whose
+from exfm.data.sampling import SampledRows
 from pipelines.feeds.cuts import StudentCuts
 from pipelines.feeds.growth import Growth
 from pipelines.feeds.own_rows import OwnRows
-from pipelines.training import Ahead, Watch
-from streaming.messages import EndOfStream
+from pipelines.training.ahead import Ahead
+from pipelines.training.writer import Watch
+from streaming.messages.source import EndOfStream
 from streaming.position import NOTHING_YET
 
 WAIT_S = 0.05

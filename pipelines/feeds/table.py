@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from streaming.messages import EndOfStream, Source
+from streaming.messages.source import EndOfStream, Source
 from streaming.position import NOTHING_YET
 
 

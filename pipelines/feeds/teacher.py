@@ -15,12 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import Batch
+from exfm.data.batch import Batch
 from pipelines.feeds.cuts import block_cuts
 from pipelines.feeds.growth import Growth
-from pipelines.training import Ahead, Watch
-from streaming.delivery import Block, BlockPosition, ExamplesReader, partition_of
-from streaming.lake import LakeReader
+from pipelines.training.ahead import Ahead
+from pipelines.training.writer import Watch
+from streaming.delivery.header import partition_of
+from streaming.delivery.reader import Block, BlockPosition, ExamplesReader
+from streaming.lake.reader import LakeReader
 
 WAIT_S = 0.05
 

@@ -15,7 +15,3 @@ text         YAML with comments
 config_text  the config, section by section
 proposal     all of it, in order
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,7 +14,7 @@ from pipelines.init.roles import FEW_POSITIVES, MOST_STUDENTS, Roles
 from pipelines.init.sizes import Sizes, hashed_rows
 from pipelines.init.text import flow, line, remarks, scalar
 from pipelines.init.times import EventTime
-from pipelines.quality import Finding, Severity
+from pipelines.quality.finding import Finding, Severity
 
 DAY_MS = 86_400_000
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pipelines.init.columns import Seen, float_step
 from pipelines.init.guess import named
 from pipelines.init.sizes import hashed_rows, share_words
-from pipelines.quality import Finding, note, warn
+from pipelines.quality.finding import Finding, note, warn
 from streaming.schema import SAMPLE_WEIGHT, RowSchema, Task
 
 NUMBERS: dict[str, float] = {

@@ -13,7 +13,7 @@ from pipelines.init.prepared import Source, opened
 from pipelines.init.roles import IDS
 from pipelines.init.times import event_time
 from streaming.errors import BadInput
-from streaming.tables import Engine, literal, parquet, quoted
+from streaming.tables.engine import Engine, literal, parquet, quoted
 
 TASKS: dict[str, float] = {
     "task": 9, "event": 7, "event_type": 9, "type": 6, "action": 8, "kind": 6, "event_name": 8, "behavior": 7,

@@ -11,9 +11,9 @@ import numpy as np
 from pipelines.init.columns import Seen, epoch_ms, finite
 from pipelines.init.guess import Guess, named, ranked
 from pipelines.init.times import IN_NAMES, EventTime, unit_of
-from pipelines.quality import Finding, note, percent, warn
-from streaming.messages import PER_MS, Unit
-from streaming.tables import Engine, literal, parquet
+from pipelines.quality.finding import Finding, note, percent, warn
+from streaming.messages.times import PER_MS, Unit
+from streaming.tables.engine import Engine, literal, parquet
 
 CLICKS: dict[str, float] = {
     "label": 9, "target": 8, "click": 9, "clicked": 9, "clk": 9, "clicks": 9, "ctr": 8, "y": 7,

@@ -13,7 +13,10 @@ import duckdb
 from pipelines.init.columns import Seen
 from pipelines.init.times import EventTime
 from streaming.errors import BadInput
-from streaming.tables import MADE, Engine, as_parquet, files_at, in_words, parquet, quoted, write_in_order
+from streaming.tables.conversion import as_parquet
+from streaming.tables.engine import Engine, in_words, parquet, quoted
+from streaming.tables.forms import files_at
+from streaming.tables.in_order import MADE, write_in_order
 
 
 class Source(NamedTuple):

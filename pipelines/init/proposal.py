@@ -22,9 +22,9 @@ from pipelines.init.sample import examine_sample
 from pipelines.init.sizes import live_sizes, sizes
 from pipelines.init.times import NOT_TIMES, another_time, event_time, order
 from pipelines.init.topics import SCHEME, AskedTopics, sample
-from pipelines.quality import Finding, Severity
+from pipelines.quality.finding import Finding, Severity
 from streaming.errors import BadInput
-from streaming.tables import Engine
+from streaming.tables.engine import Engine
 
 MB = 1 << 20
 
@@ -141,8 +141,8 @@ def _as_on_the_topic(labels: list[Label], kinds: Collection[str]) -> list[Label]
 def _memory(config: Path) -> str:
     """What the tables of a config take, which is loaded for that: so it is valid. Torch comes with it; the statistics
     are done by now, and their memory is given back."""
-    from pipelines.checks import student_bytes, teacher_bytes
-    from pipelines.config import load
+    from pipelines.checks.memory import student_bytes, teacher_bytes
+    from pipelines.config.settings import load
 
     loaded = load(config)
     students = sum(student_bytes(loaded, student) for student in loaded.students)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from pipelines.init.columns import Seen
 from pipelines.init.guess import Guess, named, ranked, values_of
 from pipelines.init.labels import Label
-from pipelines.quality import Finding, percent, warn
-from streaming.tables import Engine, parquet
+from pipelines.quality.finding import Finding, percent, warn
+from streaming.tables.engine import Engine, parquet
 
 IDS: dict[str, float] = {
     "impression_id": 9, "event_id": 8, "request_id": 7, "row_id": 8, "uuid": 8, "id": 3, "impression": 7,

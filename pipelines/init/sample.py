@@ -11,8 +11,9 @@ from pipelines.init.columns import Seen
 from pipelines.init.labels import Label
 from pipelines.init.roles import Roles
 from pipelines.init.times import EventTime
-from pipelines.quality import Examined, examined
-from streaming.tables import ROW, Engine, parquet, quoted
+from pipelines.quality.examine import Examined, examined
+from streaming.tables.engine import Engine, parquet, quoted
+from streaming.tables.in_order import ROW
 
 VALUES = 4_000_000
 LEAST, MOST = 50_000, 200_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipelines.checks import shared
-from pipelines.quality import percent
+from pipelines.checks.collisions import shared
+from pipelines.quality.finding import percent
 
 ROOMY, LESS, LEAST = 50_000, 500_000, 64
 LARGEST = 20_000_000

@@ -11,12 +11,14 @@ from typing import NamedTuple
 import duckdb
 import pyarrow as pa
 
-from pipelines.checks import WRITTEN, TimeSeen, day, plausible, written_as
+from pipelines.checks.sample import TimeSeen
+from pipelines.checks.times import WRITTEN, day, plausible, written_as
 from pipelines.init.columns import Seen, epoch_ms, float_step
 from pipelines.init.guess import Guess, named, ranked
-from pipelines.quality import Finding, warn
-from streaming.messages import LATEST_EVENT_TIME_MS, PER_MS, WITH_ZONE, Unit, milliseconds, zone_hint
-from streaming.tables import MADE_FROM_MS, ROW, SECOND_MS, Engine, iso, literal, made_times, parquet
+from pipelines.quality.finding import Finding, warn
+from streaming.messages.times import LATEST_EVENT_TIME_MS, PER_MS, WITH_ZONE, Unit, milliseconds, zone_hint
+from streaming.tables.engine import Engine, literal, parquet
+from streaming.tables.in_order import MADE_FROM_MS, ROW, SECOND_MS, iso, made_times
 
 NAMES: dict[str, float] = {
     "event_time": 6, "timestamp": 5, "time": 5, "ts": 5, "datetime": 5, "stamp": 5, "at": 3, "date": 3, "hour":

@@ -13,19 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.errors import BadInput
-from streaming.kafka import KafkaSettings, TopicReader, beginning_offsets, end_offsets, require_topics
-from streaming.messages import (
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import beginning_offsets, end_offsets, require_topics
+from streaming.messages.ipc import read_ipc
+from streaming.messages.message import (
     BOM,
-    EndOfStream,
     Envelope,
     RawMessage,
     envelope_in,
     is_end_marker,
-    read_ipc,
     unwrapped,
     whole_keys,
     with_id_of_key,
 )
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 from streaming.schema import UNKNOWN
 

@@ -11,7 +11,3 @@ host         workers that share a process
 slots        which of them share which
 ranks        a worker that is several processes, polled as one
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.rules import Died
-from pipelines.run_dir import log_file
-from pipelines.workers import IDLE_S, Orders, Rendezvous, Report, Worker
+from pipelines.rules.causes import Died
+from pipelines.run_dir.logs import log_file
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.report import Report
+from pipelines.workers.worker import IDLE_S, Orders, Worker
 from streaming.ports import free_port
 
 Build = Callable[[Rendezvous], Worker]

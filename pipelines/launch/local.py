@@ -9,8 +9,10 @@ from pathlib import Path
 
 from pipelines.launch.host import Build
 from pipelines.launch.ranks import ADVANCE_S
-from pipelines.rules import Died
-from pipelines.workers import IDLE_S, Orders, Rendezvous, Report, Worker
+from pipelines.rules.causes import Died
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.report import Report
+from pipelines.workers.worker import IDLE_S, Orders, Worker
 from streaming.errors import BadInput
 
 

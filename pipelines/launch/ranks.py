@@ -15,8 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pipelines.rules import Cause, Died, Gone
-from pipelines.workers import LOOPBACK, Orders, RankReport, Rendezvous, Report
+from pipelines.rules.causes import Died, Gone
+from pipelines.rules.policies import Cause
+from pipelines.workers.ranks import LOOPBACK, Rendezvous
+from pipelines.workers.report import RankReport, Report
+from pipelines.workers.worker import Orders
 
 ADVANCE_S = 0.5  # how long a worker steps before it reports
 GRACE_S = 1.0

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pipelines.config import Resources
+from pipelines.config.sections import Resources
 from pipelines.launch import setup_worker
 from pipelines.launch.fork_server import ForkServer
 from pipelines.launch.host import Build, Host, last_turn
@@ -28,8 +28,9 @@ from pipelines.launch.preloaded import fitting, worker_environment
 from pipelines.launch.ranks import RankHandle
 from pipelines.launch.ray_node import RayNode, require_answer
 from pipelines.launch.slots import Slots
-from pipelines.rules import Died, Gone
-from pipelines.workers import Orders, Report
+from pipelines.rules.causes import Died, Gone
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Orders
 
 SLOW_STARTS = 5
 FORKS_END_S = 3.0

@@ -13,7 +13,3 @@ replay/   many students over logged rows and teacher logits: which arm pays, tun
 verify/   a student retrained is what its run left, in bits
 scaling/  teachers of growing size: what more FLOPs buy
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.offline.parts import load_part, save_part
 from pipelines.offline.rows import Rows, played
 from streaming.errors import BadInput

@@ -15,8 +15,8 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 import numpy as np
 
 from pipelines.offline.mapped import PIECE_ROWS, release_pages
-from pipelines.training import code
-from streaming.disk import replacing
+from pipelines.training.machine import code
+from streaming.disk.files import replacing
 
 FORMAT = 2
 """To be raised when a part of the same name would hold something else, as where rows are cut by other rules.

@@ -16,16 +16,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config import Config, Generated, Recorded
-from pipelines.run_dir import RunDir
-from pipelines.workers import stream_name
-from streaming.disk import replacing
+from pipelines.config.sections import Generated, Recorded
+from pipelines.config.settings import Config
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.ingest import stream_name
+from streaming.disk.files import replacing
 from streaming.errors import BadInput
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 from streaming.schema import SAMPLE_WEIGHT
-from streaming.settlement import Verticals
-from streaming.sources import Chunk, settled_rows
-from streaming.sources.synthetic import Truth, generated_stream, load_truth
+from streaming.settlement.admission import Verticals
+from streaming.sources.chunk import Chunk
+from streaming.sources.settled import settled_rows
+from streaming.sources.synthetic.stream import generated_stream
+from streaming.sources.synthetic.truth import Truth, load_truth
 
 Advance = Callable[[int], None]
 OPTIMUM = "optimum_"

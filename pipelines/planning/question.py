@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Literal, cast, get_args
 
 from exfm.errors import ConfigError
-from exfm.parallel import GB, Device
-from exfm.planning import Plan, PlanQuestion, Shortage, attempt_strategies, find_plan, find_remedies, format_bytes
-from pipelines.config import Config
+from exfm.parallel.layout import GB, Device
+from exfm.planning.alternatives import attempt_strategies, find_remedies
+from exfm.planning.placement import Plan, PlanQuestion, Shortage, find_plan, format_bytes
+from pipelines.config.settings import Config
 from pipelines.planning.report import Check, PlanReport
 
 Part = Literal["teacher", "augmentation"]

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from exfm.errors import ConfigError
-from exfm.parallel import Hardware, table_bytes
-from exfm.planning import Attempt, Plan, PlanQuestion, RankLoad, Remedy, Shortage, TablePlan, format_bytes
+from exfm.parallel.planner import Hardware
+from exfm.parallel.sharding import table_bytes
+from exfm.planning.alternatives import Attempt, Remedy
+from exfm.planning.placement import Plan, PlanQuestion, RankLoad, Shortage, TablePlan, format_bytes
 
 
 class Check(NamedTuple):

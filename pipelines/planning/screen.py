@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from exfm.parallel import Hardware
-from exfm.planning import Attempt, Plan, PlanQuestion, RankLoad, Shortage, StepCost, TablePlan, format_bytes
+from exfm.parallel.planner import Hardware
+from exfm.planning.alternatives import Attempt
+from exfm.planning.placement import Plan, PlanQuestion, RankLoad, Shortage, StepCost, TablePlan, format_bytes
 from pipelines.planning.report import PlanReport, tables_to_place
 
 MOST_TABLES, MOST_RANKS = 24, 16

@@ -10,7 +10,3 @@ supply      volume, label rates, unknown labels, missing logits, repeated rows
 examine     all of it, the gravest first
 files       rows of a lake or of a Parquet file, for `exfm check`
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from pipelines.quality.columns import LABEL
 from streaming.errors import BadInput
-from streaming.lake import LakeReader
-from streaming.messages import is_time, milliseconds
+from streaming.lake.reader import LakeReader
+from streaming.messages.times import is_time, milliseconds
 from streaming.schema import RowSchema
 
 MOST_ROWS = 2_000_000

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.metrics import auc, cross_entropy
+from exfm.metrics.classification import cross_entropy
+from exfm.metrics.ranking import auc
 from pipelines.quality.columns import LABEL, codes_of, feature_names
 from pipelines.quality.finding import Finding, stop, warn
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.metrics import MIN_POSITIVES
+from exfm.metrics.limits import MIN_POSITIVES
 from pipelines.quality.columns import LABEL, LOGIT, days_of
 from pipelines.quality.finding import Finding, note, percent, stop, warn
 

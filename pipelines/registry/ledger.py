@@ -21,8 +21,9 @@ from typing import Any
 from uuid import uuid4
 
 from pipelines.registry.standing import Action, Standing
-from pipelines.run_dir import RunDir
-from streaming.disk import append_line, file_lock, make_folder
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import append_line, make_folder
+from streaming.disk.lock import file_lock
 from streaming.errors import StreamingError
 
 POLICY, HAND, CONCLUSION = "policy", "hand", "conclusion"

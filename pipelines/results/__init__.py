@@ -14,7 +14,3 @@ lost_feedback  which feedback was lost, and when
 stored    the summary of a finished run, of whichever release
 picture   ne.png: normalised entropy over the stream
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from exfm.metrics import normalised_entropy, too_few
+from exfm.metrics.classification import normalised_entropy
+from exfm.metrics.limits import too_few
 from pipelines.results.figures import MODELS, Columns
 
 TENTHS = 10

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.quality import ColumnSeen, refused_by_column, values_in
-from streaming.lake import LakeReader
+from pipelines.quality.column_seen import ColumnSeen, refused_by_column, values_in
+from streaming.lake.reader import LakeReader
 
 MOST_ROWS = 1_000_000
 """Of a longer lake, columns are those of its newest rows; so many distinct values are counted, too."""

@@ -13,18 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.metrics import (
-    Clusters,
-    PairedGain,
-    consecutive_blocks,
-    gauc,
-    metrics_of,
-    paired_gain,
-    too_few,
-    transfer_ratio,
-)
-from pipelines.training import CLUSTER
-from streaming.sources.synthetic import Truth
+from exfm.metrics.classification import metrics_of, transfer_ratio
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.limits import too_few
+from exfm.metrics.paired import PairedGain, consecutive_blocks, paired_gain
+from exfm.metrics.ranking import gauc
+from pipelines.training.predictions import CLUSTER
+from streaming.sources.synthetic.truth import Truth
 
 MODELS = ("student", "no_teacher", "teacher", "optimum", "ftrl", "constant")
 AS_SHOWN = "_as_shown_"

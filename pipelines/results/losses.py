@@ -13,14 +13,15 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from pipelines.config import Config, LossLimits
+from pipelines.config.sections import LossLimits
+from pipelines.config.settings import Config
 from pipelines.results.counts import UNMATCHED, counts_of
 from pipelines.results.remedies import remedy_of
 from pipelines.results.verdict import JUDGED
-from pipelines.rules import sure_share
-from pipelines.training import HEAVY
-from streaming.messages import TOMBSTONE
-from streaming.settlement import OTHER_VERTICALS
+from pipelines.rules.shares import sure_share
+from pipelines.training.live_metrics import HEAVY
+from streaming.messages.dead_letters import TOMBSTONE
+from streaming.settlement.settlement import OTHER_VERTICALS
 
 MOST_REASONS = 5
 """Reasons of dead letters that are listed, the most common first."""

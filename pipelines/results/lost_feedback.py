@@ -13,14 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.results.counts import UNMATCHED
 from pipelines.results.losses import TaskFeedback
-from pipelines.run_dir import RunDir
-from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, LakeReader, side_rows
-from streaming.messages import DEAD_LETTER_SCHEMA
+from pipelines.run_dir.paths import RunDir
+from streaming.lake.reader import LakeReader
+from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK, side_rows
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.schema import Task
-from streaming.settlement import late_schema
+from streaming.settlement.label_join import late_schema
 
 MOST_ROWS = 1_000_000
 """Rows of each table that are looked at."""

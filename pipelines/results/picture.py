@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from exfm.metrics import MIN_POSITIVES, normalised_entropy, too_few
-from pipelines.config import Config
+from exfm.metrics.classification import normalised_entropy
+from exfm.metrics.limits import MIN_POSITIVES, too_few
+from pipelines.config.settings import Config
 from pipelines.results.figures import Columns, columns_of
-from pipelines.run_dir import RunDir
-from pipelines.training import read_predictions
-from streaming.sources.synthetic import load_truth
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.predictions import read_predictions
+from streaming.sources.synthetic.truth import load_truth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

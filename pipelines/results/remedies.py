@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streaming.messages import TOMBSTONE
-from streaming.settlement import RAN_AWAY
+from streaming.messages.dead_letters import TOMBSTONE
+from streaming.settlement.admission import RAN_AWAY
 
 MEND = "exfm mend watermark"
 MOVED = (

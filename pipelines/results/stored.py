@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from exfm.metrics import too_few
+from exfm.metrics.limits import too_few
 from pipelines.results.figures import MODELS
 from pipelines.results.summary import FORMAT
 from pipelines.results.verdict import JUDGED
-from pipelines.run_dir import RunDir
-from pipelines.status import alive, read_status
-from streaming.disk import read_json
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.stored import alive, read_status
+from streaming.disk.files import read_json
 from streaming.errors import BadInput
 from streaming.program import command
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from pipelines.config import Config, StudentSettings
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
 from pipelines.results.age import by_tenth
 from pipelines.results.columns_read import columns_read
 from pipelines.results.counts import counts_of
@@ -17,13 +18,13 @@ from pipelines.results.figures import MODELS, columns_of, judge, judge_as_shown,
 from pipelines.results.losses import Severity, losses_in
 from pipelines.results.lost_feedback import lost_feedback
 from pipelines.results.verdict import JUDGED
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, WorkerStatus
-from pipelines.training import count_predictions, read_predictions
-from pipelines.workers import Report
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus, WorkerStatus
+from pipelines.training.predictions import count_predictions, read_predictions
+from pipelines.workers.report import Report
 from streaming.errors import StreamingError
-from streaming.lake import LakeReader
-from streaming.sources.synthetic import Truth, load_truth
+from streaming.lake.reader import LakeReader
+from streaming.sources.synthetic.truth import Truth, load_truth
 
 FORMAT = 2
 """Of summary.json: from 2 on, gains are in % of the twin's NE and above 0 is good (stored.py reads 1)."""

@@ -9,7 +9,3 @@ shares    shares of rows, as far as few rows can show them
 policies  restart or give up; which snapshot scores the next block
 promoting whether a candidate takes the champion's place
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

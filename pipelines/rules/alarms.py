@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from pipelines.config import AlarmLimits
+from pipelines.config.sections import AlarmLimits
 from pipelines.rules.kinds import Kind
 from pipelines.rules.shares import sure_share
 

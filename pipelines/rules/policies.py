@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pipelines.config import Resources
+from pipelines.config.sections import Resources
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0

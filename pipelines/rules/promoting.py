@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exfm.metrics import Evidence
+from exfm.metrics.sequential import Evidence
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,3 @@ place        which folder a run directory is, and whether it is a copy
 roster       who is to be a student beyond what the config says, and what came of it
 end_offsets  where topics that others feed ended when a bounded run began
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

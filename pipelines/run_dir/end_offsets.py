@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from streaming.disk import sealed, unsealed, write_json
+from streaming.disk.files import write_json
+from streaming.disk.seal import sealed, unsealed
 from streaming.errors import DataLost
 from streaming.position import Partition
 

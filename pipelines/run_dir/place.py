@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streaming.disk import read_json, write_json
+from streaming.disk.files import read_json, write_json
 from streaming.errors import StreamingError
 
 FILE = "place.json"

@@ -20,7 +20,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from streaming.disk import file_lock, make_folder, read_json, write_json
+from streaming.disk.files import make_folder, read_json, write_json
+from streaming.disk.lock import file_lock
 from streaming.errors import BadInput, StreamingError
 
 LOCK_WAIT_S = 60.0

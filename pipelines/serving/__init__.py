@@ -16,7 +16,3 @@ ray_serve  the same server as a deployment of Ray Serve
 client     asks a server, with the standard library alone
 batch      the same predictions for a file, in constant memory
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -26,7 +26,7 @@ from pipelines.serving.logged import LOGGED, ServedLog
 from pipelines.serving.meters import Meters
 from pipelines.serving.shelf import Shelf
 from pipelines.serving.version import Answer, ServedVersion
-from streaming.messages import write_ipc
+from streaming.messages.ipc import write_ipc
 
 VERSION_HEADER = "x-exfm-version"
 SHOWN = 20

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pipelines.served_rows import TableColumns
-from streaming.messages import json_of, read_ipc
+from streaming.messages.ipc import read_ipc
+from streaming.messages.json_text import json_of
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 AS_JSON = {JSON, "application/x-www-form-urlencoded"}

@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 from pipelines.served_rows import TableColumns
 from pipelines.serving.asked import Asked
 from pipelines.serving.version import ServedVersion
-from streaming.disk import replacing
+from streaming.disk.files import replacing
 from streaming.errors import BadInput
-from streaming.tables import Engine, as_parquet, files_at, in_words
+from streaming.tables.conversion import as_parquet
+from streaming.tables.engine import Engine, in_words
+from streaming.tables.forms import files_at
 
 ROWS = 4096
 PREDICTION = "prediction_"

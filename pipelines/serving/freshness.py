@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from exfm.increments import Value
+from exfm.increments.follower import Value
 
 BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0)
 KEPT = 1000

@@ -24,10 +24,11 @@ from pipelines.serving.asked import Asked
 from pipelines.serving.version import Answer, ServedVersion, Signature
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
-from streaming.messages import write_ipc
+from streaming.messages.ipc import write_ipc
 
 if TYPE_CHECKING:
-    from streaming.kafka import KafkaSettings, TopicWriter
+    from streaming.kafka.settings import KafkaSettings
+    from streaming.kafka.writer import TopicWriter
 
 ID, TIME = "impression_id", "event_time_ms"
 LOGGED = (ID, TIME, "vertical")
@@ -50,7 +51,7 @@ class LogSettings(NamedTuple):
 
 
 def _writer(settings: LogSettings) -> TopicWriter:
-    from streaming.kafka import TopicWriter  # a server without a log starts without a Kafka client
+    from streaming.kafka.writer import TopicWriter
 
     return TopicWriter(settings.kafka, settings.topic)
 

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from exfm.compiled import Packages
+from exfm.compiled.package import Packages
 from exfm.threads import set_threads
 from pipelines.serving.app import RequestLimits, Server
 from pipelines.serving.logged import LogSettings, ServedLog, check_topic
-from pipelines.serving.origins import Follow, Origin, origins_of
+from pipelines.serving.origins.chosen import Follow, origins_of
+from pipelines.serving.origins.wanted import Origin
 from pipelines.serving.protocol import REQUEST_S, PunctualProtocol
 from pipelines.serving.shelf import open_shelf
 from pipelines.serving.tables import Tables

@@ -17,7 +17,7 @@ from ray import serve
 
 from exfm.threads import set_threads
 from pipelines.serving.app import RequestLimits
-from pipelines.serving.origins import Follow
+from pipelines.serving.origins.chosen import Follow
 from pipelines.serving.processes import MOST_AT_ONCE, Serving, server_of
 from pipelines.serving.tables import Tables
 from streaming.errors import BadInput

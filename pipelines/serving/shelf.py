@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Sequence
 
-from exfm.compiled import Packages
+from exfm.compiled.package import Packages
 from exfm.errors import ModelError
-from pipelines.run_dir import RunDir
+from pipelines.run_dir.paths import RunDir
 from pipelines.serving.freshness import Freshness
-from pipelines.serving.origins import Follow, Origin, Wanted, origins_of
+from pipelines.serving.origins.chosen import Follow, origins_of
+from pipelines.serving.origins.wanted import Origin, Wanted
 from pipelines.serving.tables import Tables
 from pipelines.serving.version import ServedVersion
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from exfm.embeddings import Kind
+from exfm.embeddings.quantised import Kind
 from exfm.errors import ModelError
-from exfm.models import ServedStudent
+from exfm.models.served import ServedStudent
 
 JUDGED_ROWS = 20_000
 
@@ -55,7 +55,7 @@ def take_tables(
             f"tables of {asked.kind} are judged on labelled rows, and there are none; nor was it stated what they cost "
             "when the version was published; serve fp32"
         )
-    from pipelines.workers.student import table_losses  # fp32 starts without a reader of the lake
+    from pipelines.workers.student.tables import table_losses
 
     kind: Kind = asked.kind
     changes = table_losses(served, [kind], rows)[kind].ne_change

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.compiled import Packages
-from exfm.increments import Value
-from exfm.models import load_served
+from exfm.compiled.package import Packages
+from exfm.increments.follower import Value
+from exfm.models.served import load_served
 from pipelines.served_model import ServedModel
 from pipelines.served_rows import checked_columns
 from pipelines.serving.asked import Asked
 from pipelines.serving.tables import JUDGED_ROWS, Tables, refuse_stated, take_tables
-from streaming.messages import Refusals, RowRules
+from streaming.messages.validation import Refusals, RowRules
 from streaming.schema import RowSchema
 
 
@@ -75,7 +75,7 @@ class ServedVersion:
         rows, stated = None, about.get("published", {}).get("tables")
         refuse_stated(tables, stated)
         if tables.kind != "fp32" and labelled is not None:
-            from pipelines.workers.student import columns_to_judge  # fp32 starts without a reader of the lake
+            from pipelines.workers.student.tables import columns_to_judge
 
             rows = labelled(columns_to_judge(served), JUDGED_ROWS)
         self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows, stated)}

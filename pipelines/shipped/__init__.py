@@ -4,7 +4,3 @@
 
     files     config_file: a config by its path, or a shipped one by its name; pinned_list: exact versions; schema_file
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,7 +7,3 @@ legs       what the run did before it was resumed
 heartbeat  status.json rewritten every second, whatever the run is busy with
 stored     status.json of another process's run: read, checked, stopped
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

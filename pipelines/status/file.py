@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pipelines.rules import FULL
+from pipelines.rules.causes import FULL
 
 ROOM = 16 * 1024
 """Bytes that the file always occupies: as long as the text fits, rewriting it needs no further room."""

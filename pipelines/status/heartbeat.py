@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from pipelines.rules import RunState
+from pipelines.rules.states import RunState
 from pipelines.status.file import StatusFile
 from pipelines.status.status import ENDS, RunStatus
 

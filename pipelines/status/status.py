@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines.rules import Cause, Kind, RunState, WorkerState
+from pipelines.rules.kinds import Kind
+from pipelines.rules.policies import Cause
+from pipelines.rules.states import RunState, WorkerState
 from pipelines.status.legs import EarlierLegs, EarlierWork
-from pipelines.workers import Report
+from pipelines.workers.report import Report
 
 WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
 PAUSED = (WorkerState.RESTARTING, WorkerState.STARTING)

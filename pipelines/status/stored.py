@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import psutil
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json
 from streaming.errors import BadInput, StreamingError
 from streaming.program import command
 

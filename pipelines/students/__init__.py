@@ -6,7 +6,3 @@ estimate   what a spawn would read, take and cost
 offline    trains a student to the end of the lake, in this process
 listing    every student of a run, in a line each
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

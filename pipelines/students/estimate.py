@@ -13,13 +13,16 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data import SequenceFeature, SparseFeature, snapshot_age
-from exfm.layers import SLOTS
-from pipelines.config import STUDENT, Config, StudentSettings
-from pipelines.control import Wanted, wanted_of
-from pipelines.run_dir import RunDir
+from exfm.data.batch import snapshot_age
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.layers.hashed_linear import SLOTS
+from pipelines.config.identity import STUDENT
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.control.wanted import Wanted, wanted_of
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 
 PROCESS_BYTES = 1_000_000_000
 """Of a student's process before it holds a model, nearly all of it libraries."""

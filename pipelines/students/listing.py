@@ -6,13 +6,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from exfm.errors import ModelError
-from exfm.tensors import checkpoint_names, read_manifest
-from pipelines.config import STUDENT, Config
-from pipelines.control import with_roster
-from pipelines.registry import Action, Ledger
-from pipelines.run_dir import Presence, Roster, RunDir
-from pipelines.status import alive, last_status
-from pipelines.tools import config_of
+from exfm.tensors.checkpoint import checkpoint_names
+from exfm.tensors.manifest import read_manifest
+from pipelines.config.identity import STUDENT
+from pipelines.config.settings import Config
+from pipelines.control.reconciler import with_roster
+from pipelines.registry.ledger import Ledger
+from pipelines.registry.standing import Action
+from pipelines.run_dir.paths import RunDir
+from pipelines.run_dir.roster import Presence, Roster
+from pipelines.status.stored import alive, last_status
+from pipelines.tools.stored_config import config_of
 
 
 @dataclass(frozen=True)

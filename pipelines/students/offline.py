@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from pipelines.config import Config
-from pipelines.control import locked, stopping
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders
-from pipelines.workers.student import StudentWorker
-from streaming.lake import LakeReader
+from pipelines.config.settings import Config
+from pipelines.control.preflight import locked
+from pipelines.control.signals import stopping
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.worker import Orders
+from streaming.lake.reader import LakeReader
 
 STEP_S = 0.5
 

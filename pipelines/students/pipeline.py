@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from exfm.errors import ModelError
-from exfm.growth import MadeWith
-from exfm.tensors import checkpoint_names, read_manifest
-from pipelines.config import STUDENT, Config, StudentSettings
-from pipelines.control import with_roster
-from pipelines.rules import WorkerState
-from pipelines.run_dir import Outcome, Presence, RunDir, Wish
-from pipelines.status import ENDED, alive, last_status
+from exfm.growth.refit import MadeWith
+from exfm.tensors.checkpoint import checkpoint_names
+from exfm.tensors.manifest import read_manifest
+from pipelines.config.identity import STUDENT
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.control.reconciler import with_roster
+from pipelines.rules.states import WorkerState
+from pipelines.run_dir.paths import RunDir
+from pipelines.run_dir.roster import Outcome, Presence, Wish
+from pipelines.status.stored import ENDED, alive, last_status
 from pipelines.students.estimate import BackfillEstimate, estimate_backfill, require_room
 from pipelines.students.listing import Listed, listed_students
 from pipelines.students.offline import learn_offline
 from pipelines.students.section import SpawnRequest, others_than, section_of
-from pipelines.tools import config_of
+from pipelines.tools.stored_config import config_of
 from streaming.errors import BadInput, StreamingError
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 
 ANSWER_WAIT_S = 60.0
 AT_WORK = {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING, WorkerState.DONE}

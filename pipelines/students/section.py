@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import Config, choices, mapping, merged, override, read_settings
+from pipelines.config.settings import Config
+from pipelines.config.text import choices, mapping, merged, override, read_settings
 from streaming.errors import BadInput
-from streaming.lake import LakeReader, first_row_at, length_ms, newest_time_ms
+from streaming.lake.reader import LakeReader
+from streaming.lake.times import first_row_at, length_ms, newest_time_ms
 
 OF_ITS_OWN = ("name", "verticals", "where", "first_seq", "starts_from", "joins_at_rows")
 """What a student does not take from the one that it is like."""

@@ -10,7 +10,3 @@ versions       a student's champion, chosen by hand
 stored_config  the config that a run stored
 doctor/        checks of this machine
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import Kafka
-from pipelines.run_dir import RunDir
+from pipelines.config.topics import Kafka
+from pipelines.run_dir.paths import RunDir
 from pipelines.tools.feeding import reached
 from pipelines.tools.stored_config import config_of
-from pipelines.workers.augmentation import committed_meta
-from streaming.delivery import Letters, Place, Record, places_of
+from pipelines.workers.augmentation.commit import committed_meta
+from streaming.delivery.replay import Letters, Place, Record, places_of
 from streaming.errors import BadInput
-from streaming.kafka import SourceTopics, require_cluster, source_topics
-from streaming.messages import MAX_MESSAGE_BYTES, read_ipc
+from streaming.kafka.identity import SourceTopics, require_cluster, source_topics
+from streaming.messages.ipc import MAX_MESSAGE_BYTES, read_ipc
 
 HEX_BYTES = 512
 """Of what cannot be decoded, so many bytes are shown."""

@@ -15,18 +15,23 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.config import Config
-from pipelines.control import locked
-from pipelines.run_dir import RunDir
+from pipelines.config.settings import Config
+from pipelines.control.preflight import locked
+from pipelines.run_dir.paths import RunDir
 from pipelines.tools.feeding import reached
 from pipelines.tools.stored_config import config_of
-from pipelines.workers.augmentation import first_state, folder_of_state, states_folder
-from streaming.delivery import CommitRecord, Outbox
+from pipelines.workers.augmentation.commit import first_state, folder_of_state, states_folder
+from streaming.delivery.outbox import CommitRecord, Outbox
 from streaming.errors import BadInput, BrokerAway
-from streaming.lake import LATE_FEEDBACK, LakeReader, LakeTable, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA
+from streaming.lake.reader import LakeReader
+from streaming.lake.side_tables import LATE_FEEDBACK, SideTable
+from streaming.lake.writer import LakeTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET
-from streaming.settlement import END_OF_TIME, FUTURE_SKEW_S, Settlement, late_schema, set_back
+from streaming.settlement.config import FUTURE_SKEW_S
+from streaming.settlement.label_join import late_schema
+from streaming.settlement.merge import END_OF_TIME, set_back
+from streaming.settlement.settlement import Settlement
 
 LAST_ROWS = 1_000_000
 """Among so many of the lake's last rows the newest event time that is not in the future is looked for."""

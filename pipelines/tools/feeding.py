@@ -11,14 +11,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipelines.config import Advance, Config, Kafka, Recorded
-from pipelines.run_dir import RunDir
-from pipelines.workers import IngestWorker
-from streaming.broker import LocalBroker
-from streaming.disk import file_lock
+from pipelines.config.sections import Advance, Recorded
+from pipelines.config.settings import Config
+from pipelines.config.topics import Kafka
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.ingest import IngestWorker
+from streaming.broker.broker import LocalBroker
+from streaming.disk.lock import file_lock
 from streaming.errors import BadInput
-from streaming.kafka import ensure_topics
-from streaming.sources import FeedbackFile, Pacer
+from streaming.kafka.topics import ensure_topics
+from streaming.sources.label_column import FeedbackFile
+from streaming.sources.pacer import Pacer
 
 IDLE_S = 0.02
 

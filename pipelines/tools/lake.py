@@ -9,23 +9,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipelines.run_dir import RunDir
+from pipelines.run_dir.paths import RunDir
 from pipelines.tools.stored_config import config_of
-from streaming.delta import LogFiles, TableFiles, housekeeping_lock, unfinished, unneeded_files, vacuum_table
+from streaming.delta.files import TableFiles
+from streaming.delta.lock import housekeeping_lock
+from streaming.delta.log import LogFiles, unfinished
+from streaming.delta.vacuum import unneeded_files, vacuum_table
 from streaming.errors import BadInput, StreamingError
-from streaming.lake import (
-    DEAD_LETTERS,
-    LATE_FEEDBACK,
-    FileMerge,
-    Housework,
-    LakeReader,
-    Readers,
-    compact_table,
-    expire_rows,
-    lay_out,
-    pinned_ranges,
-    retention_floor,
-)
+from streaming.lake.compaction import FileMerge
+from streaming.lake.housekeeping import Housework, compact_table, expire_rows, lay_out, pinned_ranges, retention_floor
+from streaming.lake.reader import LakeReader
+from streaming.lake.readers import Readers
+from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK
 
 WAIT_S = 30.0
 """How long to wait for the run's own housekeeping, and for a moment without a commit in flight."""

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.config import STUDENT
-from pipelines.run_dir import RunDir
+from pipelines.config.identity import STUDENT
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
 
 LOOK_EVERY_S = 0.3

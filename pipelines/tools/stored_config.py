@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipelines.config import Config, load
-from pipelines.run_dir import RunDir
+from pipelines.config.settings import Config, load
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
 from streaming.program import command
 

@@ -11,14 +11,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import STUDENT
-from pipelines.control import tracker_of
-from pipelines.registry import HAND, Action, Ledger, LedgerWriter
-from pipelines.run_dir import RunDir
-from pipelines.status import alive
+from pipelines.config.identity import STUDENT
+from pipelines.control.conclusion import tracker_of
+from pipelines.registry.ledger import HAND, Ledger, LedgerWriter
+from pipelines.registry.standing import Action
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.stored import alive
 from pipelines.tools.stored_config import config_of
-from pipelines.tracking import mirror_of
-from streaming.disk import read_json
+from pipelines.tracking.mirror import mirror_of
+from streaming.disk.files import read_json
 from streaming.errors import BadInput
 
 MLFLOW_WAIT_S = 60.0

@@ -8,7 +8,3 @@
 
 What MLflow loads a registered model with lies in `pipelines/served_model.py`: stored models name it.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

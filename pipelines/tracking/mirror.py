@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import STUDENT, Config
-from pipelines.registry import Action, Entry, Ledger, standing_after
-from pipelines.run_dir import RunDir
+from pipelines.config.identity import STUDENT
+from pipelines.config.settings import Config
+from pipelines.registry.ledger import Entry, Ledger, standing_after
+from pipelines.registry.standing import Action
+from pipelines.run_dir.paths import RunDir
 from pipelines.tracking.deleted import still_registered
 from pipelines.tracking.registration import Interface, interface_of
-from streaming.disk import read_json, write_json
+from streaming.disk.files import read_json, write_json
 
 RETRY_S = 30.0
 

@@ -31,7 +31,7 @@ from pipelines.tracking.empty_store import begin_store
 from pipelines.tracking.mirror import Mirror, lineage_tags, state_decisions, unpublished
 from pipelines.tracking.registration import Interface, Registration
 from pipelines.tracking.wheel import Environment, EnvironmentOnce
-from streaming.disk import read_json, write_json
+from streaming.disk.files import read_json, write_json
 from streaming.errors import BadInput, StreamingError
 
 METRICS_PER_CALL = 500

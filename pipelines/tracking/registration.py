@@ -15,13 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.config import Config, StudentSettings
-from pipelines.registry import twin_version
-from pipelines.results import Champion, champion_of, clustered_by, gain_tags, outcomes_of, verdict_on
-from pipelines.run_dir import RunDir
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.registry.standing import twin_version
+from pipelines.results.champion import Champion, champion_of, gain_tags, outcomes_of
+from pipelines.results.figures import clustered_by
+from pipelines.results.verdict import verdict_on
+from pipelines.run_dir.paths import RunDir
 from pipelines.served_rows import ROWS, serving_rules
-from pipelines.training import count_predictions
-from streaming.lake import LakeReader
+from pipelines.training.predictions import count_predictions
+from streaming.lake.reader import LakeReader
 
 EXAMPLE_ROWS = 5
 

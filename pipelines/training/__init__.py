@@ -7,7 +7,3 @@ resume                         which checkpoint a worker resumes from, and how e
 machine                        the versions and the machine that bits depend on
 predictions, live_metrics      every prediction on disk; figures while the stream runs
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.errors import ModelError
-from exfm.models import Judged
+from exfm.models.engine import Judged
 from pipelines.training.learned import Learned, LeftOutBySampling
 from pipelines.training.quarantine import Quarantine
 

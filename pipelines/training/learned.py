@@ -94,7 +94,7 @@ class LeftOutBySampling:
         self._labels = Learned(tasks, state["labels"])
 
     def add(self, lost: pa.Table) -> None:
-        """As `exfm.data.sample_negatives` gives them, with `gone` as a column."""
+        """As `exfm.data.sampling.sample_negatives` gives them, with `gone` as a column."""
         self.rows += pc.sum(lost["gone"]).as_py()
         self._labels.add(lost)
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data import Batch
-from exfm.metrics import Progressive
+from exfm.data.batch import Batch
+from exfm.metrics.progressive import Progressive
 from exfm.step import StepResult
 
 WINDOW_ROWS = 20_000

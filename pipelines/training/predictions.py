@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk import damage_named, read_json, replacing, sync, write_json
+from streaming.disk.files import damage_named, read_json, replacing, sync, write_json
 from streaming.hashing import hash64
 from streaming.position import NOTHING_YET
 

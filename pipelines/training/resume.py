@@ -10,14 +10,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from exfm.errors import ModelError, NewerFormat, Unusable
-from exfm.tensors import (
-    Checkpoint,
-    checkpoint_names,
-    read_manifest,
-    set_checkpoint_aside,
-    verified_checkpoint,
-    whole_tensor,
-)
+from exfm.tensors.checkpoint import Checkpoint, checkpoint_names, set_checkpoint_aside, verified_checkpoint
+from exfm.tensors.manifest import read_manifest
+from exfm.tensors.windows import whole_tensor
 from streaming.position import NOTHING_YET
 
 log = logging.getLogger(__name__)

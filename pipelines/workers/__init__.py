@@ -8,7 +8,3 @@ A worker that trains is an engine (exfm/models/engine.py), a feed (pipelines/fee
     ingest                      plays a generated or recorded stream into the topics
     augmentation/ teacher/ student/   the other workers, each in its own folder
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

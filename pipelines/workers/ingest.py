@@ -19,18 +19,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config import Config, Generated, Recorded, Topic
-from pipelines.run_dir import RunDir
+from pipelines.config.sections import Generated, Recorded
+from pipelines.config.settings import Config
+from pipelines.config.topics import Topic
+from pipelines.run_dir.paths import RunDir
 from pipelines.workers.report import Report
 from pipelines.workers.worker import Worker
 from streaming.errors import BadInput
 from streaming.hashing import hash64
-from streaming.kafka import TopicWriter, end_offsets, last_message
-from streaming.messages import END_HEADER, EndOfStream, Kind, RawMessage, make_codec
+from streaming.kafka.topics import end_offsets, last_message
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.codecs import make_codec
+from streaming.messages.dead_letters import Kind
+from streaming.messages.message import END_HEADER, RawMessage
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition
-from streaming.sources import Chunk, Pacer, PlayedStream, reading_of, reading_of_feedback
-from streaming.sources.synthetic import TruthWriter, generated_stream
-from streaming.tables import Copies, is_parquet
+from streaming.sources.chunk import Chunk, PlayedStream
+from streaming.sources.pacer import Pacer
+from streaming.sources.recorded import reading_of, reading_of_feedback
+from streaming.sources.synthetic.stream import generated_stream
+from streaming.sources.synthetic.truth import TruthWriter
+from streaming.tables.copies import Copies
+from streaming.tables.forms import is_parquet
 
 ENDED = (1 << 62, 0)
 NOTHING = (-1, 0)

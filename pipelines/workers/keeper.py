@@ -19,9 +19,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from exfm.tensors import (
+from exfm.tensors.checkpoint import (
     Checkpoint,
-    Storable,
     Together,
     checkpoint_names,
     open_checkpoint,
@@ -29,12 +28,15 @@ from exfm.tensors import (
     remove_leftovers,
     save_checkpoint,
 )
-from pipelines.run_dir import RunDir
-from pipelines.training import Found, Watch, Writer, last_checkpoint, needed_after, upgraded
+from exfm.tensors.staging import Storable
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.resume import Found, last_checkpoint, needed_after, upgraded
+from pipelines.training.writer import Watch, Writer
 from pipelines.workers.ranks import Ranks, Rendezvous
-from streaming.disk import file_lock, write_json
+from streaming.disk.files import write_json
+from streaming.disk.lock import file_lock
 from streaming.errors import StreamingError
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
 
 REGISTER_EVERY_S = 600.0

@@ -21,7 +21,7 @@ import psutil
 import torch
 
 if TYPE_CHECKING:
-    from exfm.parallel import RankGroup
+    from exfm.parallel.group import RankGroup
 
 LOOPBACK = "127.0.0.1"
 
@@ -55,7 +55,7 @@ class Ranks:
         if self.count > 1:
             if at.address != LOOPBACK:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(at.address))
-            from exfm.parallel import RankGroup  # here: a single rank needs none of it
+            from exfm.parallel.group import RankGroup
 
             self.group = RankGroup(
                 at.rank, at.ranks, master_addr=at.address, master_port=at.port, timeout_s=collective_s, join_s=JOIN_S

@@ -6,7 +6,3 @@ formatting  the folder that it begins in
 jars        fetches Apache Kafka's jars and checks them
 classes     the Java classes that it loads, kept for the next start
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

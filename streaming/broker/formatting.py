@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from streaming.broker.config import NODE_ID
-from streaming.disk import write_bytes, write_text
+from streaming.disk.files import write_bytes, write_text
 from streaming.errors import DiskFull
 
 FEATURES, IDS = "bootstrap.checkpoint", "meta.properties"

@@ -8,7 +8,3 @@ mending    makes torn files of the lake again, from the examples topic
 replay     puts dead letters back onto the topics that they came from
 trimming   the examples topic without what no reader needs any more
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
-from streaming.messages import RawMessage
+from streaming.messages.message import RawMessage
 
 
 @dataclass(frozen=True)

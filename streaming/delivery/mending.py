@@ -12,11 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.delivery.header import Header
-from streaming.delta import TableFiles, TornFile, in_flight_lock, torn_files
-from streaming.disk import sync
+from streaming.delta.files import TableFiles
+from streaming.delta.lock import in_flight_lock
+from streaming.delta.torn import TornFile, torn_files
+from streaming.disk.files import sync
 from streaming.errors import DataLost, StreamingError
-from streaming.kafka import KafkaSettings, TopicReader
-from streaming.messages import ExamplesCodec
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.messages.examples import ExamplesCodec
 from streaming.position import Partition
 from streaming.schema import RowSchema
 

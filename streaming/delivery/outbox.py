@@ -17,14 +17,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk import disk_full_named, json_object, replacing_folder, sealed, sync_all, unsealed
+from streaming.disk.files import disk_full_named, replacing_folder, sync_all
+from streaming.disk.seal import json_object, sealed, unsealed
 from streaming.errors import DataLost
-from streaming.kafka import KafkaSettings, TopicWriter, last_message
-from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA, letters_to_json
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import last_message
+from streaming.kafka.writer import TopicWriter
+from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, letters_to_json
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
-from streaming.settlement import late_schema
+from streaming.settlement.label_join import late_schema
 
 LETTERS_AT_A_TIME = 512
 """Dead letters that are held as messages at a time; each may have 64 KiB."""

@@ -8,8 +8,10 @@ import pyarrow as pa
 
 from streaming.delivery.header import Header, partition_of
 from streaming.errors import BadInput
-from streaming.kafka import KafkaSettings, TopicWriter, last_message, topic_config
-from streaming.messages import ExamplesCodec
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import last_message, topic_config
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.examples import ExamplesCodec
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 

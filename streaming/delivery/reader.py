@@ -12,8 +12,12 @@ import pyarrow as pa
 
 from streaming.delivery.header import Header
 from streaming.errors import DataLost, StreamingError
-from streaming.kafka import KafkaSettings, TopicReader, beginning_offsets, end_offsets
-from streaming.messages import ExamplesCodec, RawMessage, Source
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import beginning_offsets, end_offsets
+from streaming.messages.examples import ExamplesCodec
+from streaming.messages.message import RawMessage
+from streaming.messages.source import Source
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 from streaming.schema import RowSchema
 

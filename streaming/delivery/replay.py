@@ -23,12 +23,18 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.delta import open_table
-from streaming.disk import file_lock, read_json, write_json
+from streaming.delta.table import open_table
+from streaming.disk.files import read_json, write_json
+from streaming.disk.lock import file_lock
 from streaming.errors import BadInput
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, lookup
-from streaming.lake import DEAD_LETTERS, SideTable, side_rows
-from streaming.messages import DEAD_LETTER_SCHEMA, TOMBSTONE, RawMessage, read_ipc, write_ipc
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import end_offsets, lookup
+from streaming.kafka.writer import TopicWriter
+from streaming.lake.side_tables import DEAD_LETTERS, SideTable, side_rows
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, TOMBSTONE
+from streaming.messages.ipc import read_ipc, write_ipc
+from streaming.messages.message import RawMessage
 from streaming.position import Partition, SourcePosition
 from streaming.schema import POSITION_FIELDS
 

@@ -10,7 +10,8 @@ import logging
 
 from streaming.delivery.header import Header
 from streaming.errors import BrokerAway, StreamingError
-from streaming.kafka import KafkaSettings, Lookup, delete_records, lookup
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import Lookup, delete_records, lookup
 from streaming.position import NOTHING_YET, Partition
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,3 @@ torn         data files that are not what the log says of them
 vacuum       deletes files that no version needs
 lock         commits in flight keep vacuum away; one housekeeper at a time
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

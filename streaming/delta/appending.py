@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 
 from streaming.delta.encodings import Form
 from streaming.delta.files import DataFile, Statistics, add_actions, new_name, statistics_of
-from streaming.disk import make_folder
+from streaming.disk.files import make_folder
 
 ROW_GROUP_ROWS = 65_536
 

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from streaming.delta.identifiers import HOUSEKEEPING
 from streaming.delta.log import LOG, flush, unfinished, unopened
 from streaming.delta.vacuum import retire
-from streaming.disk import sync
+from streaming.disk.files import sync
 from streaming.errors import BadInput
 
 _STATISTICS = "delta.dataSkippingStatsColumns"

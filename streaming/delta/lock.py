@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from streaming.delta.log import LOG
-from streaming.disk import file_lock
+from streaming.disk.lock import file_lock
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk import sync_all
+from streaming.disk.files import sync_all
 from streaming.errors import DataLost, StreamingError
 
 LOG = "_delta_log"

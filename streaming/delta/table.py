@@ -26,7 +26,7 @@ from streaming.delta.appending import append_rows
 from streaming.delta.lock import in_flight_lock
 from streaming.delta.log import damage, flush, unfinished, unopened
 from streaming.delta.vacuum import vacuum_table
-from streaming.disk import is_disk_full, make_folder, sync
+from streaming.disk.files import is_disk_full, make_folder, sync
 from streaming.errors import BadInput, DataLost, DiskFull, StreamingError
 
 COMMIT_ATTEMPTS = 20

@@ -6,7 +6,3 @@ seal      JSON objects with a checksum of their own
 spool     rows that wait, in memory up to a bound
 segments  batches of rows that are written once and shared by several states
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,7 +15,3 @@ retention     checks that topics keep their messages for long enough
 snappy        a codec that the client lacks
 unpacking     compressed batches, and fetches of many, unpacked within a bound
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

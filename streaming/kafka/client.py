@@ -42,7 +42,7 @@ from streaming.kafka.rights import Right
 from streaming.kafka.secrets import written
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.tokens import OAUTH_TOKEN, Tokens
-from streaming.messages import RawMessage
+from streaming.messages.message import RawMessage
 from streaming.position import Partition
 
 __all__ = [

@@ -32,7 +32,8 @@ from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics
 from streaming.kafka.transactions import TransactionRecords, watch_transactions
 from streaming.kafka.unpacking import FETCH_BYTES, FetchBound
-from streaming.messages import EndOfStream, MessageSource, RawMessage, is_end_marker
+from streaming.messages.message import RawMessage, is_end_marker
+from streaming.messages.source import EndOfStream, MessageSource
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.program import command
 

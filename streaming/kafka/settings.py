@@ -19,7 +19,7 @@ from pydantic import (
 from streaming.errors import BadInput
 from streaming.kafka.secrets import SECRET_KEYS, WAYS, SecretFrom, read_secrets, secret, written
 from streaming.kafka.tokens import OAUTH_TOKEN, Tokens
-from streaming.messages import MAX_MESSAGE_BYTES
+from streaming.messages.ipc import MAX_MESSAGE_BYTES
 from streaming.program import command
 
 SECURITY_KEYS = frozenset(

@@ -24,7 +24,7 @@ from streaming.kafka.client import (
 )
 from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
-from streaming.messages import RawMessage
+from streaming.messages.message import RawMessage
 from streaming.position import Partition
 
 NOT_ALLOWED = 29

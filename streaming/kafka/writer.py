@@ -23,7 +23,7 @@ from streaming.kafka.client import (
 from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics, topic_config
-from streaming.messages import END_HEADER
+from streaming.messages.message import END_HEADER
 
 RECORD_OVERHEAD_BYTES = 512
 """Room for a record's framing, in addition to its key, value and headers."""

@@ -21,8 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.delta import DataFile, Form, Statistics, TableFiles, in_flight_lock
-from streaming.disk import sync
+from streaming.delta.encodings import Form
+from streaming.delta.files import DataFile, Statistics, TableFiles
+from streaming.delta.lock import in_flight_lock
+from streaming.disk.files import sync
 from streaming.errors import StreamingError
 from streaming.evolution import filled
 

@@ -20,7 +20,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streaming.delta import TableFiles, Vacuumed, housekeeping_lock, vacuum_table
+from streaming.delta.files import TableFiles
+from streaming.delta.lock import housekeeping_lock
+from streaming.delta.vacuum import Vacuumed, vacuum_table
 from streaming.lake import compaction, layout, retention
 from streaming.lake.compaction import FileMerge
 from streaming.lake.readers import Reader, Readers

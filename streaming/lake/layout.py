@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.delta import DataFile, TableFiles, in_flight_lock
+from streaming.delta.files import DataFile, TableFiles
+from streaming.delta.lock import in_flight_lock
 from streaming.lake.compaction import ROW_GROUP_ROWS, rewrite
 from streaming.lake.settings import Layout
 

@@ -19,7 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.fs
 from deltalake import DeltaTable
 
-from streaming.delta import FIRST_SEQ, LAKE_SEQ, STATE, DataFile, TableFiles, TableView, open_table, torn_files
+from streaming.delta.files import DataFile, TableFiles
+from streaming.delta.identifiers import FIRST_SEQ, LAKE_SEQ, STATE
+from streaming.delta.table import open_table
+from streaming.delta.torn import torn_files
+from streaming.delta.view import TableView
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.lake.windows import CombinedQuery, Cursor, Query, Window, Windows
 from streaming.position import NOTHING_YET

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from streaming.disk import sealed, unsealed, write_text
+from streaming.disk.files import write_text
+from streaming.disk.seal import sealed, unsealed
 from streaming.errors import BadInput
 from streaming.position import NOTHING_YET
 

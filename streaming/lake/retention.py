@@ -22,9 +22,11 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from streaming.delta import FIRST_SEQ, DataFile, TableFiles, in_flight_lock
+from streaming.delta.files import DataFile, TableFiles
+from streaming.delta.identifiers import FIRST_SEQ
+from streaming.delta.lock import in_flight_lock
 from streaming.lake.compaction import rewrite
-from streaming.settlement import FUTURE_SKEW_S
+from streaming.settlement.config import FUTURE_SKEW_S
 
 TIME = "event_time_ms"
 NO_BOUND = int(np.iinfo(np.int64).max)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from streaming.errors import DataLost
 from streaming.lake.reader import LakeReader
-from streaming.messages import EndOfStream, Source
+from streaming.messages.source import EndOfStream, Source
 from streaming.position import NOTHING_YET
 
 

@@ -15,7 +15,3 @@ declared      the size that an Arrow IPC stream declares, checked before it is r
 json_text     JSON values of Arrow columns
 times         times in every form, as milliseconds
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

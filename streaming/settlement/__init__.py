@@ -15,7 +15,3 @@ state       saving and restoring all of it
 account     every offset of every input partition, and what became of it
 config      lateness, deduplication horizon, clock skew
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

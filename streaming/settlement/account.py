@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streaming.errors import DataLost
-from streaming.messages import Decoded, Kind, RawMessage, is_end_marker
+from streaming.messages.codecs import Decoded
+from streaming.messages.dead_letters import Kind
+from streaming.messages.message import RawMessage, is_end_marker
 from streaming.position import Partition, Positions, SourcePosition
 
 
@@ -80,7 +82,7 @@ class _Account:
 class OffsetAccounts:
     """The accounts of all input partitions, in step with a merge.
 
-    >>> from streaming.messages import make_codec
+    >>> from streaming.messages.codecs import make_codec
     >>> from streaming.schema import RowSchema, Task
     >>> ads = Partition("ads", 0)
     >>> accounts = OffsetAccounts({ads: "impression"})

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.messages import YEAR_MS, refuse_rows
+from streaming.messages.dead_letters import refuse_rows
+from streaming.messages.times import YEAR_MS
 from streaming.settlement.merge import REFUSED_SCHEMA
 
 RAN_AWAY = ", more than a year: was it moved by a record from the future?"

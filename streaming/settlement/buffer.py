@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from streaming.messages import Kind
+from streaming.messages.dead_letters import Kind
 from streaming.position import SourcePosition
 
 NO_TIME = -1

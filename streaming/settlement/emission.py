@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streaming.messages import row_sizes
+from streaming.messages.limits import row_sizes
 from streaming.schema import RowSchema
 from streaming.settlement.label_join import LabelJoin
 from streaming.settlement.pending import RowLog, empty_batch

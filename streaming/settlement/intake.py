@@ -23,20 +23,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from streaming.messages import (
-    MAX_MESSAGE_BYTES,
-    CodecName,
-    EndOfStream,
-    Envelope,
-    Kind,
-    LeaderEpochs,
-    Limits,
-    MessageSource,
-    RawMessage,
-    Source,
-    by_partition,
-    make_codec,
-)
+from streaming.messages.codecs import CodecName, make_codec
+from streaming.messages.dead_letters import Kind
+from streaming.messages.epochs import LeaderEpochs
+from streaming.messages.ipc import MAX_MESSAGE_BYTES
+from streaming.messages.limits import Limits
+from streaming.messages.message import Envelope, RawMessage, by_partition
+from streaming.messages.source import EndOfStream, MessageSource, Source
 from streaming.position import Partition, Positions, SourcePosition, names_of
 from streaming.schema import RowSchema
 from streaming.settlement.account import OffsetAccounts

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from streaming.disk import Pieces
+from streaming.disk.segments import Pieces
 from streaming.settlement.marks import Marks
 from streaming.settlement.pending import RowLog, RowLogState
 

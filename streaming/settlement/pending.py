@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.disk import Piece, Pieces, make_folder, store_pieces
+from streaming.disk.files import make_folder
+from streaming.disk.segments import Piece, Pieces, store_pieces
 from streaming.evolution import filled
 from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.evolution import schema_changes
-from streaming.messages import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.admission import Verticals, placed, refuse_surplus, refuse_too_old
 from streaming.settlement.config import SettlementConfig

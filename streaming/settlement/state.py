@@ -21,21 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk import (
-    PART_SUFFIX,
-    PIECE_SUFFIX,
-    SEAL,
-    Piece,
-    Pieces,
-    Staged,
-    json_object,
-    make_folder,
-    read_rows,
-    sealed,
-    stage_pieces,
-    sync,
-    unsealed,
-)
+from streaming.disk.files import PART_SUFFIX, Staged, make_folder, sync
+from streaming.disk.seal import SEAL, json_object, sealed, unsealed
+from streaming.disk.segments import PIECE_SUFFIX, Piece, Pieces, read_rows, stage_pieces
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.settlement.marks import BASE
 from streaming.settlement.pending import RowLogState

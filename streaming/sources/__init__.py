@@ -8,7 +8,3 @@ chunk          one stretch of a played stream; rows that arrive later
 pacer          how fast a stream is sent
 settled        settles a played stream without broker or lake
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

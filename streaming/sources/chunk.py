@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.errors import DataLost
-from streaming.messages import EndOfStream, Kind, Source
+from streaming.messages.dead_letters import Kind
+from streaming.messages.source import EndOfStream, Source
 
 
 class Chunk(NamedTuple):

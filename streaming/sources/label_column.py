@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from streaming.messages import Unit
+from streaming.messages.times import Unit
 
 
 class LabelColumn(BaseModel):

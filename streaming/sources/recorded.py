@@ -17,12 +17,13 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from streaming.errors import BadInput
-from streaming.messages import Unit, conform, convertible, declarable, needs_zone
+from streaming.messages.times import Unit, needs_zone
+from streaming.messages.validation import conform, convertible, declarable
 from streaming.schema import UNKNOWN, RowSchema
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
 from streaming.sources.label_column import FeedbackFile, LabelColumn
 from streaming.sources.timed_parquet import TimedParquet
-from streaming.tables import LOCAL_TIME, Copies, Found, Reading
+from streaming.tables.copies import LOCAL_TIME, Copies, Found, Reading
 from streaming.zones import Zone
 
 

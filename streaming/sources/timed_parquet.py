@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.errors import BadInput, DataLost
-from streaming.messages import EndOfStream, Source, Unit, bisect, is_time, milliseconds, zone_hint
+from streaming.messages.source import EndOfStream, Source
+from streaming.messages.times import Unit, is_time, milliseconds, zone_hint
+from streaming.messages.validation import bisect
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 

@@ -10,7 +10,3 @@ in_order     rows sorted on disk, and times made where a file has none that can 
 preparation  a file of rows as one Parquet file in order of time, step by step
 copies       the prepared file of each source, made once and found again
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

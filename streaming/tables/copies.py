@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from streaming.disk import file_lock, read_json, sync, write_json
+from streaming.disk.files import read_json, sync, write_json
+from streaming.disk.lock import file_lock
 from streaming.errors import BadInput, DiskFull
-from streaming.messages import Unit
+from streaming.messages.times import Unit
 from streaming.tables.forms import Files, files_at
 
 MADE_BY = 2

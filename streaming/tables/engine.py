@@ -15,7 +15,7 @@ import pyarrow as pa
 from duckdb.func import PythonUDFType
 
 from streaming.errors import BadInput
-from streaming.messages import milliseconds
+from streaming.messages.times import milliseconds
 
 MEMORY_MB = 450
 THREADS = 2

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.messages import WRITTEN_OTHERWISE, ClockChanges, Unit, is_time, milliseconds, needs_zone
+from streaming.messages.times import WRITTEN_OTHERWISE, ClockChanges, Unit, is_time, milliseconds, needs_zone
 from streaming.tables.engine import Engine, literal, parquet, quoted
 
 MADE = "event_time_ms"

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from pipelines.cli import app
+from pipelines.cli.console import app
 from tests.support.tracked_files import (
     HOSTS,
     MACHINE_FOLDERS,

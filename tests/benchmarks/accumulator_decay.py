@@ -16,11 +16,13 @@ from itertools import product
 import numpy as np
 from scipy.special import stdtrit
 
-from exfm.data import BatchBuilder
-from exfm.embeddings import AccumulatorConfig
-from exfm.metrics import consecutive_blocks, normalised_entropy, paired_gain
-from exfm.models import Teacher, TeacherConfig
-from exfm.parallel import RankGroup
+from exfm.data.batch import BatchBuilder
+from exfm.embeddings.accumulators import AccumulatorConfig
+from exfm.metrics.classification import normalised_entropy
+from exfm.metrics.paired import consecutive_blocks, paired_gain
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.group import RankGroup
 from exfm.threads import set_threads
 from tests.support.models.labelled_stream import FEATURES, STAYING, labelled
 

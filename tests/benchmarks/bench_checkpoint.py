@@ -18,11 +18,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import Batch, BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.models import Teacher, TeacherConfig
-from exfm.tensors import prune_checkpoints, save_checkpoint
+from exfm.data.batch import Batch, BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.tensors.checkpoint import prune_checkpoints, save_checkpoint
 from exfm.threads import set_threads
-from pipelines.training import Writer
+from pipelines.training.writer import Writer
 from pipelines.workers.stopwatch import Stopwatch
 
 TABLES, BATCH_ROWS = ("user", "ad", "page"), 2048

@@ -7,7 +7,8 @@ import json
 import resource
 import time
 
-from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
+from streaming.sources.synthetic.stream import GeneratedStream
+from streaming.sources.synthetic.world_config import GeneratorConfig
 
 
 def measure(impressions: int, chunk_rows: int) -> dict[str, float]:

@@ -32,12 +32,13 @@ from typing import Any
 
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from exfm.threads import set_threads
-from pipelines.config import Config, load
+from pipelines.config.settings import Config, load
 from pipelines.launch.host import Host
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders, Rendezvous
-from pipelines.workers.student import StudentWorker
-from streaming.lake import LakeReader
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.worker import Orders
+from streaming.lake.reader import LakeReader
 from tests.support.pipelines.written_lakes import write_lake
 
 CONFIG = "configs/demo.yaml"

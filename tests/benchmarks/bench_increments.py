@@ -27,14 +27,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import Batch, BatchBuilder
-from exfm.increments import ChainWriter, Increment, probe_of, take_full
-from exfm.models import Student, Touched, changes_of, save_served
+from exfm.data.batch import Batch, BatchBuilder
+from exfm.increments.chain import ChainWriter
+from exfm.increments.increment import Increment, probe_of, take_full
+from exfm.models.changes import Touched, changes_of
+from exfm.models.served import save_served
+from exfm.models.student import Student
 from exfm.threads import set_threads
-from pipelines.config import Config, load
-from pipelines.registry import HAND, POLICY, Action, Ledger
-from pipelines.run_dir import RunDir
-from pipelines.training import Writer
+from pipelines.config.settings import Config, load
+from pipelines.registry.ledger import HAND, POLICY, Ledger
+from pipelines.registry.standing import Action
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.writer import Writer
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.serving_load import CONFIG, VERSION, Question, due, over_http, questions, run_of
 

@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 PIECE = 250_000
-RUN = "import sys; from pipelines.cli import main; sys.exit(main())"
+RUN = "import sys; from pipelines.cli.console import main; sys.exit(main())"
 
 
 def piece(rng: np.random.Generator, rows: int, first: int, timed: bool) -> pa.Table:

@@ -18,8 +18,11 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from streaming.delta import TableFiles
-from streaming.lake import Housework, LakeReader, LakeSettings, LakeTable, compact_table
+from streaming.delta.files import TableFiles
+from streaming.lake.housekeeping import Housework, compact_table
+from streaming.lake.reader import LakeReader
+from streaming.lake.settings import LakeSettings
+from streaming.lake.writer import LakeTable
 from tests.support.streams.wide_rows import SCHEMA, batch, timed
 
 

@@ -30,8 +30,9 @@ import pyarrow as pa
 import yaml
 
 from streaming.schema import RowSchema
-from streaming.settlement import Settlement, SettlementConfig
+from streaming.settlement.config import SettlementConfig
 from streaming.settlement.merge import MergedChunk, merged_schema
+from streaming.settlement.settlement import Settlement
 from tests.support.places import CONFIGS
 
 RATE = 1000

@@ -31,12 +31,12 @@ import pyarrow.compute as pc
 
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from exfm.threads import set_threads
-from pipelines.config import Config
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders
-from pipelines.workers.teacher import TeacherWorker
+from pipelines.config.settings import Config
+from pipelines.run_dir.paths import RunDir
 from pipelines.workers.teacher import worker as teacher_module
-from streaming.lake import LakeTable
+from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.workers.worker import Orders
+from streaming.lake.writer import LakeTable
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
 
@@ -136,9 +136,9 @@ def one_rank(lake: Path, ids: str, blocks: int, read_ahead: int, root: Path) -> 
 def steps_of_a_rank(rank: int, port: int, turns: int, steps: int) -> None:
     """Rank 0 prints the milliseconds a step of every turn, with and without."""
     set_threads(1)
-    from exfm.data import BatchBuilder
-    from exfm.models import Teacher
-    from exfm.parallel import RankGroup
+    from exfm.data.batch import BatchBuilder
+    from exfm.models.teacher import Teacher
+    from exfm.parallel.group import RankGroup
 
     config = config_of()
     build = BatchBuilder(config.features, config.tasks)

@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from exfm.tensors import TensorPieces, Together, fill_window, open_checkpoint, save_checkpoint
+from exfm.tensors.checkpoint import Together, open_checkpoint, save_checkpoint
+from exfm.tensors.windows import TensorPieces, fill_window
 from exfm.threads import set_threads
 
 

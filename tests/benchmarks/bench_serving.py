@@ -42,15 +42,16 @@ from typing import Any
 import numpy as np
 import psutil
 
-from exfm.compiled import Packages
-from exfm.data import BatchBuilder
-from exfm.models import ServedStudent, load_served
+from exfm.compiled.package import Packages
+from exfm.data.batch import BatchBuilder
+from exfm.models.served import ServedStudent, load_served
 from exfm.threads import set_threads
-from pipelines.registry import Ledger
-from pipelines.run_dir import RunDir
+from pipelines.registry.ledger import Ledger
+from pipelines.run_dir.paths import RunDir
 from pipelines.served_rows import checked_columns, serving_rules
-from pipelines.serving import ServedVersion, asked_in
-from pipelines.tools import config_of
+from pipelines.serving.asked import asked_in
+from pipelines.serving.version import ServedVersion
+from pipelines.tools.stored_config import config_of
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.serving_load import (
     MAX_ROWS,

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, Column, RowSchema, Task
-from streaming.settlement import Merge, Settlement, SettlementConfig
-from streaming.settlement.merge import MergedChunk
+from streaming.settlement.config import SettlementConfig
+from streaming.settlement.merge import Merge, MergedChunk
+from streaming.settlement.settlement import Settlement
 
 
 def batches(schema: RowSchema, topic: str, partition: int, columns: dict, message_rows: int) -> list[pa.RecordBatch]:

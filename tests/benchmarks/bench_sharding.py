@@ -28,12 +28,15 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from exfm.data import Batch, BatchBuilder, FeatureSet, SparseFeature
-from exfm.models import Teacher, TeacherConfig
-from exfm.parallel import RankGroup, Sharding
+from exfm.data.batch import Batch, BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.comms import SentBytes
-from exfm.tensors import TensorPieces
-from exfm.tensors.windows import narrowed
+from exfm.parallel.group import RankGroup
+from exfm.parallel.layout import Sharding
+from exfm.tensors.windows import TensorPieces, narrowed
 from exfm.threads import set_threads
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 

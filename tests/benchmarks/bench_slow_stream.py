@@ -23,12 +23,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.threads import set_threads
-from pipelines.config import Config
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders
-from pipelines.workers.student import StudentWorker
-from streaming.delta import TableFiles
-from streaming.lake import Housekeeper, LakeReader, LakeTable, Readers
+from pipelines.config.settings import Config
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.worker import Orders
+from streaming.delta.files import TableFiles
+from streaming.lake.housekeeping import Housekeeper
+from streaming.lake.reader import LakeReader
+from streaming.lake.readers import Readers
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import small
 
 DAY_MS, VERTICALS = 86_400_000, ("action", "comedy", "drama", "other")

@@ -20,8 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import dump, load
-from pipelines.students import Pipeline, SpawnRequest
+from pipelines.config.settings import dump, load
+from pipelines.students.pipeline import Pipeline
+from pipelines.students.section import SpawnRequest
 from tests.support.pipelines.commands import Command
 
 CONFIG = "configs/demo.yaml"

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streaming.lake import LakeSettings, LakeTable
+from streaming.lake.settings import LakeSettings
+from streaming.lake.writer import LakeTable
 from tests.support.streams.wide_rows import SCHEMA, batch, timed
 
 COUNTS = (4, LakeSettings().max_verticals, 400, 4000)

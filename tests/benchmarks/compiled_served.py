@@ -20,14 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-from exfm.compiled import Packages
-from exfm.data import BatchBuilder
-from exfm.models import load_served
+from exfm.compiled.package import Packages
+from exfm.data.batch import BatchBuilder
+from exfm.models.served import load_served
 from exfm.threads import set_threads
-from pipelines.run_dir import RunDir
+from pipelines.run_dir.paths import RunDir
 from pipelines.served_rows import checked_columns, serving_rules
-from pipelines.serving import ARROW, Asked, ServedVersion, asked_in
-from pipelines.tools import config_of
+from pipelines.serving.asked import ARROW, Asked, asked_in
+from pipelines.serving.version import ServedVersion
+from pipelines.tools.stored_config import config_of
 from tests.support.pipelines.serving_load import MAX_ROWS, VERSION, bare_forward, questions, run_of
 
 

@@ -18,16 +18,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from pipelines.workers import IngestWorker, Orders, Worker
-from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.broker import LocalBroker
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader, LakeTable
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.ingest import IngestWorker
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.workers.worker import Orders, Worker
+from streaming.broker.broker import LocalBroker
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.reader import LakeReader
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import small
 
 WINDOWS_S = {"1 hour": 3600, "7 days": 7 * 86400}

@@ -21,8 +21,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import stdtrit
 
-from exfm.metrics import MIN_CLUSTERS, MIN_POSITIVES, Clusters, consecutive_blocks, paired_gain, sigmoid
-from exfm.metrics.classification import cross_entropy
+from exfm.metrics.classification import cross_entropy, sigmoid
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.limits import MIN_CLUSTERS, MIN_POSITIVES
+from exfm.metrics.paired import consecutive_blocks, paired_gain
 from tests.support.tables import Table
 
 ROWS = 13_306

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streaming.broker import LocalBroker
+from streaming.broker.broker import LocalBroker
 from tests.support.pipelines.small_runs import Finished, small
 from tests.support.ranks.teacher_ranks import Ranks, laid_down, started
 

@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from scipy.special import stdtrit
 
-from exfm.data import BatchBuilder
-from exfm.metrics import metrics_of
-from exfm.models import Teacher, TeacherConfig
-from exfm.parallel import RankGroup, Sharding
+from exfm.data.batch import BatchBuilder
+from exfm.metrics.classification import metrics_of
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.comms import SentBytes
+from exfm.parallel.group import RankGroup
+from exfm.parallel.layout import Sharding
 from exfm.threads import set_threads
 from tests.support.models.labelled_stream import FEATURES, labelled
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank

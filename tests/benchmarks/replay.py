@@ -22,14 +22,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.models import StudentEngine
+from exfm.models.engine import StudentEngine
 from exfm.threads import set_threads
-from pipelines.config import load as load_config
-from pipelines.offline.logits import Stream
-from pipelines.offline.replay import Spec, Workspace
+from pipelines.config.settings import load as load_config
+from pipelines.offline.logits.stream import Stream
 from pipelines.offline.replay.data import data_of
 from pipelines.offline.replay.jobs import StudentJob, TrainRequest
-from pipelines.offline.spec import ArmSpec, Condition
+from pipelines.offline.replay.settings import Spec
+from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.spec.arms import ArmSpec
+from pipelines.offline.spec.conditions import Condition
 
 WARM_ROWS = 20_000
 BARE_ROWS = 200_000

@@ -22,15 +22,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.metrics import cross_entropy, normalised_entropy
-from pipelines.config import Config, load
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.students import Pipeline, SpawnRequest
-from pipelines.training import read_predictions
-from streaming.disk import read_json, write_json
-from streaming.lake import LakeReader
+from exfm.metrics.classification import cross_entropy, normalised_entropy
+from pipelines.config.settings import Config, load
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.students.pipeline import Pipeline
+from pipelines.students.section import SpawnRequest
+from pipelines.training.predictions import read_predictions
+from streaming.disk.files import read_json, write_json
+from streaming.lake.reader import LakeReader
 
 FULL = "full"
 T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262}

@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import Batch, BatchBuilder
-from exfm.models import Student
+from exfm.data.batch import Batch, BatchBuilder
+from exfm.models.student import Student
 from exfm.threads import set_threads
-from pipelines.config import Config, load
-from pipelines.offline import rows_of
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json
+from pipelines.config.settings import Config, load
+from pipelines.offline.rows import rows_of
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json
 from tests.support.models.arm_costs import EVERY_ARM, TWIN, flops_per_example
 
 CONFIG = "configs/demo.yaml"

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from exfm.metrics import sigmoid
+from exfm.metrics.classification import sigmoid
 from exfm.threads import set_threads
-from pipelines.config import load
+from pipelines.config.settings import load
 from tests.support.models.biased_teachers import ARMS, WRONG, Judged, judged, logged
 
 DEMO = "tests/fixtures/demo_of_0.1.yaml"

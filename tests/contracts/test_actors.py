@@ -13,17 +13,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.config import Resources
+from pipelines.config.sections import Resources
 from pipelines.control.coordinator import Coordinator
 from pipelines.control.reporting import Reporting
 from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import Wanted
-from pipelines.launch import ForkServer, RayLauncher, setup_worker, worker_forks
-from pipelines.rules import Cause, Died, Kind, RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from pipelines.workers import Orders, Rendezvous, Report, Worker
-from streaming.disk import read_json
+from pipelines.launch import setup_worker
+from pipelines.launch.fork_server import ForkServer
+from pipelines.launch.preloaded import worker_forks
+from pipelines.launch.ray import RayLauncher
+from pipelines.rules.causes import Died
+from pipelines.rules.kinds import Kind
+from pipelines.rules.policies import Cause
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Orders, Worker
+from streaming.disk.files import read_json
 from streaming.errors import BrokerAway, DataLost, StreamingError
 from tests.support.waiting import PATIENCE_S
 

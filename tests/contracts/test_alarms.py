@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from pipelines.cli import main
-from pipelines.config import Config, dump
-from pipelines.control import run
+from pipelines.cli.console import main
+from pipelines.config.settings import Config, dump
+from pipelines.control.lifecycle import run
 from pipelines.control.live_run import LiveRun
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, read_status
-from pipelines.workers.teacher import TeacherWorker
-from streaming.broker import LocalBroker
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.status.stored import read_status
+from pipelines.workers.teacher.worker import TeacherWorker
+from streaming.broker.broker import LocalBroker
 from tests.support.pipelines.commands import Command
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send

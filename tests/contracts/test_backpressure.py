@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders, Report, Worker
-from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeTable
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.report import Report
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.workers.worker import Orders, Worker
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
 from tests.support.waiting import PATIENCE_S

@@ -11,9 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streaming.broker import LocalBroker, fetch_jars
+from streaming.broker.broker import LocalBroker
+from streaming.broker.jars import fetch_jars
 from streaming.errors import BadInput, DiskFull, StreamingError
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics
+from streaming.kafka.writer import TopicWriter
 from streaming.ports import free_port
 from streaming.position import Partition
 
@@ -62,9 +66,7 @@ def test_a_broker_killed_with_data_comes_back_with_them_on_the_same_port(own_bro
 
 def test_a_broker_outlives_whoever_started_it_and_a_second_start_finds_it(tmp_path):
     directory = tmp_path / "odd, näme"
-    script = (
-        f"from streaming.broker import LocalBroker; print(LocalBroker({str(directory)!r}, heap_mb=256).start(120).pid)"
-    )
+    script = f"from streaming.broker.broker import LocalBroker; print(LocalBroker({str(directory)!r}, heap_mb=256).start(120).pid)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
     broker = LocalBroker(directory)
     try:

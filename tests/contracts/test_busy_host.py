@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config import Resources
-from pipelines.launch import RayLauncher
-from pipelines.launch.ray import SLOW_STARTS
-from pipelines.workers import Orders, Rendezvous, Worker
+from pipelines.config.sections import Resources
+from pipelines.launch.ray import SLOW_STARTS, RayLauncher
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.worker import Orders, Worker
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config import Config, dump, parse
-from pipelines.control import CAUGHT_UP, run
+from pipelines.config.settings import Config, dump, parse
 from pipelines.control.continuation import settle
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders
-from streaming.delta import TableFiles
+from pipelines.control.lifecycle import CAUGHT_UP, run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.worker import Orders
+from streaming.delta.files import TableFiles
 from streaming.errors import BadInput
 from streaming.lake import compaction
 from tests.support.pipelines.changing_rows import COUPON, declared, feed, lake, live, row, step_until, stepped

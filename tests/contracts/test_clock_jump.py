@@ -7,11 +7,12 @@ import time
 import pytest
 
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader, LakeTable
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.teacher.worker import TeacherWorker
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.reader import LakeReader
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.live_topic import Live
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send

@@ -10,10 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta import DataFile, TableFiles
+from streaming.delta.files import DataFile, TableFiles
 from streaming.errors import StreamingError
-from streaming.lake import DEAD_LETTERS, Housework, LakeTable, SideTable, compact_table, compaction
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+from streaming.lake import compaction
+from streaming.lake.housekeeping import Housework, compact_table
+from streaming.lake.side_tables import DEAD_LETTERS, SideTable
+from streaming.lake.writer import LakeTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.streams.housework import NOW_S, compacted, fill, settings, whole
 from tests.support.streams.lake_rows import SCHEMA
 

@@ -8,16 +8,18 @@ import sys
 import pyarrow as pa
 import pytest
 
-from pipelines.cli import main
-from pipelines.config import dump
-from pipelines.tools import DeadLetters
-from streaming.delivery import Letters, Place, replay
+from pipelines.cli.console import main
+from pipelines.config.settings import dump
+from pipelines.tools.dead_letters import DeadLetters
+from streaming.delivery import replay
+from streaming.delivery.replay import Letters, Place
 from streaming.errors import BadInput
-from streaming.kafka import TopicWriter, delete_records, ensure_topics
-from streaming.kafka.topics import Lookup
+from streaming.kafka.topics import Lookup, delete_records, ensure_topics
 from streaming.kafka.unpacking import LEAST_BYTES
-from streaming.lake import DEAD_LETTERS, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch, read_ipc, write_ipc
+from streaming.kafka.writer import TopicWriter
+from streaming.lake.side_tables import DEAD_LETTERS, SideTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+from streaming.messages.ipc import read_ipc, write_ipc
 from streaming.position import Partition
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import messages_of
@@ -152,8 +154,9 @@ def test_the_copy_of_an_arrow_row_is_no_message_of_its_topic(kafka, topic, tmp_p
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from streaming.delivery import Letters, Place, replay
-from streaming.kafka import KafkaSettings
+from streaming.delivery import replay
+from streaming.delivery.replay import Letters, Place
+from streaming.kafka.settings import KafkaSettings
 
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -9,9 +9,12 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from streaming.delivery import Block, BlockPosition, ExamplesPublisher, ExamplesReader
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delivery.reader import Block, BlockPosition, ExamplesReader
 from streaming.errors import BadInput, StreamingError
-from streaming.kafka import KafkaSettings, TopicWriter, end_offsets, ensure_topics
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.kafka.writer import TopicWriter
 from streaming.position import NOTHING_YET, Partition, Positions
 from tests.support.pipelines.topics import messages_of
 from tests.support.streams.lake_rows import SCHEMA, rows

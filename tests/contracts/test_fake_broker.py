@@ -19,9 +19,19 @@ import streaming.kafka.reader as reader_module
 import streaming.kafka.topics as topics_module
 import streaming.kafka.writer as writer_module
 from streaming.errors import BadInput, DataLost
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, ensure_topics, last_message
-from streaming.kafka.topics import beginning_offsets, cluster_and_topics, require_topics, topic_config
-from streaming.messages import EndOfStream
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import (
+    beginning_offsets,
+    cluster_and_topics,
+    end_offsets,
+    ensure_topics,
+    last_message,
+    require_topics,
+    topic_config,
+)
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 from tests.simulation.broker import Broker
 from tests.simulation.log import Log, Record

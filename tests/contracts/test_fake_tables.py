@@ -13,11 +13,11 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 import streaming.delta.table as table_module
-from streaming.delta import CheckedTable, TableCommit
 from streaming.delta.appending import append_rows
+from streaming.delta.table import CheckedTable, TableCommit
 from streaming.errors import BadInput
-from streaming.lake import SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA
+from streaming.lake.side_tables import SideTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.tables import Tables
 

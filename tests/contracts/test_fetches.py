@@ -8,8 +8,10 @@ import pytest
 from kafka import KafkaConsumer
 
 import streaming.kafka.reader as reader_module
-from streaming.kafka import TopicReader, TopicWriter, end_offsets, ensure_topics
-from streaming.messages import EndOfStream
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition
 
 pytestmark = pytest.mark.broker

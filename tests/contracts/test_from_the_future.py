@@ -9,15 +9,16 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.checks import check_config
+from pipelines.checks.check import check_config
 from pipelines.cli.console import main
-from pipelines.config import Kafka
-from pipelines.quality import Severity
-from pipelines.results import losses_now
-from pipelines.run_dir import store_ends
-from streaming.disk import file_lock
-from streaming.kafka import end_offsets
-from streaming.lake import DEAD_LETTERS, LakeReader
+from pipelines.config.topics import Kafka
+from pipelines.quality.finding import Severity
+from pipelines.results.losses import losses_now
+from pipelines.run_dir.end_offsets import store_ends
+from streaming.disk.lock import file_lock
+from streaming.kafka.topics import end_offsets
+from streaming.lake.reader import LakeReader
+from streaming.lake.side_tables import DEAD_LETTERS
 from streaming.position import Partition
 from tests.support.pipelines.live_topic import ROWS, Live
 from tests.support.pipelines.topics import messages_of

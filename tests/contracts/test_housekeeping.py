@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from streaming.lake import Housekeeper, LakeTable, Readers, compaction
+from streaming.lake import compaction
+from streaming.lake.housekeeping import Housekeeper
+from streaming.lake.readers import Readers
+from streaming.lake.writer import LakeTable
 from tests.support.streams.housework import NOW_S, data_files, fill, settings, whole
 from tests.support.streams.lake_rows import SCHEMA
 

@@ -20,15 +20,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config import load
-from pipelines.run_dir import RunDir
-from pipelines.tools import recorded_source
-from pipelines.workers import IngestWorker
-from streaming.broker import LocalBroker
+from pipelines.config.settings import load
+from pipelines.run_dir.paths import RunDir
+from pipelines.tools.feeding import recorded_source
+from pipelines.workers.ingest import IngestWorker
+from streaming.broker.broker import LocalBroker
 from streaming.errors import StreamingError
-from streaming.kafka import KafkaSettings, end_offsets, ensure_topics
 from streaming.kafka.client import raw_message
-from streaming.messages import is_end_marker, make_codec
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.messages.codecs import make_codec
+from streaming.messages.message import is_end_marker
 from streaming.position import Partition
 from tests.support.pipelines.topics import messages_of
 from tests.support.waiting import eventually
@@ -104,7 +106,7 @@ def held(kafka, topics) -> tuple[Counter, int, int]:
 
 def begin(arguments: list[str], kafka, topics, beyond: int) -> subprocess.Popen:
     """A command of its own, once it has brought the impressions' topic beyond so many messages."""
-    script = "from pipelines.cli import main; main()"
+    script = "from pipelines.cli.console import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", script, "ingest", *arguments, "--rate", str(CHUNK_ROWS)],
         stdout=subprocess.PIPE,

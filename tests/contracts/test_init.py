@@ -13,12 +13,12 @@ import pytest
 from kafka import KafkaProducer
 from typer.testing import CliRunner
 
-from pipelines.checks import check_config
-from pipelines.cli import app
-from pipelines.config import load
-from pipelines.results import counts_hold
+from pipelines.checks.check import check_config
+from pipelines.cli.console import app
+from pipelines.config.settings import load
+from pipelines.results.counts import counts_hold
 from streaming.errors import BadInput
-from streaming.kafka import TopicWriter
+from streaming.kafka.writer import TopicWriter
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill, ipc, make_inputs, send
 from tests.support.streams import foreign_files

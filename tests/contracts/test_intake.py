@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, ensure_topics
-from streaming.messages import EndOfStream
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.settlement import InputTopic, Intake
+from streaming.settlement.intake import InputTopic, Intake
 from streaming.settlement.merge import MergedChunk
 
 pytestmark = pytest.mark.broker

@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from streaming.errors import BadInput, BrokerAway, StreamingError
-from streaming.kafka import KafkaSettings, require_topics
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import require_topics
 from streaming.ports import free_port
 
 pytestmark = pytest.mark.broker

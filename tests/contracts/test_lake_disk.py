@@ -12,9 +12,12 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import DiskFull, StreamingError
-from streaming.lake import DEAD_LETTERS, Housekeeper, LakeSettings, LakeTable, Readers, SideTable
-from streaming.lake.writer import LakeWriter
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+from streaming.lake.housekeeping import Housekeeper
+from streaming.lake.readers import Readers
+from streaming.lake.settings import LakeSettings
+from streaming.lake.side_tables import DEAD_LETTERS, SideTable
+from streaming.lake.writer import LakeTable, LakeWriter
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
 
 

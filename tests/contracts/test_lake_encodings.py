@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streaming.delta import CheckedTable, Form, TableCommit, TableFiles, without_dictionary
-from streaming.delta.encodings import SAMPLE
-from streaming.lake import LakeTable
+from streaming.delta.encodings import SAMPLE, Form, without_dictionary
+from streaming.delta.files import TableFiles
+from streaming.delta.table import CheckedTable, TableCommit
+from streaming.lake.writer import LakeTable
 from tests.support.streams.housework import compacted
 from tests.support.streams.lake_rows import SCHEMA, rows
 

@@ -13,7 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from streaming.errors import BadInput, StreamingError
-from streaming.lake import LakeReader, LakeTable
+from streaming.lake.reader import LakeReader
+from streaming.lake.writer import LakeTable
 from tests.support.streams.lake_rows import SCHEMA, VERTICALS, fill, filled, rows
 
 

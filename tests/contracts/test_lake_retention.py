@@ -12,10 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta import TableFiles, vacuum_table
+from streaming.delta.files import TableFiles
+from streaming.delta.vacuum import vacuum_table
 from streaming.errors import StreamingError
-from streaming.lake import Housework, LakeTable, Readers, compact_table, expire_rows, retention, retention_floor
-from streaming.lake.housekeeping import STARTING_S
+from streaming.lake import retention
+from streaming.lake.housekeeping import STARTING_S, Housework, compact_table, expire_rows, retention_floor
+from streaming.lake.readers import Readers
+from streaming.lake.writer import LakeTable
 from tests.support.places import ROOT
 from tests.support.streams.housework import NOW_S, compacted, data_files, fill, rows, settings, whole
 from tests.support.streams.lake_rows import SCHEMA

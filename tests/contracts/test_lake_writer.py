@@ -18,14 +18,14 @@ from deltalake.exceptions import CommitFailedError
 
 import streaming.delta.table
 from streaming.errors import BadInput, StreamingError
-from streaming.lake import LakeTable
+from streaming.lake.writer import LakeTable
 from streaming.schema import Column, RowSchema, Task
 from tests.support.places import ROOT
 from tests.support.streams.lake_rows import SCHEMA, fill, filled, rows
 
 WRITER_THAT_IS_KILLED = """
 import sys
-from streaming.lake import LakeTable
+from streaming.lake.writer import LakeTable
 from tests.support.streams.lake_rows import SCHEMA, rows
 writer = LakeTable(sys.argv[1], SCHEMA).open_writer()
 print("open", flush=True)

@@ -8,7 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from streaming.errors import BadInput, BrokerAway
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics, require_topics
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics, require_topics
+from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 from tests.support.pipelines.odd_listeners import UNKNOWN, odd_listeners
 

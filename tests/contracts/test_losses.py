@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipelines.cli import main
-from pipelines.config import Config, dump
-from pipelines.control import run
-from pipelines.display import print_report
-from pipelines.results import read_summary
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, read_status
-from streaming.disk import read_json
+from pipelines.cli.console import main
+from pipelines.config.settings import Config, dump
+from pipelines.control.lifecycle import run
+from pipelines.display.report import print_report
+from pipelines.results.stored import read_summary
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.status.stored import read_status
+from streaming.disk.files import read_json
 from tests.support.pipelines.small_runs import small, stop_after
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 

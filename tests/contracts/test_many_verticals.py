@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.config import Config
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
+from pipelines.config.settings import Config
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
 from pipelines.workers.augmentation.commit import BlockCommit
 from tests.support.pipelines.small_runs import Finished, assert_same_run, small, stop_after, to_the_end
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send

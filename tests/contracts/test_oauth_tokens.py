@@ -12,9 +12,12 @@ import psutil
 import pytest
 import yaml
 
-from pipelines.config import dump
+from pipelines.config.settings import dump
 from streaming.errors import NotAdmitted
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics
+from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.secured_broker import USER, secured_broker, unsigned_token

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delivery import CommitRecord, Outbox
-from streaming.kafka import TopicWriter, ensure_topics
-from streaming.messages import DeadLetter, letters_to_batch
-from streaming.settlement import late_schema
+from streaming.delivery.outbox import CommitRecord, Outbox
+from streaming.kafka.topics import ensure_topics
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.dead_letters import DeadLetter, letters_to_batch
+from streaming.settlement.label_join import late_schema
 from tests.support.pipelines.topics import messages_of
 from tests.support.streams.lake_rows import SCHEMA
 

@@ -11,10 +11,10 @@ import pytest
 from kafka import KafkaProducer
 
 from pipelines.control.preflight import prepare
-from pipelines.results import counts_hold
-from pipelines.run_dir import RunDir
+from pipelines.results.counts import counts_hold
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
-from streaming.kafka import ensure_topics
+from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 from tests.support.pipelines.topics import by_hand, send
 

@@ -9,21 +9,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from exfm.data import BatchBuilder, LearnedRows
-from exfm.models import TWIN, StudentEngine
+from exfm.data.batch import BatchBuilder
+from exfm.data.learned_rows import LearnedRows
+from exfm.models.engine import TWIN, StudentEngine
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config import Config
-from pipelines.feeds import StudentFeed
-from pipelines.offline.logits import lockstep_logits
+from pipelines.config.settings import Config
+from pipelines.feeds.student import StudentFeed
+from pipelines.offline.logits.teachers import lockstep_logits
 from pipelines.offline.replay.data import data_of
 from pipelines.offline.replay.jobs import TeacherJob
 from pipelines.offline.replay.settings import Spec
-from pipelines.offline.spec import ArmSpec, Condition, LogitSource
-from pipelines.registry import CONCLUSION, POLICY, Ledger
-from pipelines.results import counts_hold
-from pipelines.training import read_predictions
-from streaming.lake import LakeReader, LakeSource
-from streaming.messages import EndOfStream
+from pipelines.offline.spec.arms import ArmSpec
+from pipelines.offline.spec.conditions import Condition, LogitSource
+from pipelines.registry.ledger import CONCLUSION, POLICY, Ledger
+from pipelines.results.counts import counts_hold
+from pipelines.training.predictions import read_predictions
+from streaming.lake.reader import LakeReader
+from streaming.lake.source import LakeSource
+from streaming.messages.source import EndOfStream
 from tests.support.models.states import same
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.replay_workspaces import AsItIs, learned_alone

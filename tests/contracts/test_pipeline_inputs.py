@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.cli import main
-from pipelines.config import Config, dump
-from pipelines.control import run
-from pipelines.results import counts_hold
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from streaming.kafka import ensure_topics
+from pipelines.cli.console import main
+from pipelines.config.settings import Config, dump
+from pipelines.control.lifecycle import run
+from pipelines.results.counts import counts_hold
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from streaming.kafka.topics import ensure_topics
 from streaming.ports import free_port
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import assert_learned_the_lake, origin, small, to_the_end

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.config import Config
-from pipelines.control import CAUGHT_UP, run
+from pipelines.config.settings import Config
+from pipelines.control.lifecycle import CAUGHT_UP, run
 from pipelines.control.preflight import prepare
-from pipelines.results import counts_hold
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders, Worker
-from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader
+from pipelines.results.counts import counts_hold
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.workers.worker import Orders, Worker
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.reader import LakeReader
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import assert_learned_the_lake, everything, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill

@@ -10,14 +10,15 @@ import pyarrow.compute as pc
 import pytest
 
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config import Config
-from pipelines.control import run
-from pipelines.results import counts_hold, rows_hold
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.training import read_predictions
-from streaming.disk import read_json
-from streaming.kafka import ensure_topics
+from pipelines.config.settings import Config
+from pipelines.control.lifecycle import run
+from pipelines.results.counts import counts_hold
+from pipelines.results.summary import rows_hold
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.predictions import read_predictions
+from streaming.disk.files import read_json
+from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,

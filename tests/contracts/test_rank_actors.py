@@ -13,10 +13,13 @@ import numpy as np
 import psutil
 import pytest
 
-from pipelines.config import Resources
-from pipelines.launch import Handle, RayLauncher
-from pipelines.rules import Cause, Died
-from pipelines.workers import Orders, Ranks, Rendezvous, Report, Worker
+from pipelines.config.sections import Resources
+from pipelines.launch.ray import Handle, RayLauncher
+from pipelines.rules.causes import Died
+from pipelines.rules.policies import Cause
+from pipelines.workers.ranks import Ranks, Rendezvous
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Orders, Worker
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.ray

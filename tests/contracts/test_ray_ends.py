@@ -11,16 +11,18 @@ import pytest
 from ray._private import services
 from ray._private.node import Node
 
-from pipelines.config import Resources
+from pipelines.config.sections import Resources
 from pipelines.control.coordinator import Coordinator
 from pipelines.control.reporting import Reporting
 from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import Wanted
-from pipelines.launch import RayLauncher
-from pipelines.rules import Kind, RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from pipelines.workers import Rendezvous, Worker
+from pipelines.launch.ray import RayLauncher
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.worker import Worker
 from streaming.errors import BadInput, StreamingError
 from streaming.ports import free_port
 from tests.support.waiting import PATIENCE_S, eventually

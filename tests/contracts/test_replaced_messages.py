@@ -7,10 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from streaming.broker import LocalBroker
+from streaming.broker.broker import LocalBroker
 from streaming.errors import DataLost
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, delete_records, ensure_topics
-from streaming.messages import EndOfStream, LeaderEpochs
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import delete_records, ensure_topics
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.epochs import LeaderEpochs
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 
 pytestmark = pytest.mark.broker

@@ -8,19 +8,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.planning import flops_per_example, scaled_teacher
-from exfm.tensors import checkpoint_names, read_manifest
-from pipelines import cli
-from pipelines.offline import load_part
-from pipelines.offline.replay import Workspace
+from exfm.planning.cost import flops_per_example
+from exfm.planning.family import scaled_teacher
+from exfm.tensors.checkpoint import checkpoint_names
+from exfm.tensors.manifest import read_manifest
+from pipelines.cli import console as cli
+from pipelines.offline.parts import load_part
 from pipelines.offline.replay import jobs as replay_jobs
 from pipelines.offline.replay.data import data_of, places_of
 from pipelines.offline.replay.settings import Spec, load_run
-from pipelines.offline.spec import ArmSpec, Condition
-from pipelines.training import read_predictions
+from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.spec.arms import ArmSpec
+from pipelines.offline.spec.conditions import Condition
+from pipelines.training.predictions import read_predictions
 from streaming.errors import BadInput
-from streaming.lake import Readers
-from streaming.sources.synthetic import read_truth
+from streaming.lake.readers import Readers
+from streaming.sources.synthetic.truth import read_truth
 from tests.support.pipelines.replay_workspaces import learned_alone
 from tests.support.pipelines.small_runs import small, to_the_end
 

@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from exfm.tensors import checkpoint_names, prune_checkpoints, read_manifest, save_checkpoint
-from pipelines import cli
-from pipelines.offline.replay import Runner, Workspace, load_run
-from pipelines.run_dir import RunDir
-from streaming.delta import TableFiles, vacuum_table
-from streaming.lake import Housework, LakeSettings, Readers, expire_rows, retention_floor
+from exfm.tensors.checkpoint import checkpoint_names, prune_checkpoints, save_checkpoint
+from exfm.tensors.manifest import read_manifest
+from pipelines.cli import console as cli
+from pipelines.offline.replay.run import Runner
+from pipelines.offline.replay.settings import load_run
+from pipelines.offline.replay.workspace import Workspace
+from pipelines.run_dir.paths import RunDir
+from streaming.delta.files import TableFiles
+from streaming.delta.vacuum import vacuum_table
+from streaming.lake.housekeeping import Housework, expire_rows, retention_floor
+from streaming.lake.readers import Readers
+from streaming.lake.settings import LakeSettings
 from tests.support.pipelines.small_runs import small, to_the_end
 
 pytestmark = pytest.mark.broker

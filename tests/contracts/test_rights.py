@@ -9,7 +9,11 @@ from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
 from streaming.errors import BadInput
-from streaming.kafka import KafkaSettings, SourceWatch, TopicReader, TopicWriter, ensure_topics, topic_config
+from streaming.kafka.identity import SourceWatch
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics, topic_config
+from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition, SourcePosition
 from tests.support.pipelines.secured_broker import PASSWORD, USER, secured_broker
 from tests.support.waiting import PATIENCE_S

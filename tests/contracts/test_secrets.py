@@ -9,9 +9,10 @@ import psutil
 import pytest
 import yaml
 
-from pipelines.config import dump
+from pipelines.config.settings import dump
 from streaming.errors import BadInput, NotAdmitted
-from streaming.kafka import KafkaSettings, ensure_topics
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.secured_broker import PASSWORD, USER, secured_broker
 from tests.support.pipelines.small_runs import small

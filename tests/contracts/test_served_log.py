@@ -15,15 +15,16 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from pipelines.run_dir import RunDir
-from pipelines.serving import LogSettings, ServedLog, Server, shelf_of
-from pipelines.serving.logged import check_topic
-from pipelines.tools import config_of
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.app import Server
+from pipelines.serving.logged import LogSettings, ServedLog, check_topic
+from pipelines.serving.shelf import shelf_of
+from pipelines.tools.stored_config import config_of
 from streaming.errors import BadInput
 from streaming.hashing import hash64
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader
-from streaming.messages import read_ipc
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.reader import LakeReader
+from streaming.messages.ipc import read_ipc
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.served_runs import ask, run_with_versions
 from tests.support.pipelines.written_lakes import write_lake

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.launch.host import Host
-from pipelines.rules import Died
-from pipelines.run_dir import RunDir
-from pipelines.training import read_predictions
-from pipelines.workers import Orders, Rendezvous
-from pipelines.workers.student import StudentWorker
-from streaming.lake import LakeReader
+from pipelines.rules.causes import Died
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.predictions import read_predictions
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.worker import Orders
+from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_runs import everything
 from tests.support.pipelines.written_lakes import write_lake
 

@@ -10,7 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from streaming.lake import LakeReader, LakeSource, LakeTable
+from streaming.lake.reader import LakeReader
+from streaming.lake.source import LakeSource
+from streaming.lake.writer import LakeTable
 from tests.support.streams.lake_rows import SCHEMA, fill
 
 ASKS = [

@@ -12,10 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.config import Resources
-from pipelines.launch import Handle, RayLauncher
-from pipelines.rules import Died
-from pipelines.workers import Orders, Rendezvous, Report, Worker
+from pipelines.config.sections import Resources
+from pipelines.launch.ray import Handle, RayLauncher
+from pipelines.rules.causes import Died
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Orders, Worker
 from streaming.errors import DataLost
 from tests.support.waiting import PATIENCE_S, eventually
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
 from tests.support.pipelines.small_runs import Finished, assert_same_run, small, to_the_end
 
 

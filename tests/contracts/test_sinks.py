@@ -6,11 +6,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delivery import ExamplesPublisher, ExamplesReader
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delivery.reader import ExamplesReader
 from streaming.errors import StreamingError
-from streaming.kafka import ensure_topics
-from streaming.lake import DEAD_LETTERS, LakeTable, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.side_tables import DEAD_LETTERS, SideTable
+from streaming.lake.writer import LakeTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.streams.lake_rows import SCHEMA, rows
 from tests.support.streams.sink_contract import BATCHES, SinkContract
 

@@ -7,17 +7,18 @@ from contextlib import nullcontext
 import pytest
 from kafka import KafkaAdminClient
 
-from pipelines.control import run
+from pipelines.control.lifecycle import run
 from pipelines.control.preflight import prepare
 from pipelines.control.provision import make_topics
-from pipelines.run_dir import RunDir
-from pipelines.tools import DeadLetters
-from pipelines.workers import Orders
-from pipelines.workers.augmentation import AugmentationWorker
+from pipelines.run_dir.paths import RunDir
+from pipelines.tools.dead_letters import DeadLetters
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.worker import Orders
 from streaming.errors import BadInput, DataLost, StreamingError
-from streaming.kafka import SourceWatch, ensure_topics, require_topics
-from streaming.lake import DEAD_LETTERS, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+from streaming.kafka.identity import SourceWatch
+from streaming.kafka.topics import ensure_topics, require_topics
+from streaming.lake.side_tables import DEAD_LETTERS, SideTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.position import Partition
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, grow, ipc, make_inputs, send

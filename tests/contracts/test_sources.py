@@ -12,18 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from pipelines.feeds import TableSource
-from streaming.delivery import ExamplesPublisher, ExamplesReader
-from streaming.delta import TableFiles
-from streaming.kafka import TopicReader, TopicWriter, ensure_topics
-from streaming.lake import LakeSource, LakeTable, retention
-from streaming.messages import EndOfStream
+from pipelines.feeds.table import TableSource
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delivery.reader import ExamplesReader
+from streaming.delta.files import TableFiles
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.topics import ensure_topics
+from streaming.kafka.writer import TopicWriter
+from streaming.lake import retention
+from streaming.lake.source import LakeSource
+from streaming.lake.writer import LakeTable
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema, Task
-from streaming.settlement import InputTopic, Intake
-from streaming.sources import RecordedConfig, RecordedStream
-from streaming.sources.recorded import LabelColumn
-from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
+from streaming.settlement.intake import InputTopic, Intake
+from streaming.sources.recorded import LabelColumn, RecordedConfig, RecordedStream
+from streaming.sources.synthetic.stream import GeneratedStream
+from streaming.sources.synthetic.world_config import GeneratorConfig
 from streaming.sources.timed_parquet import TimedParquet
 from tests.support.streams import lake_rows
 from tests.support.streams.scripted import EOF, PAUSE, HandClock, ScriptedTopics

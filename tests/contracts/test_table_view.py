@@ -8,10 +8,14 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta import TableFiles, TableView
+from streaming.delta.files import TableFiles
+from streaming.delta.view import TableView
 from streaming.errors import StreamingError
-from streaming.lake import Housework, LakeReader, LakeSettings, LakeTable, compact_table, lay_out, retention
-from streaming.lake.writer import LakeWriter
+from streaming.lake import retention
+from streaming.lake.housekeeping import Housework, compact_table, lay_out
+from streaming.lake.reader import LakeReader
+from streaming.lake.settings import LakeSettings
+from streaming.lake.writer import LakeTable, LakeWriter
 from tests.support.streams.lake_rows import SCHEMA, rows
 
 

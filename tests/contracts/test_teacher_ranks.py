@@ -14,10 +14,10 @@ from kafka import KafkaAdminClient, TopicPartition
 
 import exfm.models.sieve  # noqa: F401  (with its own ceiling)
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config import Config
-from pipelines.run_dir import RunDir
-from streaming.delivery import partition_of
-from streaming.kafka import end_offsets
+from pipelines.config.settings import Config
+from pipelines.run_dir.paths import RunDir
+from streaming.delivery.header import partition_of
+from streaming.kafka.topics import end_offsets
 from streaming.position import Partition
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill

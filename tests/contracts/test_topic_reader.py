@@ -10,8 +10,11 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import RetriableError
 
 from streaming.errors import BrokerAway, StreamingError
-from streaming.kafka import TopicReader, TopicWriter, beginning_offsets, end_offsets, last_message
-from streaming.messages import END_HEADER, EndOfStream, RawMessage, is_end_marker
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.topics import beginning_offsets, end_offsets, last_message
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.message import END_HEADER, RawMessage, is_end_marker
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 from tests.support.waiting import PATIENCE_S, eventually
 

@@ -9,16 +9,19 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import InvalidTimestampError
 
-from pipelines.control import run
+from pipelines.control.lifecycle import run
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders
-from pipelines.workers.augmentation import AugmentationWorker
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.worker import Orders
 from streaming.errors import BadInput, DataLost
-from streaming.kafka import TopicReader, TopicWriter, check_retention, end_offsets, ensure_topics
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.retention import check_retention
+from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.settlement import InputTopic, Intake
+from streaming.settlement.intake import InputTopic, Intake
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
 

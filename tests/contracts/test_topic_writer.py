@@ -10,7 +10,8 @@ from kafka import KafkaProducer
 from kafka.net.compat import KafkaNetClient
 
 from streaming.errors import BrokerAway, StreamingError
-from streaming.kafka import TopicWriter, ensure_topics, last_message
+from streaming.kafka.topics import ensure_topics, last_message
+from streaming.kafka.writer import TopicWriter
 
 pytestmark = pytest.mark.broker
 

@@ -3,7 +3,9 @@
 import pytest
 
 from streaming.errors import BadInput
-from streaming.kafka import TopicReader, TopicWriter, ensure_topics, require_topics, topic_config
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.topics import ensure_topics, require_topics, topic_config
+from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 
 pytestmark = pytest.mark.broker

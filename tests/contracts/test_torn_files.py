@@ -4,14 +4,17 @@ topic, and named with their rows where they cannot be."""
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from streaming.delivery import ExamplesPublisher, mend
-from streaming.delta import TableFiles, torn_files
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from streaming.delivery.mending import mend
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delta.files import TableFiles
+from streaming.delta.torn import torn_files
 from streaming.errors import DataLost, StreamingError
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader, LakeTable
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.reader import LakeReader
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import assert_same_run, slow_commits, small, stop_after, to_the_end
 from tests.support.streams.lake_rows import SCHEMA, rows
 

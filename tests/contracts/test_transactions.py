@@ -10,10 +10,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 
-from pipelines.results import counts_hold
+from pipelines.results.counts import counts_hold
 from streaming.errors import DataLost
-from streaming.kafka import TopicReader, TopicWriter, end_offsets, ensure_topics
-from streaming.messages import EndOfStream
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.kafka.writer import TopicWriter
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 from tests.support.pipelines.small_runs import small, to_the_end
 from tests.support.pipelines.topics import by_hand, make_inputs

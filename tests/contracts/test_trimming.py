@@ -3,10 +3,14 @@
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
 
-from streaming.delivery import BlockPosition, ExamplesPublisher, ExamplesReader, ExamplesTrimmer
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delivery.reader import BlockPosition, ExamplesReader
+from streaming.delivery.trimming import ExamplesTrimmer
 from streaming.errors import BrokerAway, StreamingError
-from streaming.kafka import TopicWriter, beginning_offsets, end_offsets, ensure_topics, topics
-from streaming.lake import Readers
+from streaming.kafka import topics
+from streaming.kafka.topics import beginning_offsets, end_offsets, ensure_topics
+from streaming.kafka.writer import TopicWriter
+from streaming.lake.readers import Readers
 from streaming.position import Partition
 from tests.support.pipelines.live_topic import ROWS as ROWS_SENT
 from tests.support.pipelines.live_topic import Live

@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streaming.delta import housekeeping_lock, in_flight_lock, vacuum_table
-from streaming.lake import LakeReader, LakeTable
+from streaming.delta.lock import housekeeping_lock, in_flight_lock
+from streaming.delta.vacuum import vacuum_table
+from streaming.lake.reader import LakeReader
+from streaming.lake.writer import LakeTable
 from tests.support.places import ROOT
 from tests.support.streams.housework import compacted, data_files, fill, whole
 from tests.support.streams.lake_rows import SCHEMA
@@ -47,7 +49,7 @@ def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: LakeTable)
     script = (
         "import os, signal, sys, streaming.delta.table as d\n"
         "from pathlib import Path\n"
-        "from streaming.lake import LakeTable\n"
+        "from streaming.lake.writer import LakeTable\n"
         "from tests.support.streams.lake_rows import SCHEMA, rows\n"
         "writer = LakeTable(sys.argv[1], SCHEMA).open_writer()\n"
         "path = Path(sys.argv[1]) / 'vertical=news/event_date=2026-01-01'\n"

@@ -11,16 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from exfm.metrics import metrics_of
-from pipelines.config import Config, parse
-from pipelines.control import run
+from exfm.metrics.classification import metrics_of
+from pipelines.config.settings import Config, parse
+from pipelines.control.lifecycle import run
 from pipelines.offline.replay.data import data_of
 from pipelines.offline.replay.settings import Spec
-from pipelines.offline.spec import ArmSpec, Condition
-from pipelines.results import counts_hold, rows_hold
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.training import read_predictions
+from pipelines.offline.spec.arms import ArmSpec
+from pipelines.offline.spec.conditions import Condition
+from pipelines.results.counts import counts_hold
+from pipelines.results.summary import rows_hold
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.predictions import read_predictions
 from streaming.hashing import hash64
 from tests.support.pipelines.replay_workspaces import AsItIs, learned_alone
 from tests.support.pipelines.small_runs import (

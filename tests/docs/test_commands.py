@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from pipelines.cli import app
+from pipelines.cli.console import app
 from tests.support.documents import code_spans, documents, fenced
 from tests.support.places import ROOT
 

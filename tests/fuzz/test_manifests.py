@@ -17,18 +17,18 @@ import torch
 from hypothesis import strategies as st
 
 from exfm.errors import ModelError
-from exfm.tensors import TensorPieces, Together, save_checkpoint
-from exfm.tensors.checkpoint import load_checkpoint
-from pipelines.display import show_status
-from pipelines.run_dir import store_ends, stored_ends
-from pipelines.status import alive, read_status
-from streaming.delivery import CommitRecord
+from exfm.tensors.checkpoint import Together, load_checkpoint, save_checkpoint
+from exfm.tensors.windows import TensorPieces
+from pipelines.display.stored import show_status
+from pipelines.run_dir.end_offsets import store_ends, stored_ends
+from pipelines.status.stored import alive, read_status
+from streaming.delivery.outbox import CommitRecord
 from streaming.errors import StreamingError
-from streaming.lake import Readers
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+from streaming.lake.readers import Readers
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.position import NOTHING_YET, Partition
 from streaming.schema import RowSchema
-from streaming.settlement import Settlement
+from streaming.settlement.settlement import Settlement
 from tests.support.streams.broken_inputs import SOAK, broken_bytes, broken_tree, edited, fuzzed
 from tests.support.streams.rows import merged
 

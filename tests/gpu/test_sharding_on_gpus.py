@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import torch
 
-from exfm.parallel import ShardingType
+from exfm.parallel.layout import ShardingType
 from tests.support.ranks.rank_jobs import apart, assert_same_bits, halving, job, one
 from tests.support.ranks.spawned_ranks import read, run
 

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from pipelines.config import Config
-from pipelines.control import run
-from pipelines.results import counts_hold
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir, stored_ends
-from pipelines.status import RunStatus
+from pipelines.config.settings import Config
+from pipelines.control.lifecycle import run
+from pipelines.results.counts import counts_hold
+from pipelines.rules.states import RunState
+from pipelines.run_dir.end_offsets import stored_ends
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
 from streaming.errors import BadInput
 from streaming.lake.writer import LakeWriter
 from streaming.position import Partition
-from streaming.settlement import Settlement
+from streaming.settlement.settlement import Settlement
 from tests.support.pipelines.crashes import Point, crash_at
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import assert_learned_the_lake, slow_commits, small, stop_after, to_the_end

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config import Config, dump
+from pipelines.config.settings import Config, dump
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from streaming.delta import LAKE_SEQ, TableFiles
+from pipelines.run_dir.paths import RunDir
+from streaming.delta.files import TableFiles
+from streaming.delta.identifiers import LAKE_SEQ
 from streaming.errors import BadInput
-from streaming.kafka import ensure_topics
+from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.changing_rows import COUPON, augment, declared, feed, lake, live, row
 from tests.support.pipelines.topics import make_inputs
 from tests.support.waiting import PATIENCE_S

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from pipelines.config import parse
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from streaming.lake import LakeReader
+from pipelines.config.settings import parse
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_runs import slow_commits, small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker

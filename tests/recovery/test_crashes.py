@@ -9,20 +9,24 @@ from typing import Any
 
 import pytest
 
-from exfm.models import Student, Teacher
-from pipelines.config import Config
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.training import PredictionLog
-from pipelines.workers import Keeper
-from pipelines.workers.student import StudentWorker, export
-from pipelines.workers.teacher import TeacherWorker
-from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
-from streaming.kafka import TopicWriter
-from streaming.lake import Readers, SideTable
+from exfm.models.student import Student
+from exfm.models.teacher import Teacher
+from pipelines.config.settings import Config
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.predictions import PredictionLog
+from pipelines.workers.keeper import Keeper
+from pipelines.workers.student import export
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.teacher.worker import TeacherWorker
+from streaming.delivery.outbox import CommitRecord, Outbox
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.kafka.writer import TopicWriter
+from streaming.lake.readers import Readers
+from streaming.lake.side_tables import SideTable
 from streaming.lake.writer import LakeWriter
-from streaming.settlement import Settlement
+from streaming.settlement.settlement import Settlement
 from tests.support.pipelines.crashes import Point, crash_at
 from tests.support.pipelines.small_runs import (
     Finished,

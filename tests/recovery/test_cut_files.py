@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import pytest
 
-from pipelines import cli
-from pipelines.config import dump
-from pipelines.run_dir import Presence
-from streaming.disk import read_json
+from pipelines.cli import console as cli
+from pipelines.config.settings import dump
+from pipelines.run_dir.roster import Presence
+from streaming.disk.files import read_json
 from tests.support.pipelines.small_runs import Finished, small, to_the_end
 
 pytestmark = pytest.mark.broker

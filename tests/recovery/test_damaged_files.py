@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from exfm.tensors import checkpoint_names
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
+from exfm.tensors.checkpoint import checkpoint_names
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
 from tests.support.pipelines.small_runs import Finished, assert_same_run, slow_commits, small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
@@ -58,8 +58,7 @@ def empty_manifest(path: Path) -> None:
 
 def another_config(path: Path) -> None:
     """A whole checkpoint, of a run that was configured otherwise."""
-    from exfm.tensors import save_checkpoint
-    from exfm.tensors.checkpoint import load_checkpoint
+    from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
 
     stored = load_checkpoint(path)
     elsewhere = save_checkpoint(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-from exfm.tensors import checkpoint_names, read_manifest
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config import Config, dump, parse
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
+from exfm.tensors.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
+from exfm.tensors.manifest import read_manifest
+from pipelines.config.settings import Config, dump, parse
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import assert_replays, everything, slow_commits, stop_after, to_the_end
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config import Config, dump, load, parse
-from pipelines.control import run
+from pipelines.config.settings import Config, dump, load, parse
+from pipelines.control.lifecycle import run
 from pipelines.control.live_run import LiveRun
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json
 from streaming.errors import BadInput
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,

@@ -10,7 +10,10 @@ import numpy as np
 import psutil
 import pytest
 
-from streaming.lake import Housekeeper, LakeSettings, LakeTable, Readers
+from streaming.lake.housekeeping import Housekeeper
+from streaming.lake.readers import Readers
+from streaming.lake.settings import LakeSettings
+from streaming.lake.writer import LakeTable
 from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
 
 COMMITS, ROWS = 10_000, 40

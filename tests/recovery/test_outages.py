@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from exfm.errors import Diverged
-from pipelines.config import Config
-from pipelines.control import run
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.broker import LocalBroker
-from streaming.disk import read_json
+from pipelines.config.settings import Config
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.teacher.worker import TeacherWorker
+from streaming.broker.broker import LocalBroker
+from streaming.disk.files import read_json
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 
 pytestmark = pytest.mark.broker

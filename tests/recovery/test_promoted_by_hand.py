@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from pipelines.config import dump
-from pipelines.registry import HAND, Ledger
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json
+from pipelines.config.settings import dump
+from pipelines.registry.ledger import HAND, Ledger
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json
 from tests.support.pipelines.commands import COMMAND, Command, worker_pid
 from tests.support.pipelines.kills import KILLED
 from tests.support.pipelines.small_runs import everything

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from exfm.tensors import checkpoint_names
-from pipelines.config import Config, dump, parse
-from pipelines.run_dir import RunDir
-from pipelines.students import Pipeline, SpawnRequest
-from pipelines.training import read_predictions
-from streaming.disk import read_json
+from exfm.tensors.checkpoint import checkpoint_names
+from pipelines.config.settings import Config, dump, parse
+from pipelines.run_dir.paths import RunDir
+from pipelines.students.pipeline import Pipeline
+from pipelines.students.section import SpawnRequest
+from pipelines.training.predictions import read_predictions
+from streaming.disk.files import read_json
 from streaming.errors import BadInput
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 from tests.support.pipelines.commands import Command, worker_pid
 from tests.support.pipelines.kills import KILLED
 from tests.support.pipelines.small_runs import (

@@ -15,12 +15,16 @@ from typing import Any
 
 import pytest
 
-from streaming.broker import LocalBroker
+from streaming.broker.broker import LocalBroker
 from streaming.errors import BrokerAway
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics
+from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.settlement import InputTopic, Intake, Settlement
+from streaming.settlement.intake import InputTopic, Intake
+from streaming.settlement.settlement import Settlement
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.broker

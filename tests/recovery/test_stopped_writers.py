@@ -19,14 +19,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.config import Config, dump
+from pipelines.config.settings import Config, dump
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from pipelines.workers import IngestWorker
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.ingest import IngestWorker
 from streaming.delivery.header import Header
-from streaming.delta import vacuum_table
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader, LakeTable
+from streaming.delta.vacuum import vacuum_table
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.reader import LakeReader
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import origin, small
 from tests.support.pipelines.topics import messages_of
 from tests.support.places import ROOT

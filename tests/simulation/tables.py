@@ -1,4 +1,4 @@
-"""Delta tables in memory, for `streaming.delta.CheckedTable`: what it uses of deltalake, and `append_rows`.
+"""Delta tables in memory, for `streaming.delta.table.CheckedTable`: what it uses of deltalake, and `append_rows`.
 
 They keep what Delta keeps: identifiers that move with the rows of their commit, a refusal for a commit through a handle
 older than another commit of the same identifiers, metadata in the log. tests/contracts/test_fake_tables.py holds them

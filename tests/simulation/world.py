@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 from kafka import TopicPartition
 
-from pipelines.run_dir import RunDir
-from pipelines.workers.augmentation import AugmentationWorker
+from pipelines.run_dir.paths import RunDir
 from pipelines.workers.augmentation.commit import committed_meta
+from pipelines.workers.augmentation.worker import AugmentationWorker
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
-from streaming.messages import END_HEADER
+from streaming.messages.message import END_HEADER
 from streaming.position import Partition
-from streaming.settlement import with_partitions
+from streaming.settlement.merge import with_partitions
 from tests.simulation.broker import Broker
 from tests.simulation.config import EXAMPLES, LETTERS, config_of
 from tests.simulation.disk import Disk

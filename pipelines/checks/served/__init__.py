@@ -4,7 +4,3 @@ log      a topic that servers write (pipelines/serving/logged.py), as rows
 joined   its rows with those of the lake, by impression
 judged   coverage, skew, predictions made again, calibration
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

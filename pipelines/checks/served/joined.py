@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config import Config, StudentSettings
-from streaming.lake import LakeReader
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from streaming.lake.reader import LakeReader
 
 LABEL = "label_"
 

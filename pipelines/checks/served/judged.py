@@ -16,15 +16,19 @@ import pyarrow.compute as pc
 from exfm.errors import ModelError
 from pipelines.checks.served.joined import Joined, joined
 from pipelines.checks.served.log import PREDICTION, VERSION, Logged
-from pipelines.config import Config, choices
-from pipelines.control import with_roster
-from pipelines.quality import Examined, Finding, Severity, note, percent, skews, stop, warn
-from pipelines.registry import Ledger
-from pipelines.run_dir import RunDir
-from pipelines.serving import Asked, ServedVersion
-from pipelines.tools import config_of
+from pipelines.config.settings import Config
+from pipelines.config.text import choices
+from pipelines.control.reconciler import with_roster
+from pipelines.quality.examine import Examined
+from pipelines.quality.finding import Finding, Severity, note, percent, stop, warn
+from pipelines.quality.skew import skews
+from pipelines.registry.ledger import Ledger
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.asked import Asked
+from pipelines.serving.version import ServedVersion
+from pipelines.tools.stored_config import config_of
 from streaming.errors import BadInput
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 
 AGAIN_ROWS = 20_000
 """Of each version, so many of the newest rows are predicted again."""

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from streaming.kafka import KafkaSettings, TopicReader, beginning_offsets, end_offsets, require_topics
-from streaming.messages import EndOfStream, read_ipc
+from streaming.kafka.reader import TopicReader
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import beginning_offsets, end_offsets, require_topics
+from streaming.messages.ipc import read_ipc
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 
 PATIENCE_S = 60.0

@@ -8,7 +8,3 @@ decisions  what models would show, bid and choose
 summaries  estimates as plain numbers, counts as text
 verdict    the recommendation: which arm to ship
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,16 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.metrics import (
-    Estimate,
-    Kept,
-    at_thresholds,
-    best_of_request,
-    expected_utility,
-    policy_value,
-    sigmoid,
-    top_shares,
-)
+from exfm.metrics.classification import sigmoid
+from exfm.metrics.decisions import Kept, at_thresholds, expected_utility, top_shares
+from exfm.metrics.estimates import Estimate
+from exfm.metrics.policy import best_of_request, policy_value
 from pipelines.offline.judging.figures import BySeed, JudgedRows, over_seeds
 from pipelines.offline.judging.settings import Judging, Ranking
 

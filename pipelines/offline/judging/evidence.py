@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from exfm.metrics import BLOCK_ROWS, Watched, calibration, rows_needed, rows_to_stop, sigmoid, too_few, watch
+from exfm.metrics.classification import calibration, sigmoid
+from exfm.metrics.limits import too_few
+from exfm.metrics.power import rows_needed, rows_to_stop
+from exfm.metrics.watching import BLOCK_ROWS, Watched, watch
 from pipelines.offline.judging.figures import WINDOWS, BySeed, JudgedRows, gain
 from pipelines.offline.judging.summaries import limited
 

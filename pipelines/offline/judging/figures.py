@@ -17,22 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exfm.metrics import (
-    Clusters,
-    Estimate,
-    Sums,
-    auc,
-    average_estimates,
-    brier,
-    calibration,
-    clipped_log_loss,
-    cross_entropy,
-    gauc,
-    mean_of_seeds,
-    mean_of_shared,
-    normalised_entropy,
-)
-from pipelines.results import TENTHS
+from exfm.metrics.classification import calibration, cross_entropy, normalised_entropy
+from exfm.metrics.clusters import Clusters, Sums
+from exfm.metrics.estimates import Estimate, average_estimates, mean_of_seeds, mean_of_shared
+from exfm.metrics.ranking import auc, gauc
+from exfm.metrics.reliability import brier, clipped_log_loss
+from pipelines.results.age import TENTHS
 
 WINDOWS = 24
 FIGURES = ("ne", "auc", "gauc", "calibration", "log_loss", "brier")

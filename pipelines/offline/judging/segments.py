@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.quality import codes_of_values
+from pipelines.quality.columns import codes_of_values
 from streaming.errors import BadInput
-from streaming.lake import Where
+from streaming.lake.where import Where
 from streaming.schema import RowSchema
 
 HOUR_MS = 3_600_000

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from pipelines.config import Frozen
+from pipelines.config.topics import Frozen
 from streaming.errors import BadInput
 
 SECOND_HALF = 0.5

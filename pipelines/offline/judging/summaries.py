@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exfm.metrics import Estimate
+from exfm.metrics.estimates import Estimate
 
 
 def limited(estimate: Estimate | None, lacking: str | None) -> dict[str, Any] | None:

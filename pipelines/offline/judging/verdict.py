@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from exfm.metrics import e_bh
+from exfm.metrics.discoveries import e_bh
 
 LEVEL = 0.05
 SMALLEST = 0.01

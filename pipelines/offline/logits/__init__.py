@@ -7,7 +7,3 @@ stream    the rows with their logits, as a lake would store them, some at a time
 kept      what a replay needs of a run that goes on, in the folder of the replay
 faults    logits that are missing, and labels that are lost or unknown
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exfm.errors import ModelError
-from exfm.tensors import checkpoint_names, read_manifest
-from pipelines.run_dir import RunDir
-from streaming.disk import link_file, make_folder, read_json, replacing_folder, write_json
+from exfm.tensors.checkpoint import checkpoint_names
+from exfm.tensors.manifest import read_manifest
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import link_file, make_folder, read_json, replacing_folder, write_json
 
 KEPT = "kept"
 SNAPSHOTS = "snapshots.json"

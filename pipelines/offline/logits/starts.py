@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from exfm.tensors import checkpoint_names, read_manifest
-from pipelines.config import STUDENT, StudentSettings
+from exfm.tensors.checkpoint import checkpoint_names
+from exfm.tensors.manifest import read_manifest
+from pipelines.config.identity import STUDENT
+from pipelines.config.models import StudentSettings
 from pipelines.offline.logits.kept import STARTS, keep, kept_start
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json, write_json
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json, write_json
 from streaming.errors import BadInput
 
 

@@ -9,18 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data import BatchBuilder
-from exfm.growth import stored_teacher
-from exfm.tensors import open_checkpoint
-from pipelines.config import Config, made_with_teacher
-from pipelines.feeds import taken
-from pipelines.offline import Rows, mapped_array, release_pages
+from exfm.data.batch import BatchBuilder
+from exfm.growth.refit import stored_teacher
+from exfm.tensors.checkpoint import open_checkpoint
+from pipelines.config.evolve import made_with_teacher
+from pipelines.config.settings import Config
+from pipelines.feeds.table import taken
 from pipelines.offline.logits.kept import Snapshot
-from pipelines.offline.spec import Stored
-from pipelines.run_dir import RunDir, version_name
-from pipelines.training import not_yet_learned
+from pipelines.offline.mapped import mapped_array, release_pages
+from pipelines.offline.rows import Rows
+from pipelines.offline.spec.conditions import Stored
+from pipelines.run_dir.paths import RunDir, version_name
+from pipelines.training.score_before_learn import not_yet_learned
 from streaming.errors import BadInput, StreamingError
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 from streaming.schema import RowSchema
 
 CLOCK_ROWS = 10_000
@@ -97,7 +99,7 @@ def rescored(
 ) -> np.ndarray:
     """The logits of every row by the stored snapshots that are `there`, (N, T) float32, in a file of `folder`; NaN
     where one has learned the row's label. Raises BadInput where one that is needed was deleted."""
-    from exfm.models import TeacherScorer  # here: to train students needs none of it, nor TorchRec
+    from exfm.models.scorer import TeacherScorer
 
     snapshots, which = scorers_of(run_dir, config.rows, rows.table, of, there)
     features, model = config.teacher_features, config.teacher.model

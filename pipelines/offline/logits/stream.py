@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config import Config
-from pipelines.offline import Rows, release_pages
+from pipelines.config.settings import Config
 from pipelines.offline.logits.faults import chosen, learned_labels
 from pipelines.offline.logits.teachers import blocks_of, versions_of
-from pipelines.offline.spec import Condition
+from pipelines.offline.mapped import release_pages
+from pipelines.offline.rows import Rows
+from pipelines.offline.spec.conditions import Condition
 
 LogitsOf = Callable[[pa.Table, int], np.ndarray]
 """Some rows of the stream, and how many come before them -> their logits, (n, T) float32; NaN: none."""

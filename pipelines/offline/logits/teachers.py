@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import BatchBuilder, FeatureSet
-from exfm.models import TeacherConfig, TeacherEngine
-from pipelines.config import Config
-from pipelines.feeds import Portion, Sliced, portion_of
-from pipelines.offline import PIECE_ROWS, mapped_array, release_pages
-from pipelines.rules import lockstep_version
-from pipelines.training import not_yet_learned
-from streaming.delivery import Block
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.models.engine import TeacherEngine
+from exfm.models.teacher_config import TeacherConfig
+from pipelines.config.settings import Config
+from pipelines.feeds.table import Sliced
+from pipelines.feeds.teacher import Portion, portion_of
+from pipelines.offline.mapped import PIECE_ROWS, mapped_array, release_pages
+from pipelines.rules.policies import lockstep_version
+from pipelines.training.score_before_learn import not_yet_learned
+from streaming.delivery.reader import Block
 
 if TYPE_CHECKING:
-    from exfm.models import TeacherScorer
+    from exfm.models.scorer import TeacherScorer
 
 
 class Logits(NamedTuple):
@@ -68,7 +71,8 @@ def lockstep_logits(
     folder   where logits are kept; None: in memory
     advance  is called with the number of rows done
     """
-    from exfm.models import Teacher, TeacherScorer  # here: to train students needs none of them, nor TorchRec
+    from exfm.models.scorer import TeacherScorer
+    from exfm.models.teacher import Teacher
 
     N, birth = stream.num_rows if count is None else count, born * config.pace.block_rows
     full = config.teacher.batch_rows

@@ -10,7 +10,3 @@ markup     elements, tables and escaped text
 compared   two finished replays side by side
 style      how it looks: light and dark, wide and narrow, on paper
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

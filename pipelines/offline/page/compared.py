@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pipelines.offline.page.markup import el, folded, section, table
 from pipelines.offline.page.page import document
 from pipelines.offline.page.reading import Report, each_student, interval
-from streaming.disk import read_json
+from streaming.disk.files import read_json
 from streaming.errors import BadInput
 
 KINDS = ("replay.json", "sweep.json")

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipelines.offline.judging import LABELS, WORTH, counted, labels_learned, own_counts, worth_of
+from pipelines.offline.judging.decisions import WORTH, worth_of
+from pipelines.offline.judging.summaries import LABELS, counted, labels_learned, own_counts
 from pipelines.offline.page.marks import number, signed, when
 from pipelines.offline.page.markup import Html, el, folded, section, table
 from pipelines.offline.page.reading import GAIN, Report, Seen, each_student, interval, times

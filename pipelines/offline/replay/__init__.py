@@ -13,7 +13,3 @@ run       a replay from its rows to its report
 report    the report as one JSON value; text and picture show it
 outcome   what a replay leaves in its folder
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

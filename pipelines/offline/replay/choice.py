@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exfm.metrics import normalise_loss
+from exfm.metrics.classification import normalise_loss
 from pipelines.offline.replay.settings import Setting
 
 

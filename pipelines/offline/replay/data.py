@@ -16,10 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data import Batch, BatchBuilder, own_rows_of, sample_negatives
-from pipelines.config import Config, StudentSettings
-from pipelines.feeds import Cut, OwnRows, Places, Sliced, StudentFeed, TableSource, taken
-from pipelines.offline import PIECE_ROWS, mapped_array, release_pages
+from exfm.data.batch import Batch, BatchBuilder, own_rows_of
+from exfm.data.sampling import sample_negatives
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.feeds.own_rows import OwnRows
+from pipelines.feeds.student import Cut, StudentFeed
+from pipelines.feeds.table import Places, Sliced, TableSource, taken
+from pipelines.offline.mapped import PIECE_ROWS, mapped_array, release_pages
 from streaming.position import NOTHING_YET
 from streaming.schema import SAMPLE_WEIGHT
 

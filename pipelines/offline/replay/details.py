@@ -10,25 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.metrics import clipped_log_loss, expected_calibration_error, reliability_bins
-from pipelines.config import StudentSettings
-from pipelines.offline.judging import (
-    BySeed,
-    Columns,
-    JudgedRows,
-    Stakes,
-    by_segment,
-    choices,
-    decided,
-    first_miscalibrated,
-    losses,
-    over_windows,
-    segments_of,
-    watched,
-)
+from exfm.metrics.reliability import clipped_log_loss, expected_calibration_error, reliability_bins
+from pipelines.config.models import StudentSettings
+from pipelines.offline.judging.decisions import Stakes, choices, decided
+from pipelines.offline.judging.evidence import by_segment, first_miscalibrated, over_windows, watched
+from pipelines.offline.judging.figures import BySeed, JudgedRows, losses
+from pipelines.offline.judging.segments import Columns, segments_of
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.workspace import Workspace
-from pipelines.quality import codes_of_values
+from pipelines.quality.columns import codes_of_values
 
 
 class Details:

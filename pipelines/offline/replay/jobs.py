@@ -15,16 +15,20 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from exfm.data import Batch
-from exfm.metrics import cross_entropy
-from exfm.models import STUDENT, StudentEngine
+from exfm.data.batch import Batch
+from exfm.metrics.classification import cross_entropy
+from exfm.models.engine import STUDENT, StudentEngine
 from exfm.threads import set_threads
-from pipelines.config import StudentSettings
-from pipelines.offline import PIECE_ROWS, AddDone, mapped_array, release_pages, save_part
-from pipelines.offline.logits import lockstep_logits, rescored
+from pipelines.config.models import StudentSettings
+from pipelines.offline.logits.stored import rescored
+from pipelines.offline.logits.teachers import lockstep_logits
+from pipelines.offline.mapped import PIECE_ROWS, mapped_array, release_pages
+from pipelines.offline.parts import save_part
+from pipelines.offline.pool import AddDone
 from pipelines.offline.replay.data import Data, data_of, places_of
 from pipelines.offline.replay.workspace import Workspace
-from pipelines.offline.spec import Condition, LogitSource, with_features
+from pipelines.offline.spec.arms import with_features
+from pipelines.offline.spec.conditions import Condition, LogitSource
 from streaming.errors import BadInput
 
 TEACHER_COST = 8

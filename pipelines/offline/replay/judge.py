@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.metrics import Clusters, Estimate, consecutive_blocks, estimate_ratio
-from pipelines.config import StudentSettings
-from pipelines.offline import OPTIMUM, AddDone, load_part
-from pipelines.offline.judging import (
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.estimates import Estimate, estimate_ratio
+from exfm.metrics.paired import consecutive_blocks
+from pipelines.config.models import StudentSettings
+from pipelines.offline.judging.evidence import too_little
+from pipelines.offline.judging.figures import (
     BySeed,
     JudgedRows,
     by_tenth,
@@ -30,14 +32,16 @@ from pipelines.offline.judging import (
     metrics,
     over_time,
     own_clusters,
-    too_little,
 )
+from pipelines.offline.parts import load_part
+from pipelines.offline.pool import AddDone
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.details import Details
 from pipelines.offline.replay.workspace import Workspace
-from pipelines.offline.spec import TWIN, LogitSource
-from pipelines.quality import codes_of_values
-from pipelines.results import CLUSTER_ROWS
+from pipelines.offline.rows import OPTIMUM
+from pipelines.offline.spec.conditions import TWIN, LogitSource
+from pipelines.quality.columns import codes_of_values
+from pipelines.results.figures import CLUSTER_ROWS
 from streaming.schema import SAMPLE_WEIGHT
 
 EARLY = 0.05

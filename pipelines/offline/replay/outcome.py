@@ -12,15 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.feeds import taken
-from pipelines.offline import PIECE_ROWS, load_part, release_pages
-from pipelines.offline.page import page_of
+from pipelines.feeds.table import taken
+from pipelines.offline.mapped import PIECE_ROWS, release_pages
+from pipelines.offline.page.page import page_of
+from pipelines.offline.parts import load_part
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.picture import draw
 from pipelines.offline.replay.text import markdown
 from pipelines.offline.replay.workspace import Workspace
-from pipelines.tracking import Tracker
-from streaming.disk import replacing, write_json
+from pipelines.tracking.mlflow import Tracker
+from streaming.disk.files import replacing, write_json
 
 PREDICTIONS = "predictions"
 PAGE = "report.html"

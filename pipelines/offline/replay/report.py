@@ -11,14 +11,17 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from exfm.metrics import Estimate, estimate_ratio, remainder
-from pipelines.offline import load_part
-from pipelines.offline.judging import Ids, limited, mark_discoveries, mean_over_students, plain, power, verdicts
+from exfm.metrics.estimates import Estimate, estimate_ratio, remainder
+from pipelines.offline.judging.evidence import power
+from pipelines.offline.judging.figures import Ids, mean_over_students
+from pipelines.offline.judging.summaries import limited, plain
+from pipelines.offline.judging.verdict import mark_discoveries, verdicts
+from pipelines.offline.parts import load_part
 from pipelines.offline.replay.choice import Chosen
 from pipelines.offline.replay.serving import serving_of
 from pipelines.offline.replay.settings import EXTENSIONS
 from pipelines.offline.replay.workspace import Workspace
-from pipelines.results import PACKAGES
+from pipelines.results.summary import PACKAGES
 
 LIMITS = ("too_few", "early_too_few")
 

@@ -13,11 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.config import Generated
-from pipelines.control import writable
-from pipelines.display import rows_bar
-from pipelines.offline import AddDone, Pool, is_stored, load_part
-from pipelines.offline.logits import drop_snapshots, keep_start
+from pipelines.config.sections import Generated
+from pipelines.control.preflight import writable
+from pipelines.display.progress import rows_bar
+from pipelines.offline.logits.kept import drop_snapshots
+from pipelines.offline.logits.starts import keep_start
+from pipelines.offline.parts import is_stored, load_part
+from pipelines.offline.pool import AddDone, Pool
 from pipelines.offline.replay.choice import Chosen, best_of, beyond, choose
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, TrainRequest, work
@@ -27,10 +29,11 @@ from pipelines.offline.replay.report import report
 from pipelines.offline.replay.settings import EXTENSIONS, Setting, setting_of, settings_of, students_of
 from pipelines.offline.replay.sizes import sizes_of
 from pipelines.offline.replay.workspace import Workspace
-from pipelines.offline.spec import TWIN, LogitSource
-from pipelines.quality import Severity, examined
+from pipelines.offline.spec.conditions import TWIN, LogitSource
+from pipelines.quality.examine import examined
+from pipelines.quality.finding import Severity
 from streaming.errors import BadInput
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 
 Choices = Mapping[tuple[str, str], Chosen]
 """Student and arm -> the setting that was chosen."""

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import torch
 
-from exfm.data import BatchBuilder
-from exfm.models import ServedStudent
-from pipelines.config import Config, StudentSettings
+from exfm.data.batch import BatchBuilder
+from exfm.models.served import ServedStudent
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
 
 SAMPLE_ROWS = 64
 

@@ -14,33 +14,18 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from exfm.errors import ConfigError
-from pipelines.config import (
-    Config,
-    Generated,
-    StudentSettings,
-    choices,
-    merged,
-    override,
-    problems,
-    read_settings,
-)
-from pipelines.config import load as load_config
-from pipelines.control import with_roster
-from pipelines.offline.judging import SECOND_HALF, Judging
-from pipelines.offline.logits import Starts
-from pipelines.offline.spec import (
-    TWIN,
-    ArmSpec,
-    Condition,
-    LogitSource,
-    TeacherSpec,
-    arm_of_line,
-    condition_of_line,
-    nested,
-    with_features,
-)
-from pipelines.run_dir import RunDir
-from pipelines.shipped import config_file
+from pipelines.config.models import StudentSettings
+from pipelines.config.sections import Generated
+from pipelines.config.settings import Config
+from pipelines.config.settings import load as load_config
+from pipelines.config.text import choices, merged, override, problems, read_settings
+from pipelines.control.reconciler import with_roster
+from pipelines.offline.judging.settings import SECOND_HALF, Judging
+from pipelines.offline.logits.starts import Starts
+from pipelines.offline.spec.arms import ArmSpec, arm_of_line, condition_of_line, nested, with_features
+from pipelines.offline.spec.conditions import TWIN, Condition, LogitSource, TeacherSpec
+from pipelines.run_dir.paths import RunDir
+from pipelines.shipped.files import config_file
 from streaming.errors import BadInput
 
 T = TypeVar("T")

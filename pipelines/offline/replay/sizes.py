@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from exfm.planning import flops_per_example
+from exfm.planning.cost import flops_per_example
 from pipelines.offline.replay.workspace import Workspace
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.offline.judging import LABELS, WORTH, counted, labels_learned, own_counts, worth_of
+from pipelines.offline.judging.decisions import WORTH, worth_of
+from pipelines.offline.judging.summaries import LABELS, counted, labels_learned, own_counts
 
 FIGURES = ("ne", "auc", "gauc", "calibration")
 COUNTS = ["rows", "positives"]

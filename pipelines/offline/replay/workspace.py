@@ -11,32 +11,33 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import FeatureSet
-from exfm.models import StudentEngine, TeacherConfig
-from exfm.planning import scaled_teacher
-from exfm.tensors import read_manifest
-from pipelines.config import Config, StudentSettings, merged
-from pipelines.offline import Rows, are_copied, feedback_delays, load_part, part_name, release_pages, rows_of
-from pipelines.offline.logits import (
-    LogitsOf,
-    Snapshot,
-    Stream,
-    kept_snapshots,
-    known_upto,
-    learned_labels,
-    learned_upto,
-    logged_logits,
-    start_of,
-    stored_logits,
-)
+from exfm.data.features import FeatureSet
+from exfm.models.engine import StudentEngine
+from exfm.models.teacher_config import TeacherConfig
+from exfm.planning.family import scaled_teacher
+from exfm.tensors.manifest import read_manifest
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.config.text import merged
+from pipelines.offline.delays import feedback_delays
+from pipelines.offline.logits.faults import learned_labels
+from pipelines.offline.logits.kept import Snapshot, kept_snapshots
+from pipelines.offline.logits.starts import known_upto, learned_upto, start_of
+from pipelines.offline.logits.stream import LogitsOf, Stream, logged_logits, stored_logits
+from pipelines.offline.mapped import release_pages
+from pipelines.offline.parts import load_part, part_name
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.settings import Spec, seeded
-from pipelines.offline.spec import Condition, LogitSource, Span, span_of, with_features
-from pipelines.run_dir import RunDir
-from pipelines.training import not_yet_learned
-from pipelines.workers.student import start_warm
+from pipelines.offline.rows import Rows, are_copied, rows_of
+from pipelines.offline.spec.arms import with_features
+from pipelines.offline.spec.conditions import Condition, LogitSource
+from pipelines.offline.spec.span import Span, span_of
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.score_before_learn import not_yet_learned
+from pipelines.workers.student.warm import start_warm
 from streaming.errors import BadInput
-from streaming.lake import LakeReader, Readers
+from streaming.lake.reader import LakeReader
+from streaming.lake.readers import Readers
 from streaming.schema import POSITION_FIELDS
 
 NOT_DECISIVE = {"name", "twin", "checkpoint_every_rows"}

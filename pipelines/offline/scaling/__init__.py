@@ -5,7 +5,3 @@ run      all passes of a family
 report   figures of every member, and the fitted laws, as one JSON value
 picture  NE against FLOPs
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

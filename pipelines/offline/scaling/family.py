@@ -12,11 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from exfm.data import BatchBuilder
-from exfm.models import Teacher, TeacherConfig, TeacherEngine
-from exfm.planning import flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
-from pipelines.config import Config
-from pipelines.offline import Rows
+from exfm.data.batch import BatchBuilder
+from exfm.models.engine import TeacherEngine
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.planning.cost import flops_per_example, parameter_count
+from exfm.planning.family import scaled_teacher, teacher_of_equal_flops
+from pipelines.config.settings import Config
+from pipelines.offline.rows import Rows
 
 INTERACTIONS: tuple[str, ...] = ("wukong", "dlrm", "dcn")
 

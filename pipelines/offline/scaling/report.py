@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from exfm.metrics import consecutive_blocks, metrics_of, normalised_entropy, paired_gain, too_few
-from exfm.planning import TRAINING_OVER_FORWARD, ScalingLaw, fit_scaling_law, loss_blocks
-from pipelines.config import Config
-from pipelines.offline import OPTIMUM, Rows
+from exfm.metrics.classification import metrics_of, normalised_entropy
+from exfm.metrics.limits import too_few
+from exfm.metrics.paired import consecutive_blocks, paired_gain
+from exfm.planning.cost import TRAINING_OVER_FORWARD
+from exfm.planning.law import ScalingLaw, fit_scaling_law, loss_blocks
+from pipelines.config.settings import Config
+from pipelines.offline.rows import OPTIMUM, Rows
 from pipelines.offline.scaling.family import Member, Passed, Trial
 from streaming.schema import SAMPLE_WEIGHT
 

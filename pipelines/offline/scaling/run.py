@@ -7,14 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import Config
-from pipelines.display import Advance, rows_bar
-from pipelines.offline import Rows, load_part, rows_of, save_part
+from pipelines.config.settings import Config
+from pipelines.display.progress import Advance, rows_bar
+from pipelines.offline.parts import load_part, save_part
+from pipelines.offline.rows import Rows, rows_of
 from pipelines.offline.scaling.family import Passed, Trial, members, one_pass, part_path
 from pipelines.offline.scaling.picture import draw
 from pipelines.offline.scaling.report import report
-from pipelines.run_dir import RunDir
-from streaming.disk import write_json
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import write_json
 
 Say = Callable[[str], None]
 

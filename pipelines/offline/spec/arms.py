@@ -12,8 +12,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from exfm.data import FeatureSet
-from pipelines.config import Config, Frozen, choices, override, problems
+from exfm.data.features import FeatureSet
+from pipelines.config.settings import Config
+from pipelines.config.text import choices, override, problems
+from pipelines.config.topics import Frozen
 from streaming.errors import BadInput
 
 

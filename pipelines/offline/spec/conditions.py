@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from pipelines.config import Frozen
+from pipelines.config.topics import Frozen
 
 
 class TeacherSpec(Frozen):

@@ -6,7 +6,3 @@ bits      predictions, tensors and counts, compared; the first place where they 
 cause     the most likely reason
 screen    the verdict for people
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

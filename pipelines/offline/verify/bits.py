@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from exfm.errors import ModelError
-from exfm.tensors import StoredTensor, as_bytes, whole_tensor
-from pipelines.training import PredictionLog, parts_of
+from exfm.tensors.stored import StoredTensor, as_bytes
+from exfm.tensors.windows import whole_tensor
+from pipelines.training.predictions import PredictionLog, parts_of
 
 COUNTS = (
     "rows",

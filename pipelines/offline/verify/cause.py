@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.offline.verify.bits import RowMismatch, TensorMismatch
-from pipelines.training import differing
+from pipelines.training.machine import differing
 
 OF_THE_LAKE = ("label_", "teacher_", "weight_", "cluster_", "group", "event_time_ms", "impression_id", "the row itself")
 """Logged columns that are the lake's, not a model's."""

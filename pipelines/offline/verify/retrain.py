@@ -16,14 +16,21 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from exfm.data import Batch, FeatureSet
-from exfm.tensors import Checkpoint, Storable
-from pipelines.config import Config, StudentSettings
+from exfm.data.batch import Batch
+from exfm.data.features import FeatureSet
+from exfm.tensors.checkpoint import Checkpoint
+from exfm.tensors.staging import Storable
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
 from pipelines.offline.verify.bits import ComparedLog
-from pipelines.run_dir import Roster, RunDir
-from pipelines.workers import Keeper, Orders, Ranks, Resumable
-from pipelines.workers.student import Exports, StudentWorker
-from streaming.messages import EndOfStream
+from pipelines.run_dir.paths import RunDir
+from pipelines.run_dir.roster import Roster
+from pipelines.workers.keeper import Keeper, Resumable
+from pipelines.workers.ranks import Ranks
+from pipelines.workers.student.export import Exports
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.worker import Orders
+from streaming.messages.source import EndOfStream
 
 
 @dataclass(frozen=True)

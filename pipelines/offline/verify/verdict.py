@@ -15,10 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from exfm.errors import ModelError
-from exfm.tensors import Checkpoint, StoredTensor, checkpoint_names, open_checkpoint
-from pipelines.config import STUDENT, Config, StudentSettings, accepted_identities, choices, parse
-from pipelines.control import with_roster
-from pipelines.offline.logits import keep
+from exfm.tensors.checkpoint import Checkpoint, checkpoint_names, open_checkpoint
+from exfm.tensors.stored import StoredTensor
+from pipelines.config.identity import STUDENT
+from pipelines.config.lineage import accepted_identities
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config, parse
+from pipelines.config.text import choices
+from pipelines.control.reconciler import with_roster
+from pipelines.offline.logits.kept import keep
 from pipelines.offline.verify.bits import (
     ComparedLog,
     Logged,
@@ -29,12 +34,13 @@ from pipelines.offline.verify.bits import (
 )
 from pipelines.offline.verify.cause import likely_cause
 from pipelines.offline.verify.retrain import Retrained, ScratchRunDir, retrained, stages_of
-from pipelines.run_dir import RunDir
-from pipelines.tools import config_of
-from pipelines.training import software
-from streaming.disk import link_file
+from pipelines.run_dir.paths import RunDir
+from pipelines.tools.stored_config import config_of
+from pipelines.training.machine import software
+from streaming.disk.files import link_file
 from streaming.errors import BadInput, DataLost
-from streaming.lake import LakeReader, Readers
+from streaming.lake.reader import LakeReader
+from streaming.lake.readers import Readers
 
 TRIES = 5
 """How often a checkpoint may be replaced while it is linked."""

@@ -6,7 +6,3 @@ live        the same student as it learns, increment by increment
 registered  models:/demo-feed@champion: the version that the alias names; /3 is that version for good
 chosen      origins by the names that people give
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

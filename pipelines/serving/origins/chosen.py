@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pipelines.config import choices
-from pipelines.control import with_roster
-from pipelines.run_dir import RunDir
+from pipelines.config.text import choices
+from pipelines.control.reconciler import with_roster
+from pipelines.run_dir.paths import RunDir
 from pipelines.serving.origins.live import LiveOrigin
 from pipelines.serving.origins.run import RunOrigin
 from pipelines.serving.origins.wanted import Origin
-from pipelines.tools import config_of
+from pipelines.tools.stored_config import config_of
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
 
@@ -51,7 +51,7 @@ def origins_of(
         other = "" if follow == "live" else f"; an alias says it of registered models: models:/NAME@{follow}"
         raise BadInput(f"--follow {follow} is of runs (--run-dir){other}")
     from pipelines.serving.origins.registered import RegisteredOrigin  # a run's server starts without them
-    from pipelines.tracking import RegisteredModels
+    from pipelines.tracking.mlflow import RegisteredModels
 
     models = RegisteredModels(tracking_uri)
     origins = [RegisteredOrigin(models, uri) for uri in registered]

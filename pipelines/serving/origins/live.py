@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 
 from exfm.errors import ModelError
-from exfm.increments import Follower
-from pipelines.run_dir import Lease, RunDir
+from exfm.increments.follower import Follower
+from pipelines.run_dir.lease import Lease
+from pipelines.run_dir.paths import RunDir
 from pipelines.serving.origins.wanted import Wanted
 from streaming.schema import RowSchema
 

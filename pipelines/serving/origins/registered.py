@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from exfm.errors import ModelError
-from pipelines.config import choices
+from pipelines.config.text import choices
 from pipelines.serving.origins.wanted import LOOK_EVERY_S, Wanted
-from pipelines.tracking import RegisteredModels, tables_stated
+from pipelines.tracking.mirror import tables_stated
+from pipelines.tracking.mlflow import RegisteredModels
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
 

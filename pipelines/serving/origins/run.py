@@ -6,12 +6,12 @@ from typing import Literal
 
 import pyarrow as pa
 
-from exfm.tensors import checkpoint_names
-from pipelines.control import with_roster
-from pipelines.registry import Ledger
-from pipelines.run_dir import RunDir
+from exfm.tensors.checkpoint import checkpoint_names
+from pipelines.control.reconciler import with_roster
+from pipelines.registry.ledger import Ledger
+from pipelines.run_dir.paths import RunDir
 from pipelines.serving.origins.wanted import LOOK_EVERY_S, Wanted
-from pipelines.tools import config_of
+from pipelines.tools.stored_config import config_of
 from streaming.schema import RowSchema
 
 Standing = Literal["champion", "candidate", "newest"]
@@ -56,7 +56,7 @@ class RunOrigin:
 
     def _labelled(self, columns: list[str], count: int) -> pa.Table:
         """The newest rows of the lake that the student is for, at most `count`."""
-        from pipelines.workers.student import newest_labelled  # fp32 starts without a reader of the lake
+        from pipelines.workers.student.tables import newest_labelled
 
         config = with_roster(config_of(self._run_dir), self._run_dir.roster)
         return newest_labelled(config, config.student(self.model), self._run_dir.lake, columns, count)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from exfm.increments import Value
+from exfm.increments.follower import Value
 from streaming.schema import RowSchema
 
 LOOK_EVERY_S = 0.5

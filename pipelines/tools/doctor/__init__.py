@@ -8,7 +8,3 @@ machine          disk, memory, open files, compiler, GPU, clock
 broker           Java, jars, and a real start
 embedding_probe  what only a process of its own can find out
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -34,7 +34,7 @@ def java(scope: Scope) -> Verdict:
 
 def jars(scope: Scope) -> Verdict:
     """The broker's jars are here, or can be fetched now."""
-    from streaming.broker import JARS_DIGEST, fetch_jars, jars_digest
+    from streaming.broker.jars import JARS_DIGEST, fetch_jars, jars_digest
 
     started = time.perf_counter()
     try:
@@ -55,7 +55,7 @@ def start(scope: Scope) -> Verdict:
     """With `--deep`: a broker starts in a directory of its own, answers and stops."""
     if not scope.deep:
         return Verdict("ok", f"not tried; `{command('exfm', 'doctor', '--deep')}` starts one")
-    from streaming.broker import LocalBroker
+    from streaming.broker.broker import LocalBroker
 
     with tempfile.TemporaryDirectory(prefix="exfm-doctor-") as directory:
         broker = LocalBroker(directory)

@@ -8,7 +8,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelines.shipped import pinned_list
+from pipelines.shipped.files import pinned_list
 
 FBGEMM = {"fbgemm-gpu": "cuda", "fbgemm-gpu-cpu": "cpu"}  # distribution -> name of its list
 

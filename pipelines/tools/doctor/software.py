@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.shipped import pinned_list
+from pipelines.shipped.files import pinned_list
 from pipelines.tools.doctor import requirements
 from pipelines.tools.doctor.verdict import Check, Scope, Status, Verdict
 from streaming.program import command
@@ -143,7 +143,7 @@ def checksums(scope: Scope) -> Verdict:
 
 def compression(scope: Scope) -> Verdict:
     """Every codec of Kafka packs and unpacks: gzip, snappy, lz4, zstd."""
-    from streaming.kafka import codecs_missing
+    from streaming.kafka.client import codecs_missing
 
     missing = codecs_missing()
     if missing:

@@ -10,7 +10,3 @@ snapshots      which version of the teacher is loaded, and how old it is
 scoring        what scores rows: a replica of the teacher, or several ranks
 scoring_ranks  the ranks that hold its tables together
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,15 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.run_dir import RunDir
-from pipelines.workers import Stopwatch
+from pipelines.run_dir.paths import RunDir
 from pipelines.workers.augmentation.open_block import OpenBlock
-from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
-from streaming.delta import STATE, TableFiles, unfinished
+from pipelines.workers.stopwatch import Stopwatch
+from streaming.delivery.outbox import CommitRecord, Outbox
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delta.files import TableFiles
+from streaming.delta.identifiers import STATE
+from streaming.delta.log import unfinished
 from streaming.errors import DataLost
-from streaming.lake import LakeReader, LakeWriter, Readers
+from streaming.lake.reader import LakeReader
+from streaming.lake.readers import Readers
+from streaming.lake.writer import LakeWriter
 from streaming.position import NOTHING_YET
-from streaming.settlement import Settlement
+from streaming.settlement.settlement import Settlement
 
 EPOCH_SHIFT = 32
 """State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""

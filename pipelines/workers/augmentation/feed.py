@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pipelines.config import Config, Topic
-from pipelines.run_dir import RunDir, stored_ends
-from pipelines.workers import Stopwatch
-from streaming.kafka import TopicReader
-from streaming.messages import EndOfStream, Kind
+from pipelines.config.settings import Config
+from pipelines.config.topics import Topic
+from pipelines.run_dir.end_offsets import stored_ends
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.stopwatch import Stopwatch
+from streaming.kafka.reader import TopicReader
+from streaming.messages.dead_letters import Kind
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition
-from streaming.settlement import InputTopic, Intake, SettledRows, Settlement
+from streaming.settlement.intake import InputTopic, Intake
+from streaming.settlement.settlement import SettledRows, Settlement
 
 
 class SettledFeed:

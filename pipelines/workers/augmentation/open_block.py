@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.config import Pace
-from streaming.disk import Spool
-from streaming.messages import DEAD_LETTER_SCHEMA
+from pipelines.config.sections import Pace
+from streaming.disk.spool import Spool
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.schema import RowSchema
-from streaming.settlement import SettledRows, late_schema, settled_bytes
+from streaming.settlement.emission import settled_bytes
+from streaming.settlement.label_join import late_schema
+from streaming.settlement.settlement import SettledRows
 
 DEAD_ROWS = 10_000
 """Once this many refused records wait, they are delivered without waiting for a block."""

@@ -9,12 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import BatchBuilder
-from exfm.growth import stored_teacher
-from exfm.models import TeacherScorer
-from exfm.parallel import RankGroup
-from exfm.tensors import open_checkpoint
-from pipelines.config import Config, made_with_teacher
+from exfm.data.batch import BatchBuilder
+from exfm.growth.refit import stored_teacher
+from exfm.models.scorer import TeacherScorer
+from exfm.parallel.group import RankGroup
+from exfm.tensors.checkpoint import open_checkpoint
+from pipelines.config.evolve import made_with_teacher
+from pipelines.config.settings import Config
 from pipelines.workers.augmentation.scoring_ranks import LeadingScorer
 
 

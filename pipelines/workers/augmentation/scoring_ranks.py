@@ -27,17 +27,20 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from exfm.data import BatchBuilder
+from exfm.data.batch import BatchBuilder
 from exfm.errors import ModelError, NewerFormat
-from exfm.growth import stored_teacher
+from exfm.growth.refit import stored_teacher
 from exfm.memory import keep_memory
-from exfm.models import ShardedScorer
-from exfm.parallel import RankGroup
-from exfm.tensors import open_checkpoint
+from exfm.models.scorer import ShardedScorer
+from exfm.parallel.group import RankGroup
+from exfm.tensors.checkpoint import open_checkpoint
 from exfm.threads import set_threads
-from pipelines.config import Config, made_with_teacher
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders, Ranks, Rendezvous, Report, Worker
+from pipelines.config.evolve import made_with_teacher
+from pipelines.config.settings import Config
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.ranks import Ranks, Rendezvous
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Orders, Worker
 
 
 class _Shards:

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.errors import ModelError, NewerFormat
-from exfm.tensors import checkpoint_names, set_checkpoint_aside
-from pipelines.run_dir import version_name
+from exfm.tensors.checkpoint import checkpoint_names, set_checkpoint_aside
+from pipelines.run_dir.paths import version_name
 from pipelines.workers.augmentation.scoring import Scorer
 from streaming.position import NOTHING_YET
 

@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from exfm.memory import keep_memory
 from exfm.threads import set_threads
-from pipelines.config import Config, keep_columns, with_kept_columns
-from pipelines.rules import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
-from pipelines.run_dir import RunDir, original_of
-from pipelines.workers import Ranks, Rendezvous, Report, Worker
+from pipelines.config.kept_columns import keep_columns, with_kept_columns
+from pipelines.config.settings import Config
+from pipelines.rules.policies import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
+from pipelines.run_dir.paths import RunDir
+from pipelines.run_dir.place import original_of
 from pipelines.workers.augmentation.augment import augment
 from pipelines.workers.augmentation.clock import SteadyClock
 from pipelines.workers.augmentation.commit import BlockCommit, states_folder
@@ -30,13 +31,26 @@ from pipelines.workers.augmentation.feed import SettledFeed, intake_of
 from pipelines.workers.augmentation.open_block import OpenBlock
 from pipelines.workers.augmentation.scoring import scorer_of
 from pipelines.workers.augmentation.snapshots import Snapshots
-from streaming.delivery import ExamplesPublisher, ExamplesTrimmer, Outbox, mend
+from pipelines.workers.ranks import Ranks, Rendezvous
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Worker
+from streaming.delivery.mending import mend
+from streaming.delivery.outbox import Outbox
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delivery.trimming import ExamplesTrimmer
 from streaming.errors import BadInput
-from streaming.kafka import SourceWatch
-from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
-from streaming.messages import Kind, NewColumns
+from streaming.kafka.identity import SourceWatch
+from streaming.lake.housekeeping import Housekeeper
+from streaming.lake.readers import Readers
+from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK
+from streaming.lake.writer import LakeTable
+from streaming.messages.dead_letters import Kind
+from streaming.messages.undeclared import NewColumns
 from streaming.position import names_of
-from streaming.settlement import END_OF_TIME, Intake, Settlement, Verticals, with_partitions
+from streaming.settlement.admission import Verticals
+from streaming.settlement.intake import Intake
+from streaming.settlement.merge import END_OF_TIME, with_partitions
+from streaming.settlement.settlement import Settlement
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,3 @@ warm     the weights of another student's checkpoint, to begin with
 tables   what int8 and int4 tables cost a version
 trial    champion and candidate on the same fresh rows
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

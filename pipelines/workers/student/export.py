@@ -13,10 +13,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from exfm.data import Batch
+from exfm.data.batch import Batch
 from exfm.errors import ModelError
-from exfm.models import StudentEngine, check_logits, load_student, save_served, under
-from exfm.tensors import prune_checkpoints
+from exfm.models.engine import StudentEngine, under
+from exfm.models.served import check_logits, load_student, save_served
+from exfm.tensors.checkpoint import prune_checkpoints
 
 KEPT = 2
 

@@ -16,13 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from exfm.data import Batch
+from exfm.data.batch import Batch
 from exfm.errors import ModelError
-from exfm.increments import Chain, ChainWriter, Full, Increment, probe_of, take_full
-from exfm.models import Student, Touched, changes_of
-from pipelines.config import RegistrySettings
-from pipelines.run_dir import Lease, version_name
-from pipelines.training import Watch, Writer
+from exfm.increments.chain import Chain, ChainWriter
+from exfm.increments.increment import Full, Increment, probe_of, take_full
+from exfm.models.changes import Touched, changes_of
+from exfm.models.student import Student
+from pipelines.config.sections import RegistrySettings
+from pipelines.run_dir.lease import Lease
+from pipelines.run_dir.paths import version_name
+from pipelines.training.writer import Watch, Writer
 
 LOOK_S = 0.5
 """So often it is looked up whether anybody wants increments."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.training import software
+from pipelines.training.machine import software
 
 NAME = "past"
 

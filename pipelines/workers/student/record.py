@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 from torch import Tensor
 
-from exfm.models import STUDENT, Judged
-from pipelines.config import MetricsSettings
-from pipelines.feeds import Cut
-from pipelines.training import Predicted, PredictionLog, TaskMetrics, logged_columns, predictions_of
+from exfm.models.engine import STUDENT, Judged
+from pipelines.config.sections import MetricsSettings
+from pipelines.feeds.student import Cut
+from pipelines.training.live_metrics import TaskMetrics
+from pipelines.training.predictions import Predicted, PredictionLog, logged_columns, predictions_of
 
 METRICS_EVERY_ROWS = 20_000
 FIGURES = "metrics"

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import Batch, BatchBuilder
-from exfm.embeddings import Kind
-from exfm.metrics import normalised_entropy
-from exfm.models import ServedStudent
-from pipelines.config import Config, StudentSettings
+from exfm.data.batch import Batch, BatchBuilder
+from exfm.embeddings.quantised import Kind
+from exfm.metrics.classification import normalised_entropy
+from exfm.models.served import ServedStudent
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
 from streaming.errors import BadInput, StreamingError
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 
 STATED: tuple[Kind, ...] = ("int8", "int4")
 STATED_ROWS = 8192

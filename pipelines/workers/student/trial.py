@@ -16,11 +16,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from exfm.data import Batch
-from exfm.metrics import PairedEvidence, cross_entropy, sigmoid
-from exfm.models import VersionScorer
-from pipelines.config import RegistrySettings
-from pipelines.rules import Decision, Keep, Standards, TaskSeen, promotion
+from exfm.data.batch import Batch
+from exfm.metrics.classification import cross_entropy, sigmoid
+from exfm.metrics.sequential import PairedEvidence
+from exfm.models.served import VersionScorer
+from pipelines.config.sections import RegistrySettings
+from pipelines.rules.promoting import Decision, Keep, Standards, TaskSeen, promotion
 
 NAME = "registry"
 """The beginning of the names of a trial's tensors in a checkpoint."""

@@ -22,28 +22,21 @@ import pyarrow as pa
 from torch import Tensor
 
 from exfm import __version__
-from exfm.data import Batch
+from exfm.data.batch import Batch
 from exfm.errors import ModelError
-from exfm.models import (
-    STUDENT,
-    ServedStudent,
-    StudentEngine,
-    VersionScorer,
-    check_logits,
-    load_served,
-    load_student,
-    save_served,
-    under,
-)
-from pipelines.config import Config, StudentSettings
-from pipelines.feeds import Cut
-from pipelines.registry import POLICY, Action, Entry, Ledger, LedgerWriter, Standing, standing_after
-from pipelines.rules import Promote, Refuse
-from pipelines.run_dir import RunDir, version_name
+from exfm.models.engine import STUDENT, StudentEngine, under
+from exfm.models.served import ServedStudent, VersionScorer, check_logits, load_served, load_student, save_served
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.feeds.student import Cut
+from pipelines.registry.ledger import POLICY, Entry, Ledger, LedgerWriter, standing_after
+from pipelines.registry.standing import Action, Standing
+from pipelines.rules.promoting import Promote, Refuse
+from pipelines.run_dir.paths import RunDir, version_name
 from pipelines.workers.student.coverage import Coverage
 from pipelines.workers.student.tables import stated_tables
 from pipelines.workers.student.trial import NAME, Trial
-from streaming.disk import make_folder
+from streaming.disk.files import make_folder
 
 FIRST = "the first version: there is no champion to compare it with"
 OF_A_TRIAL = (Action.TRIAL, Action.PROMOTED, Action.ENDED)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from exfm.growth import MadeWith, warm_start
-from exfm.models import StudentEngine
-from exfm.tensors import open_checkpoint
-from pipelines.config import Config, StudentSettings, made_with_student
+from exfm.growth.refit import MadeWith
+from exfm.growth.warm import warm_start
+from exfm.models.engine import StudentEngine
+from exfm.tensors.checkpoint import open_checkpoint
+from pipelines.config.evolve import made_with_student
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
 
 
 def start_warm(engine: StudentEngine, checkpoint: Path, config: Config, student: StudentSettings) -> None:

@@ -11,17 +11,27 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from exfm.data import Batch, BatchBuilder, Stretches, sample_negatives
+from exfm.data.batch import Batch, BatchBuilder
+from exfm.data.sampling import sample_negatives
+from exfm.data.stretches import Stretches
 from exfm.errors import Diverged
-from exfm.growth import MadeWith, fitted_student
-from exfm.models import STUDENT, TWIN, StudentEngine
-from exfm.tensors import Checkpoint, whole_tensor
+from exfm.growth.refit import MadeWith, fitted_student
+from exfm.models.engine import STUDENT, TWIN, StudentEngine
+from exfm.tensors.checkpoint import Checkpoint
+from exfm.tensors.windows import whole_tensor
 from exfm.threads import set_threads
-from pipelines.config import Config, StudentSettings, accepted_identities, made_with_student
-from pipelines.feeds import Commons, Cut, OwnRows, RowSource, StudentFeed
-from pipelines.run_dir import RunDir, version_name
-from pipelines.training import Account, PredictionLog
-from pipelines.workers import Keeper, Report, Worker, seconds_since
+from pipelines.config.evolve import made_with_student
+from pipelines.config.lineage import accepted_identities
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config
+from pipelines.feeds.commons import Commons
+from pipelines.feeds.own_rows import OwnRows
+from pipelines.feeds.student import Cut, RowSource, StudentFeed
+from pipelines.run_dir.paths import RunDir, version_name
+from pipelines.training.account import Account
+from pipelines.training.predictions import PredictionLog
+from pipelines.workers.keeper import Keeper
+from pipelines.workers.report import Report
 from pipelines.workers.student.export import Exports
 from pipelines.workers.student.increments import Increments
 from pipelines.workers.student.past import Past
@@ -29,8 +39,9 @@ from pipelines.workers.student.record import FIGURES, Record
 from pipelines.workers.student.trial import NAME as VERSIONS
 from pipelines.workers.student.versions import Versions
 from pipelines.workers.student.warm import start_warm
-from streaming.lake import LakeSource
-from streaming.messages import EndOfStream
+from pipelines.workers.worker import Worker, seconds_since
+from streaming.lake.source import LakeSource
+from streaming.messages.source import EndOfStream
 from streaming.schema import SAMPLE_WEIGHT
 
 log = logging.getLogger(__name__)

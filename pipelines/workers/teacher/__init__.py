@@ -6,7 +6,3 @@ block       the block they agreed on, and how far it is learned
 tally       what all ranks made of a block
 publisher   snapshots: written, pruned, written again where one was damaged
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

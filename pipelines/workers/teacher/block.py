@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exfm.models import Prepared
-from pipelines.feeds import Portion
+from exfm.models.engine import Prepared
+from pipelines.feeds.teacher import Portion
 from streaming.position import Positions
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.feeds import Portion
-from streaming.delivery import check_whole
+from pipelines.feeds.teacher import Portion
+from streaming.delivery.reader import check_whole
 from streaming.errors import StreamingError
 from streaming.position import NOTHING_YET, Partition, SourcePosition
 

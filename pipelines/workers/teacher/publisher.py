@@ -11,10 +11,13 @@ from functools import partial
 from typing import Any
 
 from exfm.errors import ModelError
-from exfm.models import snapshot_of
-from exfm.tensors import Storable, checkpoint_names, open_checkpoint, prune_checkpoints, read_manifest
-from pipelines.run_dir import RunDir, version_name
-from pipelines.workers import Keeper, Ranks
+from exfm.models.scorer import snapshot_of
+from exfm.tensors.checkpoint import checkpoint_names, open_checkpoint, prune_checkpoints
+from exfm.tensors.manifest import read_manifest
+from exfm.tensors.staging import Storable
+from pipelines.run_dir.paths import RunDir, version_name
+from pipelines.workers.keeper import Keeper
+from pipelines.workers.ranks import Ranks
 from streaming.position import NOTHING_YET
 
 DAMAGED = ".damaged-"

@@ -13,11 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.models import TEACHER
+from exfm.models.engine import TEACHER
 from exfm.step import REASONS, StepResult
-from pipelines.feeds import Step
-from pipelines.training import Account, Learned, Left, Quarantine, TaskMetrics, places_of
-from pipelines.workers import Ranks
+from pipelines.feeds.teacher import Step
+from pipelines.training.account import Account
+from pipelines.training.learned import Learned
+from pipelines.training.live_metrics import TaskMetrics
+from pipelines.training.quarantine import Left, Quarantine, places_of
+from pipelines.workers.ranks import Ranks
 
 
 class _Noted(NamedTuple):

@@ -17,24 +17,35 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
-from exfm.data import BatchBuilder
+from exfm.data.batch import BatchBuilder
 from exfm.errors import Diverged
-from exfm.growth import stored_teacher
+from exfm.growth.refit import stored_teacher
 from exfm.memory import keep_memory
-from exfm.models import TEACHER, Teacher, TeacherEngine, snapshot_of
-from exfm.tensors import Checkpoint, whole_tensor
+from exfm.models.engine import TEACHER, TeacherEngine
+from exfm.models.scorer import snapshot_of
+from exfm.models.teacher import Teacher
+from exfm.tensors.checkpoint import Checkpoint
+from exfm.tensors.windows import whole_tensor
 from exfm.threads import set_threads
-from pipelines.config import Config, accepted_identities, made_with_teacher
-from pipelines.feeds import Step, TeacherFeed, block_cuts, block_growth
-from pipelines.run_dir import RunDir, version_name
-from pipelines.training import Account, Learned
-from pipelines.workers import Keeper, Ranks, Rendezvous, Report, Worker, seconds_since
+from pipelines.config.evolve import made_with_teacher
+from pipelines.config.lineage import accepted_identities
+from pipelines.config.settings import Config
+from pipelines.feeds.cuts import block_cuts
+from pipelines.feeds.growth import block_growth
+from pipelines.feeds.teacher import Step, TeacherFeed
+from pipelines.run_dir.paths import RunDir, version_name
+from pipelines.training.account import Account
+from pipelines.training.learned import Learned
+from pipelines.workers.keeper import Keeper
+from pipelines.workers.ranks import Ranks, Rendezvous
+from pipelines.workers.report import Report
 from pipelines.workers.teacher.block import AgreedBlock
 from pipelines.workers.teacher.offer import BlockOffer, TakeFromLake, conclude
 from pipelines.workers.teacher.publisher import SnapshotPublisher
 from pipelines.workers.teacher.tally import BlockTally
-from streaming.delivery import BlockPosition, ExamplesReader
-from streaming.lake import LakeReader
+from pipelines.workers.worker import Worker, seconds_since
+from streaming.delivery.reader import BlockPosition, ExamplesReader
+from streaming.lake.reader import LakeReader
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,3 @@ delays        time from impression to click and from click to conversion
 malformed     broken records
 truth         the true probabilities, stored and looked up
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from streaming.messages import Kind
+from streaming.messages.dead_letters import Kind
 from streaming.schema import RowSchema
 
 Encoding = Literal["arrow", "json"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
-from streaming.sources import Chunk, HeldRows, PlayedStream
+from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
 from streaming.sources.synthetic.choices import PROPENSITY, REQUEST, SHOWN, Choices, by_request, choose
 from streaming.sources.synthetic.delays import Delays, click_in_time, conversion_in_time
 from streaming.sources.synthetic.malformed import Encoding, Malformed

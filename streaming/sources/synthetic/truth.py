@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk import damage_named, replacing
+from streaming.disk.files import damage_named, replacing
 from streaming.errors import BadInput
 from streaming.hashing import hash64
 

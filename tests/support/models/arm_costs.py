@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from exfm.data import Batch
-from exfm.distillation import Arm
-from exfm.models import ServedStudent
+from exfm.data.batch import Batch
+from exfm.distillation.arm import Arm
+from exfm.models.served import ServedStudent
 
 TWIN = "no teacher"
 

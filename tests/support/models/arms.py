@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from exfm.distillation import Arm
+from exfm.distillation.arm import Arm
 
 ARMS = {
     "platt, single head": Arm(kind="single_head", recalibration="platt"),

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from exfm.metrics import PolicyValue, best_of_request, policy_value, sigmoid
+from exfm.metrics.classification import sigmoid
+from exfm.metrics.policy import PolicyValue, best_of_request, policy_value
 
 
 class Bandit:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from exfm.data import DenseFeature, FeatureSet, SparseFeature
-from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
-from streaming.sources.synthetic.stream import INTERESTS
-from streaming.sources.synthetic.world_config import Vertical
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from streaming.sources.synthetic.stream import INTERESTS, GeneratedStream
+from streaming.sources.synthetic.world_config import GeneratorConfig, Vertical
 
 FEATURES = FeatureSet(
     sparse=[

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.metrics import best_of_request
-from pipelines.offline.judging import Ranking, choices
+from exfm.metrics.policy import best_of_request
+from pipelines.offline.judging.decisions import choices
+from pipelines.offline.judging.settings import Ranking
 from streaming.schema import RowSchema
-from streaming.settlement import SettlementConfig
-from streaming.sources import settled_rows
-from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
-from streaming.sources.synthetic.world_config import Vertical
+from streaming.settlement.config import SettlementConfig
+from streaming.sources.settled import settled_rows
+from streaming.sources.synthetic.stream import GeneratedStream
+from streaming.sources.synthetic.world_config import GeneratorConfig, Vertical
 
 WINDOWS = {"shown": 3600.0, "ctr": 3600.0}
 COLUMNS = ("user_id", "ad_id", "request_id", "propensity")

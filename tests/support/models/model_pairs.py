@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from exfm.metrics import cross_entropy, log_e_values, path, sigmoid
+from exfm.metrics.classification import cross_entropy, sigmoid
+from exfm.metrics.sequential import log_e_values, path
 
 ALPHA = 0.05
 BLOCK, PILOT, CLIP_SD = 64, 64, 6.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from exfm.data import FeatureSet, SparseFeature
-from exfm.models import TeacherConfig
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.models.teacher_config import TeacherConfig
 
 FEATURES = FeatureSet(
     sparse=[

@@ -6,12 +6,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.layers import TrunkConfig
-from exfm.models import ServedStudent, save_served
-from pipelines.results import Champion
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.layers.registry import TrunkConfig
+from exfm.models.served import ServedStudent, save_served
+from pipelines.results.champion import Champion
 from pipelines.served_rows import serving_rules
-from pipelines.tracking import Registration, Version
+from pipelines.tracking.registration import Registration, Version
 from streaming.schema import Column, RowSchema, Task
 
 FEATURES = FeatureSet(

@@ -5,10 +5,14 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.distillation import Arm
-from exfm.layers import TrunkConfig
-from exfm.models import Student, StudentConfig
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.distillation.arm import Arm
+from exfm.layers.registry import TrunkConfig
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
 
 FEATURES = FeatureSet(
     sparse=[

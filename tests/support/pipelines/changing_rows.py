@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from pipelines.config import Config, dump, parse
+from pipelines.config.settings import Config, dump, parse
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders
-from pipelines.workers.augmentation import AugmentationWorker
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.worker import Orders
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import send
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json
 
 COMMAND = "import sys; from pipelines.cli.entry import main; sys.exit(main())"
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from streaming.kafka import TopicWriter
+from streaming.kafka.writer import TopicWriter
 
 
 class Crash(Exception):

@@ -26,10 +26,10 @@ from typing import Any
 
 import psutil
 
-from pipelines.config import Config, dump
-from pipelines.run_dir import RunDir
-from streaming.broker import LocalBroker
-from streaming.disk import read_json
+from pipelines.config.settings import Config, dump
+from pipelines.run_dir.paths import RunDir
+from streaming.broker.broker import LocalBroker
+from streaming.disk.files import read_json
 from tests.support.pipelines.commands import LOOK_S, Command, gone, rank_pid, worker_pid
 from tests.support.pipelines.small_runs import Finished
 

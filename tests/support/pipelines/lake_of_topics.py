@@ -8,13 +8,15 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from pipelines.workers import IngestWorker, Orders
-from pipelines.workers.augmentation import AugmentationWorker
-from streaming.kafka import ensure_topics
-from streaming.lake import DEAD_LETTERS, LakeReader
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.ingest import IngestWorker
+from pipelines.workers.worker import Orders
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.reader import LakeReader
+from streaming.lake.side_tables import DEAD_LETTERS
 from tests.support.pipelines.small_runs import small
 
 BUDGET_S = 60.0

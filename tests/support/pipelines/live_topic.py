@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
-from pipelines.workers import Report
-from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeTable
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.workers.report import Report
+from pipelines.workers.teacher.worker import TeacherWorker
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
 from tests.support.streams.scripted import HandClock

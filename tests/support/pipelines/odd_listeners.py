@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from streaming.broker import LocalBroker
+from streaming.broker.broker import LocalBroker
 from streaming.ports import free_port
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipelines.serving import ARROW, JSON
-from streaming.messages import write_ipc
+from pipelines.serving.asked import ARROW, JSON
+from streaming.messages.ipc import write_ipc
 
 PREDICT = "/v1/models/feed:predict"
 MAX_BYTES, MAX_ROWS = 32_000, 60

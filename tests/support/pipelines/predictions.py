@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from streaming.sources.synthetic import Truth
+from streaming.sources.synthetic.truth import Truth
 
 ROWS = 8000
 

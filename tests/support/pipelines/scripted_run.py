@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.config import Resources
+from pipelines.config.sections import Resources
 from pipelines.control.coordinator import Coordinator
 from pipelines.control.reporting import Reporting
 from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import Wanted
-from pipelines.rules import Cause, Died, Kind
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from pipelines.workers import Rendezvous, Report
-from streaming.disk import read_json
+from pipelines.rules.causes import Died
+from pipelines.rules.kinds import Kind
+from pipelines.rules.policies import Cause
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.report import Report
+from streaming.disk.files import read_json
 from tests.support.pipelines.clocks import Clock
 
 KINDS = {

@@ -24,7 +24,7 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from streaming.broker import LocalBroker
+from streaming.broker.broker import LocalBroker
 from streaming.ports import free_port
 
 USER, PASSWORD = "exfm", "s3cret-of-the-stream"

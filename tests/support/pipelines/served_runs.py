@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from exfm.models import ServedStudent, save_served
-from pipelines.config import dump, parse
-from pipelines.registry import HAND, POLICY, Action, Ledger
-from pipelines.run_dir import RunDir
-from pipelines.serving import Server, http_server, listening
+from exfm.models.served import ServedStudent, save_served
+from pipelines.config.settings import dump, parse
+from pipelines.registry.ledger import HAND, POLICY, Ledger
+from pipelines.registry.standing import Action
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.app import Server
+from pipelines.serving.processes import http_server, listening
 from tests.support.pipelines.raw_configs import small
 from tests.support.waiting import PATIENCE_S
 

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import Batch
-from exfm.models import ServedStudent, save_served
-from pipelines.config import dump, load
-from pipelines.registry import POLICY, Action, Ledger
-from pipelines.run_dir import RunDir
-from pipelines.serving import ARROW, JSON, ServedVersion
-from streaming.messages import write_ipc
+from exfm.data.batch import Batch
+from exfm.models.served import ServedStudent, save_served
+from pipelines.config.settings import dump, load
+from pipelines.registry.ledger import POLICY, Ledger
+from pipelines.registry.standing import Action
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.asked import ARROW, JSON
+from pipelines.serving.version import ServedVersion
+from streaming.messages.ipc import write_ipc
 
 CONFIG, VERSION = "configs/demo.yaml", "v00000100"
 MAX_ROWS = 4096

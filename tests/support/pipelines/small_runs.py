@@ -19,16 +19,18 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from exfm.tensors.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
-from pipelines.config import Config, StudentSettings, parse
-from pipelines.control import run
-from pipelines.offline.verify import text_of, verify
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from pipelines.training import read_predictions
-from streaming.disk import read_json
+from pipelines.config.models import StudentSettings
+from pipelines.config.settings import Config, parse
+from pipelines.control.lifecycle import run
+from pipelines.offline.verify.screen import text_of
+from pipelines.offline.verify.verdict import verify
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from pipelines.training.predictions import read_predictions
+from streaming.disk.files import read_json
 from streaming.hashing import hash64
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 from streaming.lake.writer import LakeWriter
 from tests.support.pipelines.topics import messages_of
 

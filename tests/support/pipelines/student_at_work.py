@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.config import Config
-from pipelines.feeds import Cut
-from pipelines.run_dir import RunDir
-from pipelines.workers.student import StudentWorker
+from pipelines.config.settings import Config
+from pipelines.feeds.student import Cut
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.student.worker import StudentWorker
 from tests.support.pipelines.stored_run import rows_of
 from tests.support.waiting import eventually
 

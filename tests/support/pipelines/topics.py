@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from pipelines.config import Config
-from streaming.kafka import KafkaSettings, ensure_topics
-from streaming.sources.synthetic import GeneratedStream
+from pipelines.config.settings import Config
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics
+from streaming.sources.synthetic.stream import GeneratedStream
 from tests.support.waiting import eventually
 
 COLUMNS = ("user_id", "ad_id", "bid", "interest_0")
@@ -57,7 +58,7 @@ def send(servers: str, messages: list[tuple[str, int, bytes | None]], timestamp_
 
 def by_hand(config: Config, impressions: int, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """A generated stream as plain rows, in the order they arrive: (impressions, feedback)."""
-    from streaming.sources.synthetic import GeneratorConfig
+    from streaming.sources.synthetic.world_config import GeneratorConfig
 
     settings = {"users": 500, "ads": 50, "duration_s": 40000, "malformed_rate": 0.0, "seed": 5} | settings
     windows = {task.name: task.window_s for task in config.rows.tasks}

@@ -18,11 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from exfm.metrics import sigmoid
-from pipelines.config import load
-from pipelines.feeds import Cut
-from pipelines.run_dir import RunDir
-from pipelines.workers.student import StudentWorker
+from exfm.metrics.classification import sigmoid
+from pipelines.config.settings import load
+from pipelines.feeds.student import Cut
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.student.worker import StudentWorker
 from tests.support.pipelines.stored_run import rows_of
 from tests.support.waiting import PATIENCE_S
 

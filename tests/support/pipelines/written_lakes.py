@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config import Config
-from pipelines.offline import rows_of
-from streaming.lake import LakeTable
+from pipelines.config.settings import Config
+from pipelines.offline.rows import rows_of
+from streaming.lake.writer import LakeTable
 
 MADE_HERE = ("teacher_", "scored_", "lake_", "source_", "block", "event_date")
 SEED = 1

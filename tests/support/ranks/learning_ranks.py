@@ -13,10 +13,11 @@ from typing import Any, cast
 
 import pipelines.workers.teacher  # noqa: F401  # before the fork: what takes long is to import torch
 from pipelines.control.wanted import WorkerRecipe
-from pipelines.rules import Kind
-from pipelines.training import Account
-from pipelines.workers import Orders, Rendezvous
-from pipelines.workers.teacher import TeacherWorker
+from pipelines.rules.kinds import Kind
+from pipelines.training.account import Account
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.workers.worker import Orders
 
 
 def learn(asked: dict[str, Any], rank: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.tensors import open_checkpoint
+from exfm.tensors.checkpoint import open_checkpoint
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
 
@@ -23,11 +23,12 @@ RANK = """
 import json, resource, sys, time
 from exfm.threads import set_threads; set_threads(1)
 from pathlib import Path
-from pipelines.config import parse
+from pipelines.config.settings import parse
 from pipelines.run_dir.paths import RunDir
-from pipelines.workers import Orders, Rendezvous
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.worker import Orders
 from pipelines.workers.ranks import Ranks
-from pipelines.workers.augmentation import ScoringWorker
+from pipelines.workers.augmentation.scoring_ranks import ScoringWorker
 from pipelines.workers.augmentation.scoring import scorer_of
 from tests.support.ranks.scoring_ranks import held_bytes, measured
 rank, ranks, port, seconds, root = *map(int, sys.argv[1:5]), Path(sys.argv[5])
@@ -71,9 +72,9 @@ def save_snapshot(config: Any, root: Path) -> None:
     code = """
 import json, sys
 from pathlib import Path
-from exfm.tensors import save_checkpoint
-from exfm.models import TeacherNet
-from pipelines.config import parse
+from exfm.tensors.checkpoint import save_checkpoint
+from exfm.models.teacher_net import TeacherNet
+from pipelines.config.settings import parse
 from pipelines.run_dir.paths import RunDir
 config = parse(json.loads(sys.argv[1]))
 net = TeacherNet(config.teacher.model, config.features, config.tasks, seed=0)

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config import Config
-from pipelines.run_dir import RunDir
-from streaming.delivery import ExamplesPublisher
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeTable
+from pipelines.config.settings import Config
+from pipelines.run_dir.paths import RunDir
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.kafka.topics import ensure_topics
+from streaming.lake.writer import LakeTable
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake
 from tests.support.ranks import learning_ranks

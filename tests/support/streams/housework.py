@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streaming.delta import TableFiles
-from streaming.lake import Housework, LakeSettings, LakeTable, compact_table
-from streaming.lake.writer import LakeWriter
+from streaming.delta.files import TableFiles
+from streaming.lake.housekeeping import Housework, compact_table
+from streaming.lake.settings import LakeSettings
+from streaming.lake.writer import LakeTable, LakeWriter
 from tests.support.streams import lake_rows
 
 NOW_S = 1_000_000.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from streaming.lake import LakeReader, LakeTable
-from streaming.lake.writer import LakeWriter
+from streaming.lake.reader import LakeReader
+from streaming.lake.writer import LakeTable, LakeWriter
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(

@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from streaming.messages import RawMessage
 from streaming.messages.ipc import write_ipc
+from streaming.messages.message import RawMessage
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.schema import Column, RowSchema, Task
-from streaming.sources import LabelColumn, RecordedConfig
+from streaming.sources.label_column import LabelColumn
+from streaming.sources.recorded import RecordedConfig
 
 SCHEMA = RowSchema(
     columns=(Column(name="user_id"), Column(name="genre", type="string")),

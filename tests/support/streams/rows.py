@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streaming.messages import letters_from_batch
+from streaming.messages.dead_letters import letters_from_batch
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import Merge, Settlement
-from streaming.settlement.merge import MergedChunk
+from streaming.settlement.merge import Merge, MergedChunk
+from streaming.settlement.settlement import Settlement
 
 ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)
 

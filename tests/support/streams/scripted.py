@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.errors import BrokerAway, DataLost
-from streaming.messages import EndOfStream, MessageSource, RawMessage
+from streaming.messages.message import RawMessage
+from streaming.messages.source import EndOfStream, MessageSource
 from streaming.position import Partition, Positions, SourcePosition
 
 

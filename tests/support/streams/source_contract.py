@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streaming.errors import DataLost
-from streaming.messages import EndOfStream, Source
+from streaming.messages.source import EndOfStream, Source
 
 PATIENCE = 200
 """How often a source may say that there is nothing yet, before a test gives up on it."""

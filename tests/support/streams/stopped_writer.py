@@ -41,8 +41,9 @@ def stop_at(place: str, table: str, nth: int) -> None:
 
 def write_lake(path: str, commits: int) -> None:
     """The same rows, letters and numbers, whoever runs it."""
-    from streaming.lake import DEAD_LETTERS, LakeTable, SideTable
-    from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+    from streaming.lake.side_tables import DEAD_LETTERS, SideTable
+    from streaming.lake.writer import LakeTable
+    from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
     from tests.support.streams.lake_rows import SCHEMA, rows
 
     writer = LakeTable(path, SCHEMA).open_writer()
@@ -62,9 +63,9 @@ def write_lake(path: str, commits: int) -> None:
 
 
 def run_worker(root: str) -> None:
-    from pipelines.config import load
-    from pipelines.run_dir import RunDir
-    from pipelines.workers.augmentation import AugmentationWorker
+    from pipelines.config.settings import load
+    from pipelines.run_dir.paths import RunDir
+    from pipelines.workers.augmentation.worker import AugmentationWorker
 
     run_dir = RunDir(Path(root))
     worker = AugmentationWorker(load(run_dir.config), run_dir, until_end=True)

@@ -18,7 +18,7 @@ def test_a_server_imports_neither_what_trains_tables_nor_clients_of_kafka_and_th
     program = """
 import sys
 import pipelines.serving.processes
-from exfm.models import load_served
+from exfm.models.served import load_served
 print(sorted({"torchrec.distributed", "fbgemm_gpu", "torch._dynamo", "kafka", "deltalake"} & sys.modules.keys()))
 """
     assert said_by(program) == "[]\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from exfm.data import FeatureSet
+from exfm.data.features import FeatureSet
 from pipelines.served_rows import checked_columns, serving_rules
 from pipelines.serving.asked import JSON, asked_in
 from streaming.schema import RowSchema

@@ -12,13 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.config import load
-from pipelines.init import begin
-from pipelines.serving import rows_of
-from streaming.messages import conform, make_codec
+from pipelines.config.settings import load
+from pipelines.init.proposal import begin
+from pipelines.serving.batch import rows_of
+from streaming.messages.codecs import make_codec
 from streaming.messages.message import RawMessage
-from streaming.sources import RecordedStream
-from streaming.tables import Copies, conversion
+from streaming.messages.validation import conform
+from streaming.sources.recorded import RecordedStream
+from streaming.tables import conversion
+from streaming.tables.copies import Copies
 
 ROWS = 400
 SAMPLE = 300

@@ -10,7 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.quality import Severity, drifts, examined, rows_of_file, what_features_know
+from pipelines.quality.drift import drifts
+from pipelines.quality.examine import examined
+from pipelines.quality.files import rows_of_file
+from pipelines.quality.finding import Severity
+from pipelines.quality.leakage import what_features_know
 from pipelines.quality.supply import shortages
 from streaming.errors import BadInput
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from exfm.metrics import sigmoid
-from exfm.models import load_served
+from exfm.metrics.classification import sigmoid
+from exfm.models.served import load_served
 from pipelines.served_model import _load_pyfunc
 from pipelines.tracking.mlflow import LOADER
 from tests.support.models.served_students import ROWS, batch_of, save_student

@@ -8,9 +8,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.baselines import Constant, Logistic
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, LearnedRows, SequenceFeature, SparseFeature
-from exfm.models import LOGISTIC, RATE, STUDENT, TWIN, StudentEngine
+from exfm.baselines.constant import Constant
+from exfm.baselines.logistic import Logistic
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.learned_rows import LearnedRows
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.models.engine import LOGISTIC, RATE, STUDENT, TWIN, StudentEngine
 from tests.support.models.states import same
 from tests.support.models.students import FEATURES, SMALL, TASKS, stream
 

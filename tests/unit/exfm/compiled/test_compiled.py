@@ -11,12 +11,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.compiled import Packages
 from exfm.compiled.graph import Graph
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
+from exfm.compiled.package import Packages
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet, HistoryFeature
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ModelError
-from exfm.layers import TrunkConfig
-from exfm.models import PARITY, ServedStudent
+from exfm.layers.registry import TrunkConfig
+from exfm.models.served import PARITY, ServedStudent
 
 FEATURES = FeatureSet(
     sparse=[

@@ -12,8 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature, bags_of, dense_of
 from exfm.data.alike import Alike
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.data.transforms import bags_of, dense_of
 from exfm.errors import ConfigError
 
 KINDS = {"int": pa.int64(), "short": pa.int32(), "float": pa.float32(), "double": pa.float64(), "text": pa.string()}

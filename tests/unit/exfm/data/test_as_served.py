@@ -10,11 +10,18 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data import AsServed, BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
-from exfm.distillation import Arm
-from exfm.increments import probe_of
-from exfm.layers import TrunkConfig
-from exfm.models import AsShownConfig, Student, StudentConfig, StudentEngine
+from exfm.data.as_served import AsServed
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.distillation.arm import Arm
+from exfm.increments.increment import probe_of
+from exfm.layers.registry import TrunkConfig
+from exfm.models.as_shown import AsShownConfig
+from exfm.models.engine import StudentEngine
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
 
 TASKS = ("ctr",)
 PLACE = SparseFeature(name="place", column="position", rows=9, transform="index", serve_as=2)

@@ -6,7 +6,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import OWN, BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.data.batch import OWN, BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
 from exfm.errors import ModelError
 
 FEATURES = FeatureSet(

@@ -9,7 +9,10 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
 from exfm.errors import ModelError
 
 OFFSETS = {"+00:00": 0, "+05:30": 330, "-09:30": -570, "+14:00": 840}

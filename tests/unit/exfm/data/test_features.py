@@ -3,7 +3,10 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from exfm.data import LARGEST_INPUT, DenseFeature, FeatureSet, SparseFeature, dense_of
+from exfm.data.dense import LARGEST_INPUT, DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.data.transforms import dense_of
 
 
 def test_needs_each_raw_column_once_in_order_of_first_use():

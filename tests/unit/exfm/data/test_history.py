@@ -9,14 +9,18 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, HistoryFeature, SparseFeature
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet, HistoryFeature
 from exfm.data.history import History
-from exfm.distillation import Arm
+from exfm.data.sparse import SparseFeature
+from exfm.distillation.arm import Arm
 from exfm.errors import ConfigError, ModelError
-from exfm.growth import MadeWith, fitted_student
-from exfm.layers import TrunkConfig
-from exfm.models import Student, StudentConfig, load_served, save_served
-from exfm.models.served import check_parity
+from exfm.growth.refit import MadeWith, fitted_student
+from exfm.layers.registry import TrunkConfig
+from exfm.models.served import check_parity, load_served, save_served
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
 from tests.support.models.states import same
 
 TASKS = ("ctr", "cvr")

@@ -9,12 +9,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature, row_weights, sample_negatives
-from exfm.distillation import Arm
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sampling import row_weights, sample_negatives
+from exfm.data.sparse import SparseFeature
+from exfm.distillation.arm import Arm
 from exfm.distillation.platt import initial_platt, updated
-from exfm.layers import TrunkConfig
-from exfm.metrics import metrics_of, sigmoid
-from exfm.models import Student, StudentConfig
+from exfm.layers.registry import TrunkConfig
+from exfm.metrics.classification import metrics_of, sigmoid
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
 from tests.support.models.objectives import objective_of
 
 RATE = {"ctr": 0.25}

@@ -4,15 +4,22 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.embeddings.weights import initial_weights
 from exfm.errors import ModelError
-from exfm.layers import TrunkConfig, Units, unit_count
 from exfm.layers.pooling import SequencePooling
+from exfm.layers.registry import TrunkConfig
+from exfm.layers.units import Units, unit_count
 from exfm.metrics.progressive import Tally
-from exfm.models import Student, StudentConfig, Teacher, TeacherConfig, TeacherNet, load_served, save_served
-from exfm.models.served import check_parity
-from exfm.parallel import RankGroup
+from exfm.models.served import check_parity, load_served, save_served
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.models.teacher_net import TeacherNet
+from exfm.parallel.group import RankGroup
 
 AD = SparseFeature(name="ad", rows=10, transform="index")
 SEEN = SequenceFeature(name="seen", rows=10, length=3, transform="index")

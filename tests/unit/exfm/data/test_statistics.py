@@ -10,24 +10,22 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, LearnedRows, SparseFeature, Statistics
-from exfm.data.dense import LARGEST_INPUT
-from exfm.data.statistics import bins_of
-from exfm.distillation import Arm
-from exfm.growth import MadeWith, fitted_teacher
-from exfm.layers import TrunkConfig
-from exfm.models import (
-    Student,
-    StudentConfig,
-    StudentEngine,
-    Teacher,
-    TeacherConfig,
-    TeacherScorer,
-    load_served,
-    save_served,
-    snapshot_of,
-)
-from exfm.models.served import check_parity
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import LARGEST_INPUT, DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.learned_rows import LearnedRows
+from exfm.data.sparse import SparseFeature
+from exfm.data.statistics import Statistics, bins_of
+from exfm.distillation.arm import Arm
+from exfm.growth.refit import MadeWith, fitted_teacher
+from exfm.layers.registry import TrunkConfig
+from exfm.models.engine import StudentEngine
+from exfm.models.scorer import TeacherScorer, snapshot_of
+from exfm.models.served import check_parity, load_served, save_served
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
 from tests.support.models.states import same
 
 TASKS = ("ctr",)

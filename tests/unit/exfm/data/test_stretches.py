@@ -7,7 +7,11 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature, Stretches
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.data.stretches import Stretches
 from exfm.errors import ConfigError
 
 FEATURES = FeatureSet(

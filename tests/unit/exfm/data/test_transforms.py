@@ -3,7 +3,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from exfm.data import DenseFeature, SparseFeature
+from exfm.data.dense import DenseFeature
+from exfm.data.sparse import SparseFeature
 from exfm.data.transforms import bags_of, dense_of, hash64
 from exfm.errors import ConfigError, ModelError
 

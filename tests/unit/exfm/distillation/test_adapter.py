@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from exfm.data import label_shift
+from exfm.data.sampling import label_shift
 from exfm.distillation.adapter import adapted_logits, initial_adapter, updated
 from tests.support.models.losses import cross_entropy, mean_over
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.distillation import Arm
-from exfm.models import StudentConfig
+from exfm.distillation.arm import Arm
+from exfm.models.student_config import StudentConfig
 from tests.support.models.arms import ARMS, aged, learn
 from tests.support.models.states import same
 from tests.support.models.students import served, stream, student

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.distillation import Arm
 from exfm.distillation.adapter import adapted_logits, context_of
+from exfm.distillation.arm import Arm
 from tests.support.models.arms import ARMS, aged, learn
 from tests.support.models.losses import cross_entropy
 from tests.support.models.states import same

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.distillation import Arm
 from exfm.distillation.advantage import measured, no_advantage_yet, share
+from exfm.distillation.arm import Arm
 from tests.support.models.states import same
 from tests.support.models.students import served, stream, student
 

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from exfm.distillation import Arm, Heads, Lesson, RowMasks, objective, scale_gradient, slopes_of, terms_of
+from exfm.distillation.arm import Arm
+from exfm.distillation.heads import Heads, slopes_of
+from exfm.distillation.loss import objective, scale_gradient
+from exfm.distillation.terms import Lesson, RowMasks, terms_of
 
 B, T, H = 40, 2, 6
 

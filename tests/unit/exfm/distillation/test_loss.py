@@ -7,7 +7,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.distillation import Arm, RowMasks, objective, scale_gradient
+from exfm.distillation.arm import Arm
+from exfm.distillation.loss import objective, scale_gradient
+from exfm.distillation.terms import RowMasks
 from tests.support.models.objectives import objective_of
 
 B, T = 6, 2

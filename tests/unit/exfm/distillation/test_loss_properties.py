@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.distillation import Arm
+from exfm.distillation.arm import Arm
 from tests.support.models.objectives import objective_of
 from tests.support.models.states import same
 from tests.support.models.students import served, stream, student

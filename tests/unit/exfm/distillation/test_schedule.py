@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.distillation import Arm
+from exfm.distillation.arm import Arm
 from tests.support.models.arms import learn
 from tests.support.models.states import same
 from tests.support.models.students import served, stream, student

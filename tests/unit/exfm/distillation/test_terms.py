@@ -7,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.distillation import Arm, Lesson, RowMasks, objective, teacher_part, terms_of
+from exfm.distillation.arm import Arm
+from exfm.distillation.loss import objective, teacher_part
+from exfm.distillation.terms import Lesson, RowMasks, terms_of
 from tests.support.models.losses import terms_by_autograd
 
 numbers = st.floats(0.0, 4.0)

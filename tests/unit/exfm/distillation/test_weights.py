@@ -6,11 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.distillation import Arm
-from exfm.metrics import auc, calibration, gauc, normalised_entropy, paired_gain
-from exfm.metrics.classification import log_loss
+from exfm.distillation.arm import Arm
+from exfm.metrics.classification import calibration, log_loss, normalised_entropy
+from exfm.metrics.paired import paired_gain
 from exfm.metrics.progressive import Tally
-from exfm.planning import loss_blocks
+from exfm.metrics.ranking import auc, gauc
+from exfm.planning.law import loss_blocks
 from tests.support.models.objectives import objective_of
 
 

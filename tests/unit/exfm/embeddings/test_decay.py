@@ -6,11 +6,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature
-from exfm.distillation import Arm
-from exfm.embeddings import AccumulatorConfig, scale_accumulator
-from exfm.embeddings.accumulators import PER_HALF_LIFE
-from exfm.models import Student, StudentConfig, Teacher, TeacherConfig
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.distillation.arm import Arm
+from exfm.embeddings.accumulators import PER_HALF_LIFE, AccumulatorConfig, scale_accumulator
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
 
 FEATURES = FeatureSet(sparse=[SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=81)])
 B = 64

@@ -2,15 +2,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature
-from exfm.embeddings import (
-    FusedTables,
-    embedding_bags,
-    load_table_weights,
-    table_weights,
-)
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.embeddings.fused import FusedTables
+from exfm.embeddings.tables import embedding_bags
+from exfm.embeddings.weights import load_table_weights, table_weights
 from exfm.errors import ModelError
-from exfm.tensors import copy_tensors
+from exfm.tensors.named import copy_tensors
 
 AD = SparseFeature(name="ad", rows=50, transform="index")
 USER = SparseFeature(name="user", rows=80, transform="index")

@@ -7,14 +7,22 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ModelError
-from exfm.growth import MadeWith, feature_changes, fitted_student, fitted_teacher
-from exfm.layers import DCNOptions, TrunkConfig
-from exfm.models import Student, StudentConfig, Teacher, TeacherConfig, TeacherScorer, snapshot_of
-from exfm.parallel import RankGroup
-from exfm.tensors import fill_window, open_checkpoint, save_checkpoint, whole_tensor
-from exfm.tensors.windows import narrowed
+from exfm.growth.refit import MadeWith, feature_changes, fitted_student, fitted_teacher
+from exfm.layers.dcn import DCNOptions
+from exfm.layers.registry import TrunkConfig
+from exfm.models.scorer import TeacherScorer, snapshot_of
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.group import RankGroup
+from exfm.tensors.checkpoint import open_checkpoint, save_checkpoint
+from exfm.tensors.windows import fill_window, narrowed, whole_tensor
 
 TASKS = ("ctr", "cvr")
 SEED = 5

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from exfm.data import DenseFeature, FeatureSet, SparseFeature
-from exfm.growth import MadeWith, warm_start
-from exfm.growth.warm import HEADS
-from exfm.models import StudentConfig, StudentEngine
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.growth.refit import MadeWith
+from exfm.growth.warm import HEADS, warm_start
+from exfm.models.engine import StudentEngine
+from exfm.models.student_config import StudentConfig
 
 USER, AD = SparseFeature(name="user", rows=10), SparseFeature(name="ad", rows=6)
 BID = DenseFeature(name="bid")

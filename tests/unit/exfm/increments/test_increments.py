@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from exfm.errors import ModelError
-from exfm.increments import Chain, Follower
+from exfm.increments.chain import Chain
+from exfm.increments.follower import Follower
 from tests.support.models.chains import Publishing
 from tests.support.models.states import same
 

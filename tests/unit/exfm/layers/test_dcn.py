@@ -4,8 +4,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from exfm.errors import ConfigError
-from exfm.layers import DCN, CrossConfig
-from exfm.layers.dcn import FullCross, LowRankCross, MixtureCross
+from exfm.layers.dcn import DCN, CrossConfig, FullCross, LowRankCross, MixtureCross
 
 
 def rng(seed=0):

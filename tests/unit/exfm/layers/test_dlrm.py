@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from exfm.errors import ConfigError
-from exfm.layers import DLRM, seeded_linear
+from exfm.layers.dense import seeded_linear
+from exfm.layers.dlrm import DLRM
 
 
 def rng(seed=0):

@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.embeddings import embedding_bags
-from exfm.layers import TrunkConfig, Units, build_trunk
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.embeddings.tables import embedding_bags
+from exfm.layers.registry import TrunkConfig, build_trunk
+from exfm.layers.units import Units
 from tests.support.places import FIXTURES
 
 TRACE = json.loads((FIXTURES / "dlrm_reference_trace.json").read_text())

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import DenseFeature, FeatureSet, SparseFeature
-from exfm.layers import HashedLinear
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.layers.hashed_linear import HashedLinear
 
 FEATURES = FeatureSet(
     sparse=[

@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from exfm.data import FeatureSet, SparseFeature
-from exfm.layers import DLRM, Units, forward_pass, representation
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.layers.dlrm import DLRM
 from exfm.layers.mlp import ConcatMLP
+from exfm.layers.passes import forward_pass, representation
+from exfm.layers.units import Units
 
 FEATURES = FeatureSet(sparse=[SparseFeature(name=name, rows=9) for name in ("ad", "user", "hour")])
 

@@ -6,13 +6,24 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
 from exfm.errors import ConfigError, ModelError
-from exfm.growth import MadeWith, fitted_teacher
-from exfm.layers import INTERACTIONS, Interaction, InteractionOptions, TrunkConfig, seeded_linear
-from exfm.models import Student, StudentConfig, Teacher, TeacherConfig, TeacherScorer, load_served, save_served
-from exfm.parallel import RankGroup
-from exfm.planning import flops_per_example, parameter_count, teacher_of_equal_flops
+from exfm.growth.refit import MadeWith, fitted_teacher
+from exfm.layers.dense import seeded_linear
+from exfm.layers.interaction import Interaction, InteractionOptions
+from exfm.layers.registry import INTERACTIONS, TrunkConfig
+from exfm.models.scorer import TeacherScorer
+from exfm.models.served import load_served, save_served
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.group import RankGroup
+from exfm.planning.cost import flops_per_example, parameter_count
+from exfm.planning.family import teacher_of_equal_flops
 
 SPARSE = [SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=80)]
 FEATURES = FeatureSet(sparse=SPARSE, dense=[DenseFeature(name="price")])

@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 from exfm.errors import ConfigError
-from exfm.layers import Wukong
-from exfm.layers.wukong import Norm, WukongLayer
+from exfm.layers.wukong import Norm, Wukong, WukongLayer
 
 
 def rng(seed=0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from exfm.layers import Wukong
+from exfm.layers.wukong import Wukong
 
 SHAPES = {
     "residual maps": {},

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from exfm.errors import ConfigError
-from exfm.metrics import Clusters, paired_gain, sigmoid, variance_of
+from exfm.metrics.classification import sigmoid
+from exfm.metrics.clusters import Clusters, variance_of
+from exfm.metrics.paired import paired_gain
 
 
 def drawn(rng, users=60, items=25, rows=2_000):

@@ -8,7 +8,9 @@ from scipy.integrate import quad
 from scipy.stats import gamma
 
 from exfm.errors import ConfigError
-from exfm.metrics import at_thresholds, expected_utility, policy_value, sigmoid, top_shares
+from exfm.metrics.classification import sigmoid
+from exfm.metrics.decisions import at_thresholds, expected_utility, top_shares
+from exfm.metrics.policy import policy_value
 from tests.support.models.bandits import Bandit
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from exfm.metrics import Clusters, Estimate, average_estimates, estimate_ratio, mean_of_shared, remainder
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.estimates import Estimate, average_estimates, estimate_ratio, mean_of_shared, remainder
 
 G = 300
 CLUSTERS = Clusters.of(np.arange(G))

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from exfm.metrics import auc, calibration, cross_entropy, gauc, metrics_of, normalised_entropy, transfer_ratio
-from exfm.metrics.classification import log_loss
+from exfm.metrics.classification import (
+    calibration,
+    cross_entropy,
+    log_loss,
+    metrics_of,
+    normalised_entropy,
+    transfer_ratio,
+)
+from exfm.metrics.ranking import auc, gauc
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ is none where there is too little to tell."""
 import numpy as np
 import pytest
 
-from exfm.metrics import MIN_CLUSTERS, MIN_POSITIVES, consecutive_blocks, normalised_entropy, paired_gain, sigmoid
+from exfm.metrics.classification import normalised_entropy, sigmoid
+from exfm.metrics.limits import MIN_CLUSTERS, MIN_POSITIVES
+from exfm.metrics.paired import consecutive_blocks, paired_gain
 
 
 def simulated(rng, users=60, each=60):

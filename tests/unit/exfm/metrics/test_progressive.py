@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from exfm.errors import ConfigError, ModelError
-from exfm.metrics import Progressive, auc, metrics_of
-from exfm.metrics.progressive import Tally
+from exfm.metrics.classification import metrics_of
+from exfm.metrics.progressive import Progressive, Tally
+from exfm.metrics.ranking import auc
 
 
 def stream(rows, spread=1.0, base=-2.0, seed=0):

@@ -8,16 +8,10 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from exfm.errors import ConfigError
-from exfm.metrics import (
-    Clusters,
-    auc,
-    brier,
-    clipped_log_loss,
-    expected_calibration_error,
-    reliability_bins,
-    sigmoid,
-    wilson,
-)
+from exfm.metrics.classification import sigmoid
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.ranking import auc
+from exfm.metrics.reliability import brier, clipped_log_loss, expected_calibration_error, reliability_bins, wilson
 
 
 @pytest.fixture(scope="module")

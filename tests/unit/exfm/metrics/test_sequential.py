@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from exfm.errors import ConfigError, ModelError
-from exfm.metrics import PairedEvidence, log_e_values, path, reach
+from exfm.metrics.sequential import PairedEvidence, log_e_values, path, reach
 from tests.support.models.model_pairs import World, differences, watched
 
 LAMBDAS = [0.9 * 2.0 ** (-j / 2) for j in range(20)]

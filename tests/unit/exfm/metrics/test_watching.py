@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from exfm.errors import ConfigError
-from exfm.metrics import PairedEvidence, e_bh, rows_needed, rows_to_stop, watch
+from exfm.metrics.discoveries import e_bh
+from exfm.metrics.power import rows_needed, rows_to_stop
+from exfm.metrics.sequential import PairedEvidence
+from exfm.metrics.watching import watch
 from tests.support.models.model_pairs import World, differences
 
 

@@ -5,11 +5,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, FeatureSet, HistoryFeature, SparseFeature
-from exfm.models import AS_SHOWN, STUDENT, TWIN, AsShownConfig, StudentEngine
-from exfm.models.as_shown import MOST, NEVER, Spacing
-from exfm.models.engine import under
-from exfm.tensors import Packing, Versions
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet, HistoryFeature
+from exfm.data.sparse import SparseFeature
+from exfm.models.as_shown import MOST, NEVER, AsShownConfig, Spacing
+from exfm.models.engine import AS_SHOWN, STUDENT, TWIN, StudentEngine, under
+from exfm.tensors.packing import Packing
+from exfm.tensors.versions import Versions
 from tests.support.models.states import same
 from tests.support.models.students import SMALL
 
@@ -121,7 +123,7 @@ def test_versions_that_are_kept_are_never_too_new_and_seldom_much_older_than_the
 
 def test_as_shown_a_model_knows_less_than_as_settled():
     """Users come back within the window: what they did just before helps, and was not known when the row was shown."""
-    from exfm.metrics import normalised_entropy
+    from exfm.metrics.classification import normalised_entropy
 
     one, found, settled, labels = engine(), [], [], []
     for batch in batches(rows(seed=3, count=8_000)):

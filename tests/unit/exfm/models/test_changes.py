@@ -9,8 +9,10 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import FeatureSet, SparseFeature
-from exfm.models import Touched, changes
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.models import changes
+from exfm.models.changes import Touched
 
 FEATURES = FeatureSet(sparse=(SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=90_000)))
 

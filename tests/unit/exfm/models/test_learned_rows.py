@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.data import FeatureSet, HistoryFeature, LearnedRows
-from exfm.distillation import Arm
-from exfm.models import STUDENT, TWIN, Student, StudentEngine
+from exfm.data.features import FeatureSet, HistoryFeature
+from exfm.data.learned_rows import LearnedRows
+from exfm.distillation.arm import Arm
+from exfm.models.engine import STUDENT, TWIN, StudentEngine
+from exfm.models.student import Student
 from tests.support.models.states import same
 from tests.support.models.students import ARMS, FEATURES, SMALL, TASKS, served, stream
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.models import Teacher, TeacherConfig, TeacherScorer
-from exfm.parallel import RankGroup
+from exfm.models.scorer import TeacherScorer
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.group import RankGroup
 from tests.support.models.states import same
 from tests.support.models.teachers import CFG, FEATURES, TASKS, batch
 

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.data import BatchBuilder
-from exfm.metrics import normalised_entropy
-from exfm.models import LOGISTIC, RATE, STUDENT, TEACHER, TWIN, StudentEngine, Teacher
-from exfm.parallel import RankGroup
+from exfm.data.batch import BatchBuilder
+from exfm.metrics.classification import normalised_entropy
+from exfm.models.engine import LOGISTIC, RATE, STUDENT, TEACHER, TWIN, StudentEngine
+from exfm.models.teacher import Teacher
+from exfm.parallel.group import RankGroup
 from tests.support.models import teachers
 from tests.support.models.students import FEATURES, SMALL
 

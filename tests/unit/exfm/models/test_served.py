@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.distillation import Arm
+from exfm.distillation.arm import Arm
 from exfm.errors import ModelError
-from exfm.layers import CrossConfig, TrunkConfig
-from exfm.models import VersionScorer, load_served, save_served
-from exfm.models.served import check_parity, export_student, served_of
+from exfm.layers.dcn import CrossConfig
+from exfm.layers.registry import TrunkConfig
+from exfm.models.served import VersionScorer, check_parity, export_student, load_served, save_served, served_of
 from exfm.tensors import checkpoint
 from tests.support.models.arm_costs import EVERY_ARM, flops_per_example
 from tests.support.models.students import ARMS, FEATURES, TASKS, stream, student

@@ -7,9 +7,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.models import ShardedScorer, Teacher, TeacherConfig, TeacherScorer
-from exfm.parallel import RankGroup, Sharding
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.models.scorer import ShardedScorer, TeacherScorer
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.group import RankGroup
+from exfm.parallel.layout import Sharding
 
 FEATURES = FeatureSet(
     sparse=[

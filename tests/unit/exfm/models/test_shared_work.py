@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from exfm.baselines import ftrl
-from exfm.models import STUDENT, TWIN, StudentEngine
+from exfm.models.engine import STUDENT, TWIN, StudentEngine
 from tests.support.models.states import same
 from tests.support.models.students import FEATURES, TASKS, stream, student
 

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.data import LearnedRows
-from exfm.models import STUDENT, TWIN, AsShownConfig, StudentEngine, Teacher, TeacherEngine, sieve
-from exfm.parallel import RankGroup
+from exfm.data.learned_rows import LearnedRows
+from exfm.models import sieve
+from exfm.models.as_shown import AsShownConfig
+from exfm.models.engine import STUDENT, TWIN, StudentEngine, TeacherEngine
+from exfm.models.teacher import Teacher
+from exfm.parallel.group import RankGroup
 from exfm.step import GRADIENT, INPUT, LEARNED, LOGIT, LOSS
 from tests.support.models import teachers
 from tests.support.models.states import same

@@ -8,13 +8,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature
-from exfm.distillation import Arm
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
 from exfm.distillation.adapter import initial_adapter, updated
+from exfm.distillation.arm import Arm
 from exfm.errors import ConfigError, ModelError
-from exfm.layers import TrunkConfig
-from exfm.models import Student, StudentConfig
-from exfm.models.student_config import LearningRate
+from exfm.layers.registry import TrunkConfig
+from exfm.models.student import Student
+from exfm.models.student_config import LearningRate, StudentConfig
 from tests.support.models.states import same
 from tests.support.models.students import (
     ARMS,

@@ -8,12 +8,16 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.baselines import Logistic
-from exfm.data import BatchBuilder, FeatureSet, LearnedRows, SparseFeature
-from exfm.growth import MadeWith, fitted_student
-from exfm.metrics import normalised_entropy
-from exfm.models import LOGISTIC, STUDENT, TWIN, StudentConfig, StudentEngine, load_served, save_served
-from exfm.models.served import check_parity
+from exfm.baselines.logistic import Logistic
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.learned_rows import LearnedRows
+from exfm.data.sparse import SparseFeature
+from exfm.growth.refit import MadeWith, fitted_student
+from exfm.metrics.classification import normalised_entropy
+from exfm.models.engine import LOGISTIC, STUDENT, TWIN, StudentEngine
+from exfm.models.served import check_parity, load_served, save_served
+from exfm.models.student_config import StudentConfig
 from tests.support.models.states import same
 from tests.support.models.students import FEATURES, SMALL, TASKS, stream, student
 

@@ -8,12 +8,15 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
 from exfm.errors import ConfigError, ModelError
-from exfm.models import Teacher, TeacherNet, TeacherScorer
-from exfm.parallel import RankGroup
-from exfm.tensors import save_checkpoint
-from exfm.tensors.checkpoint import load_checkpoint
+from exfm.models.scorer import TeacherScorer
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_net import TeacherNet
+from exfm.parallel.group import RankGroup
+from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
 from tests.support.models.states import same
 from tests.support.models.teachers import CFG, FEATURES, TASKS, batch, rows
 from tests.support.places import ROOT

@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from exfm.errors import ConfigError
-from exfm.models import Teacher, TeacherConfig, TeacherEngine, TeacherScorer, sieve, teacher_net
-from exfm.parallel import RankGroup
+from exfm.models import sieve, teacher_net
+from exfm.models.engine import TeacherEngine
+from exfm.models.scorer import TeacherScorer
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.group import RankGroup
 from exfm.step import LOGIT, LOSS
 from tests.support.models.states import same
 from tests.support.models.teachers import CFG, FEATURES, TASKS, batch
@@ -32,7 +36,8 @@ compiling = pytest.mark.skipif(shutil.which("g++") is None, reason="compiling ne
 AGAIN = """
 import json, sys
 import torch
-from exfm.models import Teacher, TeacherConfig
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
 from exfm.threads import set_threads
 from tests.support.models.teachers import FEATURES, TASKS, batch
 

@@ -6,18 +6,22 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.layers import DCN, DLRM, CrossConfig, DCNOptions, DLRMOptions, TrunkConfig, Wukong
-from exfm.models import (
-    Student,
-    StudentConfig,
-    Teacher,
-    TeacherConfig,
-    TeacherNet,
-    TeacherScorer,
-)
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.layers.dcn import DCN, CrossConfig, DCNOptions
+from exfm.layers.dlrm import DLRM, DLRMOptions
+from exfm.layers.registry import TrunkConfig
+from exfm.layers.wukong import Wukong
+from exfm.models.scorer import TeacherScorer
 from exfm.models.served import check_parity
-from exfm.parallel import RankGroup
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.models.teacher_net import TeacherNet
+from exfm.parallel.group import RankGroup
 
 FEATURES = FeatureSet(
     sparse=[SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=80, width=8)],

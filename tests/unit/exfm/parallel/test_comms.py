@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from exfm.metrics import metrics_of
-from exfm.parallel import RankGroup
+from exfm.metrics.classification import metrics_of
 from exfm.parallel.comms import SentBytes, codecs
+from exfm.parallel.group import RankGroup
 from streaming.ports import free_port
 from tests.support.waiting import PATIENCE_S
 

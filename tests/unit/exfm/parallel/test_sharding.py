@@ -5,12 +5,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature
-from exfm.embeddings import draw_initial_weights
-from exfm.embeddings.weights import initial_weights
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.embeddings.weights import draw_initial_weights, initial_weights
 from exfm.errors import ConfigError
-from exfm.models import Teacher, TeacherConfig
-from exfm.parallel import BY_COLUMNS, RankGroup, Sharding, ShardingType
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.group import RankGroup
+from exfm.parallel.layout import BY_COLUMNS, Sharding, ShardingType
 
 FEATURES = FeatureSet(sparse=[SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=81)])
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 import torch
 
-from exfm.parallel import BY_COLUMNS, ShardingType
+from exfm.parallel.layout import BY_COLUMNS, ShardingType
 from tests.support.ranks.rank_jobs import FP32, MIXED, apart, assert_same_bits, halving, job, linear_apart, one
 from tests.support.ranks.spawned_ranks import read, run
 

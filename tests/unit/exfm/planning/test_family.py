@@ -5,12 +5,17 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
-from exfm.layers import CrossConfig, DCNOptions, DLRMOptions
-from exfm.models import TeacherConfig, TeacherNet
-from exfm.planning import flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
-from exfm.planning.family import family
+from exfm.layers.dcn import CrossConfig, DCNOptions
+from exfm.layers.dlrm import DLRMOptions
+from exfm.models.teacher_config import TeacherConfig
+from exfm.models.teacher_net import TeacherNet
+from exfm.planning.cost import flops_per_example, parameter_count
+from exfm.planning.family import family, scaled_teacher, teacher_of_equal_flops
 
 SPARSE = [SparseFeature(name=f"s{i}", rows=7, transform="index") for i in range(4)]
 SPARSE.append(SparseFeature(name="wide", rows=5, width=16, transform="index"))

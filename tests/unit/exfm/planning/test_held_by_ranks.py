@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from exfm.parallel import Sharding
-from exfm.planning import Plan, PlanQuestion, find_plan
+from exfm.parallel.layout import Sharding
+from exfm.planning.placement import Plan, PlanQuestion, find_plan
 from streaming.ports import free_port
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, where
 from tests.support.places import ROOT
@@ -20,7 +20,8 @@ FORKED = """
 import json, os, sys
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
-from exfm.models import ShardedScorer, Teacher
+from exfm.models.scorer import ShardedScorer
+from exfm.models.teacher import Teacher
 from exfm.threads import set_threads
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, held_by, made_by
 port, root = int(sys.argv[1]), sys.argv[2]

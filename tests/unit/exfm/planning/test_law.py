@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from exfm.metrics import normalised_entropy
-from exfm.planning import fit_scaling_law, loss_blocks
-from exfm.planning.law import LossBlocks
+from exfm.metrics.classification import normalised_entropy
+from exfm.planning.law import LossBlocks, fit_scaling_law, loss_blocks
 
 FLOPS = 1e5 * 2.0 ** np.arange(0, 12, 2)
 

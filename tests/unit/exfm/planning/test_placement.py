@@ -7,12 +7,15 @@ from functools import partial
 
 import pytest
 
-from exfm.data import FeatureSet, SequenceFeature, SparseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
-from exfm.models import ShardedScorer, Teacher
-from exfm.parallel import RankGroup, Sharding
-from exfm.planning import Plan, PlanQuestion, Shortage, attempt_strategies, find_plan, find_remedies
-from exfm.planning.alternatives import STRATEGIES
+from exfm.models.scorer import ShardedScorer
+from exfm.models.teacher import Teacher
+from exfm.parallel.group import RankGroup
+from exfm.parallel.layout import Sharding
+from exfm.planning.alternatives import STRATEGIES, attempt_strategies, find_remedies
+from exfm.planning.placement import Plan, PlanQuestion, Shortage, find_plan
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, held_by, made_by, where
 
 BILLION = FEATURES.model_copy(update={"sparse": (SparseFeature(name="user", rows=10**9), *FEATURES.sparse[1:])})

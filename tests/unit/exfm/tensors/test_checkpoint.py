@@ -8,16 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.errors import ModelError, NewerFormat
-from exfm.tensors import (
-    check_fit,
-    checkpoint,
+from exfm.tensors import checkpoint
+from exfm.tensors.checkpoint import (
     checkpoint_names,
+    latest_checkpoint,
+    load_checkpoint,
     open_checkpoint,
     prune_checkpoints,
-    read_manifest,
     save_checkpoint,
 )
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
+from exfm.tensors.manifest import read_manifest
+from exfm.tensors.named import check_fit
 from tests.support.places import FIXTURES
 
 TENSORS = {

@@ -11,19 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.errors import ModelError
-from exfm.tensors import (
-    TensorPieces,
+from exfm.tensors import staging
+from exfm.tensors.checkpoint import (
     Together,
     checkpoint_names,
-    fill_window,
+    load_checkpoint,
     open_checkpoint,
-    read_manifest,
     save_checkpoint,
-    staging,
     verified_checkpoint,
 )
-from exfm.tensors.checkpoint import load_checkpoint
-from exfm.tensors.windows import narrowed
+from exfm.tensors.manifest import read_manifest
+from exfm.tensors.windows import TensorPieces, fill_window, narrowed
 
 ROWS, WIDTH = 12, 6
 TABLE = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.tensors import WHOLE, Packing, Versions
+from exfm.tensors.packing import WHOLE, Packing
+from exfm.tensors.versions import Versions
 
 SHAPES = {"table": (40, 3), "short": (2, 3), "slots": (2, 60), "sums": (30,), "dense": (4, 9), "tall": (5, 2),
           "total": (3,), "count": (), "none": (0, 4)}  # fmt: skip

@@ -8,12 +8,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from exfm.embeddings import FusedTables
+from exfm.embeddings.fused import FusedTables
 from exfm.errors import ConfigError
-from pipelines.bench import Benchmark, Demand, TablesSketch, Work, batches, figure_of, measure, measured, rates
+from pipelines.bench.benchmark import Benchmark, Demand, figure_of, measured
+from pipelines.bench.catalogue import measure
+from pipelines.bench.figures import Work, rates
 from pipelines.bench.rows import hashing, message_decoding
-from pipelines.bench.shape import BATCH, FEATURES, TABLE_ROWS, TABLES, WIDTH
-from pipelines.cli import app
+from pipelines.bench.shape import BATCH, FEATURES, TABLE_ROWS, TABLES, WIDTH, batches
+from pipelines.bench.sketches import TablesSketch
+from pipelines.cli.console import app
 
 
 def spin(times: int):

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.checks import check_config
-from pipelines.config import parse
-from pipelines.quality import Severity
+from pipelines.checks.check import check_config
+from pipelines.config.settings import parse
+from pipelines.quality.finding import Severity
 
 ROWS = 4000
 USER = {"name": "user", "rows": 2000, "transform": "index"}

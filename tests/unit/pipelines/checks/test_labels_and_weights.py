@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.checks import Report, check_config, report_text
-from pipelines.config import parse
+from pipelines.checks.check import Report, check_config
+from pipelines.checks.screen import report_text
+from pipelines.config.settings import parse
 
 ROWS = 4000
 USER = {"name": "user", "minimum": 0, "maximum": 1999}

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipelines.checks import check_config, report_text
+from pipelines.checks.check import check_config
+from pipelines.checks.screen import report_text
 from pipelines.cli import console
-from pipelines.config import parse
-from pipelines.quality import Severity
+from pipelines.config.settings import parse
+from pipelines.quality.finding import Severity
 
 ROWS = 4000
 CONFIG: dict[str, Any] = {

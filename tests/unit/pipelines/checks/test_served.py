@@ -9,14 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.checks.served import Logged, judge_served
-from pipelines.quality import Severity
-from pipelines.registry import Ledger
-from pipelines.run_dir import RunDir
-from pipelines.serving import Asked, ServedVersion
-from pipelines.tools import config_of
+from pipelines.checks.served.judged import judge_served
+from pipelines.checks.served.log import Logged
+from pipelines.quality.finding import Severity
+from pipelines.registry.ledger import Ledger
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.asked import Asked
+from pipelines.serving.version import ServedVersion
+from pipelines.tools.stored_config import config_of
 from streaming.errors import BadInput
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 from tests.support.pipelines.served_runs import run_with_versions
 from tests.support.pipelines.written_lakes import write_lake
 

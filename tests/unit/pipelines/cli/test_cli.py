@@ -102,7 +102,7 @@ def test_help_loads_nothing_heavy_and_is_quick():
 
 def test_completion_knows_the_commands():
     done = subprocess.run(
-        [sys.executable, "-c", "from pipelines.cli import main; main()"],
+        [sys.executable, "-c", "from pipelines.cli.console import main; main()"],
         env={"_EXFM_COMPLETE": "complete_bash", "COMP_WORDS": "exfm doc", "COMP_CWORD": "1"},
         capture_output=True,
         text=True,

@@ -9,16 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from exfm.metrics import Clusters, paired_gain, variance_of
+from exfm.metrics.clusters import Clusters, variance_of
+from exfm.metrics.paired import paired_gain
 from pipelines.cli import console as cli
-from pipelines.offline import load_part
-from pipelines.offline.judging import mean_over_students
-from pipelines.offline.logits import lockstep_logits
-from pipelines.offline.replay import Workspace, load
+from pipelines.offline.judging.figures import mean_over_students
+from pipelines.offline.logits.teachers import lockstep_logits
+from pipelines.offline.parts import load_part
 from pipelines.offline.replay.judge import Judge
-from pipelines.offline.replay.settings import settings_of
+from pipelines.offline.replay.settings import load, settings_of
 from pipelines.offline.replay.text import markdown
-from pipelines.offline.spec import LogitSource
+from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.spec.conditions import LogitSource
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 

@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config import load
+from pipelines.config.settings import load
 from pipelines.tools.recording import ROW_GROUP_ROWS
-from streaming.sources import FeedbackFile, RecordedConfig, RecordedStream
-from streaming.sources.synthetic import read_truth
+from streaming.sources.label_column import FeedbackFile
+from streaming.sources.recorded import RecordedConfig, RecordedStream
+from streaming.sources.synthetic.truth import read_truth
 
 CONFIG = "configs/demo.yaml"
 ROWS = 20_000

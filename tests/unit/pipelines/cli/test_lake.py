@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config import dump, load
-from pipelines.run_dir import RunDir
-from streaming.lake import LakeTable, Readers
+from pipelines.config.settings import dump, load
+from pipelines.run_dir.paths import RunDir
+from streaming.lake.readers import Readers
+from streaming.lake.writer import LakeTable
 from tests.support.places import CONFIGS
 from tests.support.streams.lake_rows import rows
 

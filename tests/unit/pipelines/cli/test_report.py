@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from streaming.disk import write_json
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from streaming.disk.files import write_json
 from tests.support.pipelines.summaries import SUMMARY, format_1
 
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from pipelines.cli import console as cli
-from pipelines.config import load
-from pipelines.offline import Rows
+from pipelines.config.settings import load
+from pipelines.offline.rows import Rows
 from pipelines.offline.scaling import run as scaling_run
 from pipelines.offline.scaling.family import Member, Passed, Trial
 from pipelines.offline.scaling.report import JudgedTask, best_rates

@@ -17,11 +17,12 @@ import pytest
 import yaml
 
 from pipelines.cli import console as cli
-from pipelines.config import parse
-from pipelines.rules import Kind, RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, WorkerStatus
-from streaming.disk import write_json
+from pipelines.config.settings import parse
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus, WorkerStatus
+from streaming.disk.files import write_json
 from tests.support.pipelines.locks import HOLDER
 from tests.support.pipelines.raw_configs import changed, small
 from tests.support.waiting import PATIENCE_S

@@ -11,14 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines import cli
-from pipelines.config import dump, load, parse
-from pipelines.control import with_roster
-from pipelines.run_dir import Presence, RunDir
-from pipelines.students import Pipeline, SpawnRequest
+from pipelines.cli import console as cli
+from pipelines.config.settings import dump, load, parse
+from pipelines.control.reconciler import with_roster
+from pipelines.run_dir.paths import RunDir
+from pipelines.run_dir.roster import Presence
 from pipelines.students import pipeline as pipeline_module
+from pipelines.students.pipeline import Pipeline
+from pipelines.students.section import SpawnRequest
 from streaming.errors import BadInput
-from streaming.lake import LakeTable
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.raw_configs import small
 from tests.support.streams.lake_rows import rows
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pipelines.cli import console as cli
-from pipelines.offline import load_part
+from pipelines.offline.parts import load_part
 from pipelines.offline.replay.text import markdown
 
 SWEEP = {

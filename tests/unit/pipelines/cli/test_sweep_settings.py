@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exfm.distillation import Arm
-from pipelines.offline.replay import Workspace, load
+from exfm.distillation.arm import Arm
 from pipelines.offline.replay import jobs as replay_jobs
 from pipelines.offline.replay.choice import best_of, choose
-from pipelines.offline.replay.settings import Setting, settings_of
+from pipelines.offline.replay.settings import Setting, load, settings_of
+from pipelines.offline.replay.workspace import Workspace
 from streaming.errors import BadInput
 from tests.support.pipelines.small_sweeps import MORE, SWEEP, run, with_small_stream, written
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, StatusFile
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.file import StatusFile
+from pipelines.status.status import RunStatus
 from tests.support.waiting import PATIENCE_S
 
 TOP = "from pipelines.cli.console import main; main()"

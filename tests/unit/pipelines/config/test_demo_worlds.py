@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.config import Config, load
-from streaming.sources.synthetic import generated_stream
-from streaming.sources.synthetic.stream import INTERESTS
+from pipelines.config.settings import Config, load
+from streaming.sources.synthetic.stream import INTERESTS, generated_stream
 from tests.support.places import CONFIGS
 
 

@@ -7,14 +7,18 @@ import torch
 import yaml
 
 from exfm.errors import Unusable
-from exfm.tensors import save_checkpoint
-from pipelines.config import Config, accepted_identities, dump, evolution, hash_of, parse, remember
-from pipelines.control import preflight, run
+from exfm.tensors.checkpoint import save_checkpoint
+from pipelines.config.evolve import evolution
+from pipelines.config.hash import hash_of
+from pipelines.config.lineage import accepted_identities, remember
+from pipelines.config.settings import Config, dump, parse
+from pipelines.control import preflight
 from pipelines.control.continuation import SAME
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.training import last_checkpoint
-from streaming.disk import write_json
+from pipelines.control.lifecycle import run
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.resume import last_checkpoint
+from streaming.disk.files import write_json
 from streaming.errors import BadInput, StreamingError
 from tests.support.pipelines.raw_configs import small
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.config import load, parse
+from pipelines.config.settings import load, parse
 from tests.support.pipelines.raw_configs import changed, small
 
 

@@ -7,7 +7,8 @@ import json
 import pytest
 import yaml
 
-from pipelines.config import Config, depends_on, dump, identity_of, parse
+from pipelines.config.identity import depends_on, identity_of
+from pipelines.config.settings import Config, dump, parse
 from tests.support.pipelines.raw_configs import changed, small
 
 LAKE = {"augmentation", "teacher", "student-feed", "student-shop"}

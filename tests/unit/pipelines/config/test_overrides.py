@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.config import Generated, load
+from pipelines.config.sections import Generated
+from pipelines.config.settings import load
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import file_at, small
 

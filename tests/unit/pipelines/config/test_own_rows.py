@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.config import dump, load, parse
 from pipelines.config.identity import identity_of
+from pipelines.config.settings import dump, load, parse
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import small
 

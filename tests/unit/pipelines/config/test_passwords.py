@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config import dump, load, override, parse, passwords_in
+from pipelines.config.settings import dump, load, parse
+from pipelines.config.text import override, passwords_in
 from pipelines.control.wanted import wanted_of
-from pipelines.run_dir import RunDir
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed, refusal
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from pipelines.config import load, parse
+from pipelines.config.settings import load, parse
 from streaming.errors import BadInput
-from streaming.kafka import KafkaSettings
+from streaming.kafka.settings import KafkaSettings
 from tests.support.pipelines.raw_configs import changed, file_at, refusal, small
 
 

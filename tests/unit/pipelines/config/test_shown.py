@@ -9,8 +9,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.config import load, read_settings
+from pipelines.cli.console import app
+from pipelines.config.settings import load
+from pipelines.config.text import read_settings
 from tests.support.places import CONFIGS
 
 FILES = sorted(CONFIGS.glob("*.yaml"))

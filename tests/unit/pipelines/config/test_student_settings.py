@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from pipelines.config import dump, load, parse
+from pipelines.config.settings import dump, load, parse
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed, file_at, refusal, small
 

@@ -9,18 +9,20 @@ import pytest
 import torch
 import yaml
 
-from exfm.tensors import load_checkpoint, save_checkpoint
-from pipelines.config import accepted_identities, dump, hash_of, hashes_of_run, parse
-from pipelines.config import load as load_config
+from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
+from pipelines.config.hash import hash_of
+from pipelines.config.lineage import accepted_identities, hashes_of_run
+from pipelines.config.settings import dump, parse
+from pipelines.config.settings import load as load_config
 from pipelines.control import preflight
 from pipelines.control.continuation import SAME
-from pipelines.run_dir import RunDir
-from pipelines.training import last_checkpoint
-from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.disk import write_json
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.resume import last_checkpoint
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.teacher.worker import TeacherWorker
+from streaming.disk.files import write_json
 from streaming.errors import BadInput
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 from tests.support.pipelines.raw_configs import changed, small
 from tests.support.places import ROOT
 

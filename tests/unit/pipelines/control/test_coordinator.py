@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.rules import RunState
+from pipelines.rules.states import RunState
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, WRONG, Run, done, follows, stop_after, working
 
 

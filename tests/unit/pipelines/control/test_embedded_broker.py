@@ -9,10 +9,11 @@ from itertools import pairwise
 import pytest
 
 from pipelines.control.embedded_broker import EmbeddedBroker
-from pipelines.rules import Patience
-from streaming.broker import LocalBroker, RunningBroker
+from pipelines.rules.policies import Patience
+from streaming.broker.broker import LocalBroker, RunningBroker
 from streaming.errors import BadInput, DiskFull, StreamingError
-from streaming.kafka import KafkaSettings, ensure_topics, require_topics
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import ensure_topics, require_topics
 from tests.support.pipelines.clocks import Clock
 from tests.support.waiting import eventually
 

@@ -7,15 +7,15 @@ import shutil
 import pytest
 
 from exfm.errors import ConfigError
-from exfm.planning import find_plan
-from pipelines.checks import check_again, check_config
+from exfm.planning.placement import find_plan
+from pipelines.checks.check import check_again, check_config
 from pipelines.checks.compiler import judge_compiler
 from pipelines.checks.precision import judge_precision
-from pipelines.control import run
+from pipelines.control.lifecycle import run
 from pipelines.control.preflight import check_ranks
-from pipelines.planning import question_of
-from pipelines.quality import Severity
-from pipelines.run_dir import RunDir
+from pipelines.planning.question import question_of
+from pipelines.quality.finding import Severity
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import small
 

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from pipelines.config import dump, parse
+from pipelines.config.settings import dump, parse
 from pipelines.control import lifecycle
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from streaming.disk import write_json
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from streaming.disk.files import write_json
 from streaming.errors import StreamingError
-from streaming.lake import LakeTable
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.raw_configs import small
 from tests.support.streams.lake_rows import rows
 

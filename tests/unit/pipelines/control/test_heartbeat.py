@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config import load
-from pipelines.control import start_over
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import Heartbeat, RunStatus, StatusFile, heartbeat
-from streaming.disk import read_json
+from pipelines.config.settings import load
+from pipelines.control.lifecycle import start_over
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status import heartbeat
+from pipelines.status.file import StatusFile
+from pipelines.status.heartbeat import Heartbeat
+from pipelines.status.status import RunStatus
+from streaming.disk.files import read_json
 from streaming.errors import BadInput
 from tests.support.waiting import PATIENCE_S
 

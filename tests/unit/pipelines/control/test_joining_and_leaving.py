@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pipelines.control.wanted import Wanted
-from pipelines.rules import Died, Kind, RunState
+from pipelines.rules.causes import Died
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import RunState
 from streaming.errors import BadInput
 from tests.support.pipelines.scripted_run import (
     ENDING,

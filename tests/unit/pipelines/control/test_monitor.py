@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipelines.config import parse
+from pipelines.config.settings import parse
 from pipelines.control.monitor import AlarmMonitor
-from pipelines.rules import Kind, RunState, WorkerState
-from pipelines.status import EarlierLegs, RunStatus, WorkerStatus
-from pipelines.workers import Report
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import RunState, WorkerState
+from pipelines.status.legs import EarlierLegs
+from pipelines.status.status import RunStatus, WorkerStatus
+from pipelines.workers.report import Report
 from tests.support.pipelines.raw_configs import changed
 from tests.support.streams.scripted import HandClock
 

@@ -10,7 +10,10 @@ from itertools import pairwise
 import pytest
 
 from pipelines.control.wanted import Wanted
-from pipelines.rules import Cause, Died, Kind, RunState
+from pipelines.rules.causes import Died
+from pipelines.rules.kinds import Kind
+from pipelines.rules.policies import Cause
+from pipelines.rules.states import RunState
 from tests.support.pipelines.scripted_run import (
     ENDING,
     ENDLESS,

@@ -11,12 +11,13 @@ from collections import namedtuple
 import pytest
 import yaml
 
-from pipelines.config import dump, load, parse
-from pipelines.control import failed_before_learning, preflight, run, start_over
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
-from streaming.disk import write_json
+from pipelines.config.settings import dump, load, parse
+from pipelines.control import preflight
+from pipelines.control.lifecycle import failed_before_learning, run, start_over
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
+from streaming.disk.files import write_json
 from streaming.errors import BadInput, StreamingError
 from streaming.process_limit import Limit
 from tests.support.pipelines.locks import HOLDER

@@ -5,8 +5,8 @@ import threading
 
 from pipelines.control import conclusion
 from pipelines.control.conclusion import Conclusion
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus
 
 
 def test_what_a_conclusion_needs_is_imported_once_and_waited_for_and_what_is_missing_is_left_to_it(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from exfm.errors import ModelError
-from pipelines.config import parse
+from pipelines.config.settings import parse
 from pipelines.control.reconciler import RosterReconciler
-from pipelines.run_dir import Presence, Roster
+from pipelines.run_dir.roster import Presence, Roster
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed, small
 

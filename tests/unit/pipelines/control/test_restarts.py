@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from pipelines.rules import Cause, Died, RunState
+from pipelines.rules.causes import Died
+from pipelines.rules.policies import Cause
+from pipelines.rules.states import RunState
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, Run, done, follows, reasons, stop_after, working
 
 

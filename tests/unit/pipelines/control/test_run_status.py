@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pipelines.rules import RunState
+from pipelines.rules.states import RunState
 from tests.support.pipelines.scripted_run import ENDLESS, Recorder, Run, reasons, report, stop_after, working
 
 

@@ -11,9 +11,9 @@ import time
 import pytest
 
 from pipelines.control.preflight import locked
-from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json
+from pipelines.rules.states import RunState
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.files import read_json
 from streaming.errors import BadInput
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, Run, stop_after
 from tests.support.waiting import PATIENCE_S
@@ -127,17 +127,17 @@ def test_a_third_signal_does_not_break_off_the_ending_that_the_second_asked_for(
 PROCESS = """
 import sys
 from pathlib import Path
-from pipelines.launch import LocalLauncher
-from pipelines.config import Resources
+from pipelines.launch.local import LocalLauncher
+from pipelines.config.sections import Resources
 from pipelines.control.coordinator import Coordinator
 from pipelines.control.reporting import Reporting
 from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import Wanted
-from pipelines.rules import Kind
+from pipelines.rules.kinds import Kind
 from pipelines.run_dir.paths import RunDir
 from pipelines.control.preflight import locked
-from pipelines.status import RunStatus
-from pipelines.workers import Worker
+from pipelines.status.status import RunStatus
+from pipelines.workers.worker import Worker
 
 class Busy(Worker):
     kind, done = "teacher", False

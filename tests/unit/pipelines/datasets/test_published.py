@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.checks import check_config
-from pipelines.cli import app
-from pipelines.config import load
-from pipelines.datasets import write_dataset
+from pipelines.checks.check import check_config
+from pipelines.cli.console import app
+from pipelines.config.settings import load
+from pipelines.datasets.writing import write_dataset
 from streaming.errors import BadInput
 from tests.support.streams.published_files import PUBLISHED, ROWS, yambda_of_events
 

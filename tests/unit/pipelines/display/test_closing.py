@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipelines.config import load
-from pipelines.display import print_closing, print_report
+from pipelines.config.settings import load
+from pipelines.display.closing import print_closing
+from pipelines.display.report import print_report
 from pipelines.display.tables import ne_table
-from pipelines.results import current
-from pipelines.run_dir import RunDir
+from pipelines.results.stored import current
+from pipelines.run_dir.paths import RunDir
 from tests.support.pipelines.summaries import FEW, HALF, SUMMARY, figures, format_1, gain, summary_of
 
 WIDTHS = (80, 120, 180)

@@ -8,11 +8,12 @@ import re
 import pytest
 from rich.console import Console
 
-from pipelines.display import Screen, duration, show_status, worker_table
-from pipelines.display.screen import ne_text, overall
-from pipelines.rules import Kind, RunState, WorkerState
-from pipelines.status import RunStatus, WorkerStatus
-from pipelines.workers import Report
+from pipelines.display.screen import Screen, duration, ne_text, overall, worker_table
+from pipelines.display.stored import show_status
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import RunState, WorkerState
+from pipelines.status.status import RunStatus, WorkerStatus
+from pipelines.workers.report import Report
 
 WIDTHS = (80, 180)
 

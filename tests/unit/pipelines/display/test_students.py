@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from pipelines.display import students_table
+from pipelines.display.students import students_table
 
 STUDENT = {
     "name": "cheap", "state": "done", "filter": {"verticals": "all", "where": "price < 2"}, "rows": 15_280,

@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.data import OWN, sample_negatives
-from pipelines.feeds import Growth, OwnRows, StudentFeed, TableSource, batch_growth
+from exfm.data.batch import OWN
+from exfm.data.sampling import sample_negatives
 from pipelines.feeds.cuts import RIDERS
-from pipelines.feeds.student import LeftOut
-from streaming.messages import EndOfStream
+from pipelines.feeds.growth import Growth, batch_growth
+from pipelines.feeds.own_rows import OwnRows
+from pipelines.feeds.student import LeftOut, StudentFeed
+from pipelines.feeds.table import TableSource
+from streaming.messages.source import EndOfStream
 from tests.support.waiting import eventually
 
 SAMPLING = partial(sample_negatives, tasks=["ctr"], negative_rate={"ctr": 0.4}, seed=1)

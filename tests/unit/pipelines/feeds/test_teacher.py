@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.feeds import Growth, TeacherFeed, batch_growth, block_cuts
-from pipelines.workers import Ranks, Rendezvous
-from streaming.delivery import Block, BlockPosition, partition_of
+from pipelines.feeds.cuts import block_cuts
+from pipelines.feeds.growth import Growth, batch_growth
+from pipelines.feeds.teacher import TeacherFeed
+from pipelines.workers.ranks import Ranks, Rendezvous
+from streaming.delivery.header import partition_of
+from streaming.delivery.reader import Block, BlockPosition
 
 PARTITIONS = 4
 EVEN = batch_growth(64, 64)

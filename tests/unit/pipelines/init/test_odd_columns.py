@@ -10,9 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from pipelines.checks import check_config
-from pipelines.config import load
-from pipelines.init import Asked, begin
+from pipelines.checks.check import check_config
+from pipelines.config.settings import load
+from pipelines.init.proposal import Asked, begin
 from streaming.errors import BadInput
 from tests.support.streams.foreign_files import clicks, stored
 

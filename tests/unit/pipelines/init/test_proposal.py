@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.checks import check_config
-from pipelines.cli import app
-from pipelines.config import load
-from pipelines.init import Asked, begin
+from pipelines.checks.check import check_config
+from pipelines.cli.console import app
+from pipelines.config.settings import load
+from pipelines.init.proposal import Asked, begin
 from streaming.errors import BadInput
 from tests.support.streams.foreign_files import clicks, headerless_tsv, json_lines, stored
 

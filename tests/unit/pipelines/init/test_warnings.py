@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.checks import check_config
-from pipelines.config import load
-from pipelines.init import begin
+from pipelines.checks.check import check_config
+from pipelines.config.settings import load
+from pipelines.init.proposal import begin
 from tests.support.streams.foreign_files import clicks, stored
 
 ROWS = 6000

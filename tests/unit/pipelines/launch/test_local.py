@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.launch import LocalLauncher
 from pipelines.launch import ray as local
-from pipelines.workers import Orders, Worker
+from pipelines.launch.local import LocalLauncher
+from pipelines.workers.worker import Orders, Worker
 
 
 class Sometimes(Worker):

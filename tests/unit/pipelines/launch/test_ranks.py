@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pipelines.launch.ranks import GRACE_S, RankHandle
-from pipelines.rules import Cause, Died, Gone
-from pipelines.workers import Orders, Rendezvous, Report
+from pipelines.rules.causes import Died, Gone
+from pipelines.rules.policies import Cause
+from pipelines.workers.ranks import Rendezvous
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Orders
 
 
 class Answered:

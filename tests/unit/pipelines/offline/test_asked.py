@@ -9,14 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines import cli
-from pipelines.config import dump, parse
-from pipelines.offline import load_part
-from pipelines.offline.judging import Judging, Ranking
-from pipelines.offline.replay import Runner, Workspace, load
+from pipelines.cli import console as cli
+from pipelines.config.settings import dump, parse
+from pipelines.offline.judging.settings import Judging, Ranking
+from pipelines.offline.parts import load_part
 from pipelines.offline.replay import jobs as replay_jobs
-from pipelines.offline.replay.settings import load_run, settings_of
-from pipelines.run_dir import RunDir
+from pipelines.offline.replay.run import Runner
+from pipelines.offline.replay.settings import load, load_run, settings_of
+from pipelines.offline.replay.workspace import Workspace
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import small
 from tests.support.pipelines.small_sweeps import with_small_stream, written

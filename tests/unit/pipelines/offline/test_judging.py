@@ -6,22 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.metrics import Clusters, Estimate, cross_entropy, paired_gain, sigmoid
-from pipelines.offline.judging import (
-    Columns,
-    JudgedRows,
-    Judging,
-    Ranking,
-    Stakes,
-    by_segment,
-    choices,
-    decided,
-    first_miscalibrated,
-    over_windows,
-    segments_of,
-    verdicts,
-    watched,
-)
+from exfm.metrics.classification import cross_entropy, sigmoid
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.estimates import Estimate
+from exfm.metrics.paired import paired_gain
+from pipelines.offline.judging.decisions import Stakes, choices, decided
+from pipelines.offline.judging.evidence import by_segment, first_miscalibrated, over_windows, watched
+from pipelines.offline.judging.figures import JudgedRows
+from pipelines.offline.judging.segments import Columns, segments_of
+from pipelines.offline.judging.settings import Judging, Ranking
+from pipelines.offline.judging.verdict import verdicts
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
 

@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.offline.page import compare, page_of
+from pipelines.offline.page.compared import compare
+from pipelines.offline.page.page import page_of
 from streaming.errors import BadInput
 from tests.support.pipelines.reports import CHROMIUM, report, shown_by_chromium
 

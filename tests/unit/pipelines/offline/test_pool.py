@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from pipelines.offline import Pool
+from pipelines.offline.pool import Pool
 from streaming.errors import BadInput, StreamingError
 from tests.support.pipelines.pool_work import square
 from tests.support.waiting import PATIENCE_S
@@ -95,7 +95,7 @@ def test_closing_ends_no_process_that_is_somebody_elses(pool):
 def test_processes_end_with_a_parent_that_was_killed():
     """The pipe to their stdout is closed once they are gone."""
     code = (
-        "from pipelines.offline import Pool; from tests.support.pipelines.pool_work import square\n"
+        "from pipelines.offline.pool import Pool; from tests.support.pipelines.pool_work import square\n"
         "if __name__ == '__main__':\n"
         "    for found in Pool(square, 2).run([2, 'sleep', 'sleep'], print): print('done', flush=True)"
     )

@@ -5,8 +5,8 @@ from collections import Counter
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.config import load
-from pipelines.offline import rows_of
+from pipelines.config.settings import load
+from pipelines.offline.rows import rows_of
 
 
 def test_every_view_of_jd_settles_with_its_label_and_has_a_student(real_stream, tmp_path):

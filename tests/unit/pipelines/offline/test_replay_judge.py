@@ -9,16 +9,19 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.tensors import save_checkpoint
-from pipelines.offline import Rows, save_part
-from pipelines.offline.judging import Ranking
-from pipelines.offline.replay import Runner, Workspace, details, load
+from exfm.tensors.checkpoint import save_checkpoint
+from pipelines.offline.judging.settings import Ranking
+from pipelines.offline.parts import save_part
+from pipelines.offline.replay import details
 from pipelines.offline.replay.choice import choose
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.judge import Judge
 from pipelines.offline.replay.report import _overall, _students
-from pipelines.offline.replay.settings import settings_of
-from pipelines.run_dir import RunDir
+from pipelines.offline.replay.run import Runner
+from pipelines.offline.replay.settings import load, settings_of
+from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.rows import Rows
+from pipelines.run_dir.paths import RunDir
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 ARMS = {

@@ -11,13 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.data import BatchBuilder
-from pipelines.offline import Rows, load_part, save_part
-from pipelines.offline import mapped_array as spilled_rows
-from pipelines.offline.logits import blocks_of, versions_of
-from pipelines.offline.replay import Workspace, jobs, load
+from exfm.data.batch import BatchBuilder
+from pipelines.offline.logits.teachers import blocks_of, versions_of
+from pipelines.offline.mapped import mapped_array as spilled_rows
+from pipelines.offline.parts import load_part, save_part
+from pipelines.offline.replay import jobs
 from pipelines.offline.replay.data import data_of
-from pipelines.offline.spec import Condition
+from pipelines.offline.replay.settings import load
+from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.rows import Rows
+from pipelines.offline.spec.conditions import Condition
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 CONDITIONS = {

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.tensors import prune_checkpoints, save_checkpoint
-from pipelines.offline import save_part
-from pipelines.offline.logits import start_of
-from pipelines.offline.replay import Workspace, load
+from exfm.tensors.checkpoint import prune_checkpoints, save_checkpoint
+from pipelines.offline.logits.starts import start_of
+from pipelines.offline.parts import save_part
 from pipelines.offline.replay.choice import choose
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.report import _chosen
-from pipelines.offline.replay.settings import settings_of
-from pipelines.offline.spec import Condition
-from pipelines.run_dir import RunDir
+from pipelines.offline.replay.settings import load, settings_of
+from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.spec.conditions import Condition
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.tensors import save_checkpoint
-from pipelines.config import load
-from pipelines.offline.logits import snapshots_of, stored
+from exfm.tensors.checkpoint import save_checkpoint
+from pipelines.config.settings import load
+from pipelines.offline.logits import stored
+from pipelines.offline.logits.kept import snapshots_of
 from pipelines.offline.logits.stored import scorers_of
-from pipelines.offline.spec import Stored
-from pipelines.run_dir import RunDir
+from pipelines.offline.spec.conditions import Stored
+from pipelines.run_dir.paths import RunDir
 from streaming.errors import BadInput
-from streaming.lake import LakeReader
+from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_sweeps import with_small_stream
 from tests.support.pipelines.written_lakes import write_lake
 

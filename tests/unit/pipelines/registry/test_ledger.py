@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from pipelines.registry import HAND, POLICY, Action, Ledger, Standing, ledger
-from pipelines.run_dir import RunDir
-from streaming.disk import file_lock
+from pipelines.registry import ledger
+from pipelines.registry.ledger import HAND, POLICY, Ledger
+from pipelines.registry.standing import Action, Standing
+from pipelines.run_dir.paths import RunDir
+from streaming.disk.lock import file_lock
 from streaming.errors import StreamingError
 
 

@@ -4,7 +4,7 @@ worse than the running base rate or FTRL."""
 import numpy as np
 import pytest
 
-from exfm.metrics import normalised_entropy, sigmoid
+from exfm.metrics.classification import normalised_entropy, sigmoid
 from pipelines.results.age import by_tenth, worse_by_age
 from pipelines.results.figures import Columns
 

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.results.columns_read import columns_read
-from streaming.lake import LakeReader, LakeTable
+from streaming.lake.reader import LakeReader
+from streaming.lake.writer import LakeTable
 from streaming.schema import RowSchema, Task
 from tests.support.streams.lake_rows import SCHEMA, rows
 

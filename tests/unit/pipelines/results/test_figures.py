@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.metrics import Clusters, consecutive_blocks, gauc, paired_gain
-from pipelines.results import Outcome, Summary, outcome_of, verdict_on
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.paired import consecutive_blocks, paired_gain
+from exfm.metrics.ranking import gauc
 from pipelines.results.figures import columns_of, judge, judge_as_shown
-from streaming.disk import write_json
+from pipelines.results.summary import Summary
+from pipelines.results.verdict import Outcome, outcome_of, verdict_on
+from streaming.disk.files import write_json
 from tests.support.pipelines.predictions import ROWS, logit, naive_ne, predictions, truth_of, with_column
 
 

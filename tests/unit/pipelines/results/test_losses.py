@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.config import LossLimits, parse
-from pipelines.results import Severity, counts_hold, counts_of, losses_in, losses_of
+from pipelines.config.sections import LossLimits
+from pipelines.config.settings import parse
+from pipelines.results.counts import counts_hold, counts_of
 from pipelines.results.figures import Columns, judge
-from pipelines.results.losses import TaskFeedback
-from streaming.settlement import RAN_AWAY
+from pipelines.results.losses import Severity, TaskFeedback, losses_in, losses_of
+from streaming.settlement.admission import RAN_AWAY
 from tests.support.pipelines.raw_configs import small
 
 CONFIG = parse(small())

@@ -8,18 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.config import parse
-from pipelines.results import Summary, counts_hold, rows_hold, summarise, verdict_on
-from pipelines.results.summary import students_of
-from pipelines.rules import Kind, WorkerState
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, WorkerStatus
-from pipelines.training import PredictionLog
-from pipelines.workers import Report
-from streaming.disk import write_json
-from streaming.lake import LakeTable
-from streaming.sources.synthetic import TruthWriter
-from streaming.sources.synthetic.truth import TRUTH_SCHEMA
+from pipelines.config.settings import parse
+from pipelines.results.counts import counts_hold
+from pipelines.results.summary import Summary, rows_hold, students_of, summarise
+from pipelines.results.verdict import verdict_on
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import WorkerState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.status import RunStatus, WorkerStatus
+from pipelines.training.predictions import PredictionLog
+from pipelines.workers.report import Report
+from streaming.disk.files import write_json
+from streaming.lake.writer import LakeTable
+from streaming.sources.synthetic.truth import TRUTH_SCHEMA, TruthWriter
 from tests.support.pipelines.predictions import ROWS, logit, naive_ne, predictions, with_column
 from tests.support.pipelines.raw_configs import small
 

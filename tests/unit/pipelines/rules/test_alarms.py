@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipelines.config import AlarmLimits
-from pipelines.rules import Alarm, Kind, Raised, Refused, Sight, alarms_of, words_of
+from pipelines.config.sections import AlarmLimits
+from pipelines.rules.alarms import Alarm, Raised, Refused, Sight, alarms_of, words_of
+from pipelines.rules.kinds import Kind
 
 LIMITS = AlarmLimits(stalled_s=100, refused_share=0.2, refused_window_s=300, unread_s=60)
 NOW = 10_000.0

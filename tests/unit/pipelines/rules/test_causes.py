@@ -8,7 +8,8 @@ import pickle
 import pytest
 
 from exfm.errors import ConfigError, Diverged, ModelError, NewerFormat
-from pipelines.rules import Cause, Died, cause_of
+from pipelines.rules.causes import Died, cause_of
+from pipelines.rules.policies import Cause
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
 
 

@@ -6,21 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.rules import (
+from pipelines.rules.kinds import Kind
+from pipelines.rules.policies import (
+    FIRST_DELAY_S,
+    LONGEST_DELAY_S,
     Cause,
     Death,
     GiveUp,
-    Kind,
     Patience,
+    Restart,
     Score,
     Wait,
     WithoutTeacher,
+    after_death,
     lockstep_version,
     snapshot_for,
     still_counting,
     verdict,
 )
-from pipelines.rules.policies import FIRST_DELAY_S, LONGEST_DELAY_S, Restart, after_death
 
 # --- deaths ---------------------------------------------------------------------------------------------------------
 

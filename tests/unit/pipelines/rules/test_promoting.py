@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from exfm.metrics import Evidence
-from pipelines.rules import Keep, Promote, Refuse, Standards, TaskSeen, promotion
+from exfm.metrics.sequential import Evidence
+from pipelines.rules.promoting import Keep, Promote, Refuse, Standards, TaskSeen, promotion
 
 STANDARDS = Standards(level=0.05, calibration=(0.8, 1.25), min_positives=100, trial_rows=10_000, trial_days=3.0)
 

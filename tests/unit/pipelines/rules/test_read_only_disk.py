@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from pipelines.rules import Died
+from pipelines.rules.causes import Died
 from pipelines.rules.policies import Cause
 from pipelines.run_dir.logs import log_file
-from pipelines.status import StatusFile
+from pipelines.status.file import StatusFile
 from streaming.errors import StreamingError
 
 READ_ONLY = OSError(errno.EROFS, "Read-only file system", "/data/run/status.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.rules import RUN_TRANSITIONS, WORKER_TRANSITIONS, RunState, WorkerState, moved
+from pipelines.rules.states import RUN_TRANSITIONS, WORKER_TRANSITIONS, RunState, WorkerState, moved
 
 RUN = """
 starting -> running stopped failed

@@ -9,12 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.models import load_served
-from pipelines.run_dir import RunDir
+from exfm.models.served import load_served
+from pipelines.run_dir.paths import RunDir
 from pipelines.served_model import ServedModel
-from pipelines.serving import ARROW, LogSettings, RequestLimits, ServedLog, Server, shelf_of
-from streaming.kafka import KafkaSettings
-from streaming.messages import write_ipc
+from pipelines.serving.app import RequestLimits, Server
+from pipelines.serving.asked import ARROW
+from pipelines.serving.logged import LogSettings, ServedLog
+from pipelines.serving.shelf import shelf_of
+from streaming.kafka.settings import KafkaSettings
+from streaming.messages.ipc import write_ipc
 from tests.support.pipelines.served_runs import ROWS, Said, ask, run_with_versions
 
 PREDICT = "/v1/models/feed:predict"

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.run_dir import RunDir
-from pipelines.serving import Asked, shelf_of
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.asked import Asked
 from pipelines.serving.batch import ROWS as AT_A_TIME
+from pipelines.serving.shelf import shelf_of
 from tests.support.pipelines.served_runs import ROWS, run_with_versions
 
 V1 = "v00000100"

@@ -9,8 +9,10 @@ from contextlib import ExitStack
 import pytest
 from jsonschema import Draft202012Validator
 
-from pipelines.run_dir import RunDir
-from pipelines.serving import Client, Refused, RequestLimits, Server, shelf_of
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.app import RequestLimits, Server
+from pipelines.serving.client import Client, Refused
+from pipelines.serving.shelf import shelf_of
 from tests.support.pipelines.served_runs import ROWS, ask, live, run_with_versions
 
 PREDICT = "/v1/models/feed:predict"

@@ -7,13 +7,19 @@ import time
 
 import pytest
 
-from exfm.data import BatchBuilder
-from exfm.increments import ChainWriter, Increment, Value, probe_of, take_full
-from exfm.models import Student, Touched, changes_of
-from pipelines.run_dir import RunDir
-from pipelines.serving import Server, Serving, Tables, serve, shelf_of
+from exfm.data.batch import BatchBuilder
+from exfm.increments.chain import ChainWriter
+from exfm.increments.follower import Value
+from exfm.increments.increment import Increment, probe_of, take_full
+from exfm.models.changes import Touched, changes_of
+from exfm.models.student import Student
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.app import Server
 from pipelines.serving.freshness import KEPT, Freshness
-from pipelines.tools import config_of
+from pipelines.serving.processes import Serving, serve
+from pipelines.serving.shelf import shelf_of
+from pipelines.serving.tables import Tables
+from pipelines.tools.stored_config import config_of
 from streaming.errors import BadInput
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
 from tests.support.pipelines.stored_run import rows_of

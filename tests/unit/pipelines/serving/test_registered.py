@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.serving import Asked, Server, Tables, open_shelf, origins_of
-from pipelines.tracking import Tracker
+from pipelines.serving.app import Server
+from pipelines.serving.asked import Asked
+from pipelines.serving.origins.chosen import origins_of
+from pipelines.serving.shelf import open_shelf
+from pipelines.serving.tables import Tables
+from pipelines.tracking.mlflow import Tracker
 from streaming.errors import BadInput
 from tests.support.models.served_students import ROWS, registration, save_student
 from tests.support.pipelines.served_runs import ask

@@ -7,8 +7,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
-from exfm.embeddings import ServedTables, embedding_bags
+from exfm.data.batch import BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.embeddings.served import ServedTables
+from exfm.embeddings.tables import embedding_bags
 from pipelines.served_rows import checked_columns, serving_rules
 from streaming.schema import Column, RowSchema, Task
 

@@ -13,21 +13,19 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exfm.data import (
-    AsServed,
-    Batch,
-    BatchBuilder,
-    DenseFeature,
-    FeatureSet,
-    HistoryFeature,
-    SequenceFeature,
-    SparseFeature,
-    Statistics,
-    Stretches,
-)
+from exfm.data.as_served import AsServed
+from exfm.data.batch import Batch, BatchBuilder
+from exfm.data.dense import DenseFeature
+from exfm.data.features import FeatureSet, HistoryFeature
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.data.statistics import Statistics
+from exfm.data.stretches import Stretches
 from pipelines.served_rows import checked, checked_columns, serving_rules
 from pipelines.serving.asked import ARROW, JSON, asked_in
-from streaming.messages import Limits, RawMessage, make_codec, write_ipc
+from streaming.messages.codecs import make_codec
+from streaming.messages.ipc import write_ipc
+from streaming.messages.limits import Limits
+from streaming.messages.message import RawMessage
 from streaming.schema import Column, RowSchema, Task
 
 TASKS = [Task(name="ctr", window_s=60)]

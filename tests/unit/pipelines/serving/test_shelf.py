@@ -8,10 +8,17 @@ import shutil
 import numpy as np
 import pytest
 
-from exfm.compiled import Packages
-from pipelines.registry import HAND, Action, Ledger
-from pipelines.run_dir import RunDir
-from pipelines.serving import Asked, ServedVersion, Server, Serving, Tables, open_shelf, origins_of, serve, shelf_of
+from exfm.compiled.package import Packages
+from pipelines.registry.ledger import HAND, Ledger
+from pipelines.registry.standing import Action
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.app import Server
+from pipelines.serving.asked import Asked
+from pipelines.serving.origins.chosen import origins_of
+from pipelines.serving.processes import Serving, serve
+from pipelines.serving.shelf import open_shelf, shelf_of
+from pipelines.serving.tables import Tables
+from pipelines.serving.version import ServedVersion
 from streaming.errors import BadInput
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
 

@@ -9,17 +9,25 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
-from exfm.embeddings import QuantisedTables, ServedTables, table_weights
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.embeddings.quantised import QuantisedTables
+from exfm.embeddings.served import ServedTables
+from exfm.embeddings.weights import table_weights
 from exfm.errors import ModelError
-from exfm.models import load_served
-from pipelines.registry import HAND, Action, Ledger
-from pipelines.run_dir import RunDir
-from pipelines.serving import Server, Tables, Wanted, open_shelf, origins_of, shelf_of
-from pipelines.serving.tables import refuse_stated
-from pipelines.students import listed_students
-from pipelines.tools import config_of
-from pipelines.workers.student import stated_tables
+from exfm.models.served import load_served
+from pipelines.registry.ledger import HAND, Ledger
+from pipelines.registry.standing import Action
+from pipelines.run_dir.paths import RunDir
+from pipelines.serving.app import Server
+from pipelines.serving.origins.chosen import origins_of
+from pipelines.serving.origins.wanted import Wanted
+from pipelines.serving.shelf import open_shelf, shelf_of
+from pipelines.serving.tables import Tables, refuse_stated
+from pipelines.students.listing import listed_students
+from pipelines.tools.stored_config import config_of
+from pipelines.workers.student.tables import stated_tables
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
 from tests.support.pipelines.written_lakes import write_lake
 

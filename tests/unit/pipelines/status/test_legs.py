@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.rules import Kind, RunState, WorkerState
-from pipelines.run_dir import RunDir
-from pipelines.status import EarlierLegs, RunStatus, StatusFile, WorkerStatus, earlier_legs
-from pipelines.workers import Report
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import RunState, WorkerState
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.file import StatusFile
+from pipelines.status.legs import EarlierLegs, earlier_legs
+from pipelines.status.status import RunStatus, WorkerStatus
+from pipelines.workers.report import Report
 from tests.support.waiting import PATIENCE_S
 
 
@@ -71,8 +74,11 @@ def test_a_status_of_the_first_release_counts_as_one_start(tmp_path):
 KILLED = """
 import sys, time
 from pathlib import Path
-from pipelines.run_dir import RunDir
-from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs
+from pipelines.run_dir.paths import RunDir
+from pipelines.status.file import StatusFile
+from pipelines.status.heartbeat import Heartbeat
+from pipelines.status.legs import earlier_legs
+from pipelines.status.status import RunStatus
 root = Path(sys.argv[1])
 status = RunStatus.resuming("small", earlier_legs(root))
 with Heartbeat(StatusFile(RunDir(root).status), status):

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from pipelines.display.screen import eta_s
-from pipelines.rules import Kind, RunState, WorkerState
-from pipelines.status import RunStatus, WorkerStatus
-from pipelines.workers import Report
-from streaming.disk import read_json, write_json
+from pipelines.rules.kinds import Kind
+from pipelines.rules.states import RunState, WorkerState
+from pipelines.status.status import RunStatus, WorkerStatus
+from pipelines.workers.report import Report
+from streaming.disk.files import read_json, write_json
 
 
 def status(ingest=None, settled=None, lake_seq=None, readers=()):

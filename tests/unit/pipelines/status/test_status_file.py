@@ -10,9 +10,8 @@ import threading
 
 import pytest
 
-from pipelines.status import StatusFile
-from pipelines.status.file import ROOM
-from streaming.disk import read_json
+from pipelines.status.file import ROOM, StatusFile
+from streaming.disk.files import read_json
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.config import Config, parse
-from pipelines.control import wanted_of
-from pipelines.run_dir import Presence, RunDir
+from pipelines.config.settings import Config, parse
+from pipelines.control.wanted import wanted_of
+from pipelines.run_dir.paths import RunDir
+from pipelines.run_dir.roster import Presence
 from pipelines.students.estimate import MB, BackfillEstimate, processes_of, require_room
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed

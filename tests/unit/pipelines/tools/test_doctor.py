@@ -197,7 +197,7 @@ def test_java_that_is_missing_names_the_way_round_it(monkeypatch):
 
 def test_jars_damaged_since_they_were_fetched_are_told(monkeypatch, tmp_path):
     (tmp_path / "kafka-clients-4.3.1.jar").write_bytes(b"PK half a file")
-    monkeypatch.setattr("streaming.broker.fetch_jars", lambda: tmp_path)
+    monkeypatch.setattr("streaming.broker.jars.fetch_jars", lambda: tmp_path)
     verdict = broker.jars(HERE)
     assert (verdict.status, "damaged" in verdict.message) == ("fail", True)
     assert verdict.remedy == f"rm -r {tmp_path}; {command('exfm', 'broker', 'fetch')}"
@@ -207,7 +207,7 @@ def test_jars_that_cannot_be_fetched_name_the_way_round_them(monkeypatch):
     def unreachable():
         raise StreamingError("the embedded broker's jars cannot be fetched (no network)")
 
-    monkeypatch.setattr("streaming.broker.fetch_jars", unreachable)
+    monkeypatch.setattr("streaming.broker.jars.fetch_jars", unreachable)
     verdict = broker.jars(HERE)
     assert (verdict.status, "bootstrap_servers" in verdict.remedy) == ("fail", True)
 
@@ -223,7 +223,7 @@ def test_a_broker_that_does_not_start_fails_only_when_asked_to_try(monkeypatch):
         def stop(self):
             return False
 
-    monkeypatch.setattr("streaming.broker.LocalBroker", Dead)
+    monkeypatch.setattr("streaming.broker.broker.LocalBroker", Dead)
     assert broker.start(HERE).status == "ok"
     assert broker.start(Scope(Path("."), deep=True)) == Verdict(
         "fail",

@@ -6,7 +6,7 @@ from itertools import count, islice
 
 import pytest
 
-from pipelines.tools import log_lines
+from pipelines.tools.log_tail import log_lines
 
 
 @pytest.mark.parametrize("rotations", [3, 1500])

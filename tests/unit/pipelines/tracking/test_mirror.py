@@ -11,15 +11,20 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from exfm.metrics import sigmoid
-from exfm.models import load_served
-from pipelines.config import parse
+from exfm.metrics.classification import sigmoid
+from exfm.models.served import load_served
+from pipelines.config.settings import parse
 from pipelines.control.conclusion import conclude_versions
-from pipelines.registry import CONCLUSION, HAND, POLICY, Action, Ledger, Standing
-from pipelines.results import JUDGED, Losses, Severity, Summary
-from pipelines.run_dir import RunDir
-from pipelines.tracking import Interface, Mirror, Mirrors, Tracker
-from pipelines.training import PredictionLog
+from pipelines.registry.ledger import CONCLUSION, HAND, POLICY, Ledger
+from pipelines.registry.standing import Action, Standing
+from pipelines.results.losses import Losses, Severity
+from pipelines.results.summary import Summary
+from pipelines.results.verdict import JUDGED
+from pipelines.run_dir.paths import RunDir
+from pipelines.tracking.mirror import Mirror, Mirrors
+from pipelines.tracking.mlflow import Tracker
+from pipelines.tracking.registration import Interface
+from pipelines.training.predictions import PredictionLog
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.pipelines.mlflow_stores import empty_store
 from tests.support.pipelines.raw_configs import small

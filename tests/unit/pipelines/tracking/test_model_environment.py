@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from exfm.metrics import sigmoid
-from exfm.models import load_served
-from pipelines.tracking import Tracker
+from exfm.metrics.classification import sigmoid
+from exfm.models.served import load_served
 from pipelines.tracking import wheel as wheels
+from pipelines.tracking.mlflow import Tracker
 from pipelines.tracking.wheel import EnvironmentOnce, fbgemm_by_its_other_name, own_wheel, serving_requirements
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.places import ROOT

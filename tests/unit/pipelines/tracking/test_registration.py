@@ -10,16 +10,15 @@ import pyarrow as pa
 import pytest
 from mlflow import MlflowClient
 
-from exfm.models import ServedStudent, load_served, save_served
-from pipelines.config import parse
+from exfm.models.served import ServedStudent, load_served, save_served
+from pipelines.config.settings import parse
 from pipelines.control.conclusion import track_results
-from pipelines.results import Summary
-from pipelines.results.summary import students_of
-from pipelines.run_dir import RunDir
-from pipelines.tracking import Tracker
-from pipelines.training import PredictionLog
+from pipelines.results.summary import Summary, students_of
+from pipelines.run_dir.paths import RunDir
+from pipelines.tracking.mlflow import Tracker
+from pipelines.training.predictions import PredictionLog
 from streaming.errors import BadInput
-from streaming.lake import LakeTable
+from streaming.lake.writer import LakeTable
 from tests.support.pipelines.raw_configs import small
 
 ROWS = 24_000

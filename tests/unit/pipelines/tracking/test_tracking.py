@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from exfm.metrics import sigmoid
-from exfm.models import load_served
-from pipelines.tracking import Tracker
+from exfm.metrics.classification import sigmoid
+from exfm.models.served import load_served
+from pipelines.tracking.mlflow import Tracker
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.pipelines.mlflow_stores import empty_store
 from tests.support.waiting import PATIENCE_S, eventually

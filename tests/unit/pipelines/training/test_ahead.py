@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from pipelines.training import Ahead
+from pipelines.training.ahead import Ahead
 from pipelines.workers.stopwatch import Stopwatch
 from tests.support.waiting import PATIENCE_S, eventually
 

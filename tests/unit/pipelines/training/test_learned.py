@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.training import Learned
+from pipelines.training.learned import Learned
 from streaming.hashing import hash64
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.training import (
+from pipelines.training.predictions import (
     Predicted,
     PredictionLog,
     count_predictions,

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from exfm.errors import Diverged
-from exfm.models import Judged
+from exfm.models.engine import Judged
 from exfm.step import StepResult
-from pipelines.training import Account, Learned, Quarantine
-from pipelines.training.quarantine import KEPT
+from pipelines.training.account import Account
+from pipelines.training.learned import Learned
+from pipelines.training.quarantine import KEPT, Quarantine
 
 
 def rows(first: int, count: int = 10) -> pa.Table:

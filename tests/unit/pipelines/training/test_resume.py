@@ -11,16 +11,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import Batch, BatchBuilder
+from exfm.data.batch import Batch, BatchBuilder
 from exfm.errors import NewerFormat, Unusable
-from exfm.tensors import checkpoint_names, save_checkpoint
-from exfm.tensors.checkpoint import load_checkpoint
-from pipelines.config import Config
-from pipelines.config import load as load_config
-from pipelines.run_dir import RunDir
-from pipelines.training import last_checkpoint, needed_after
-from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
+from exfm.tensors.checkpoint import checkpoint_names, load_checkpoint, save_checkpoint
+from pipelines.config.settings import Config
+from pipelines.config.settings import load as load_config
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.resume import last_checkpoint, needed_after
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.teacher.worker import TeacherWorker
 from tests.support.pipelines.stored_run import FORMAT_1, new_rows
 
 HASH = "0123456789abcdef"

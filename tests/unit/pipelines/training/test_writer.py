@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from pipelines.training import Writer
+from pipelines.training.writer import Writer
 from pipelines.workers.stopwatch import Stopwatch
 from tests.support.pipelines.disks import DiskFull, waits_for_disk
 from tests.support.waiting import PATIENCE_S, eventually

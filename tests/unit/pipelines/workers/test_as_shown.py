@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.config import parse
-from pipelines.feeds import Cut
-from pipelines.run_dir import RunDir
-from pipelines.training import read_predictions
+from pipelines.config.settings import parse
+from pipelines.feeds.student import Cut
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.predictions import read_predictions
 from tests.support.pipelines.raw_configs import small
 from tests.support.pipelines.stored_run import rows_of
 from tests.support.pipelines.student_at_work import starting

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exfm.models import load_served
-from pipelines.config import evolution, load, made_with_teacher, parse
+from exfm.models.served import load_served
+from pipelines.config.evolve import evolution, made_with_teacher
+from pipelines.config.settings import load, parse
 from pipelines.served_model import _load_pyfunc
 from streaming.errors import BadInput
 from tests.support.models.states import same

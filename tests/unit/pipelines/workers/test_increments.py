@@ -6,10 +6,11 @@ import os
 
 import pytest
 
-from exfm.increments import Follower
-from pipelines.config import load
-from pipelines.run_dir import Lease, RunDir
-from pipelines.training import Writer
+from exfm.increments.follower import Follower
+from pipelines.config.settings import load
+from pipelines.run_dir.lease import Lease
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.writer import Writer
 from pipelines.workers.student.increments import Increments
 from tests.support.models.states import same
 from tests.support.pipelines.stored_run import FORMAT_1, rows_of

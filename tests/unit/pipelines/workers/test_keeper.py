@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.models import load_served
-from exfm.tensors import checkpoint, checkpoint_names
-from exfm.tensors.checkpoint import load_checkpoint
-from pipelines.config import load as load_config
-from pipelines.feeds import Cut
-from pipelines.run_dir import RunDir
-from pipelines.training import read_predictions
-from pipelines.workers import Orders, keeper
-from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.delivery import Block, BlockPosition
+from exfm.models.served import load_served
+from exfm.tensors import checkpoint
+from exfm.tensors.checkpoint import checkpoint_names, load_checkpoint
+from pipelines.config.settings import load as load_config
+from pipelines.feeds.student import Cut
+from pipelines.run_dir.paths import RunDir
+from pipelines.training.predictions import read_predictions
+from pipelines.workers import keeper
+from pipelines.workers.student.worker import StudentWorker
+from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.workers.worker import Orders
+from streaming.delivery.reader import Block, BlockPosition
 from streaming.errors import StreamingError
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 from streaming.position import Partition, SourcePosition
 from tests.support.models.states import same
 from tests.support.pipelines.disks import DiskFull, waits_for_disk

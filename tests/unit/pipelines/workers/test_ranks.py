@@ -16,7 +16,7 @@ from streaming.ports import free_port
 RANK = """
 import json, sys, time
 import numpy as np
-from pipelines.workers import Rendezvous
+from pipelines.workers.ranks import Rendezvous
 from pipelines.workers.ranks import Ranks
 rank, ranks, address, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 us = Ranks(Rendezvous(rank, ranks, address, port), collective_s=5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exfm.models import load_served
-from pipelines.config import load, parse
+from exfm.models.served import load_served
+from pipelines.config.settings import load, parse
 from pipelines.served_model import _load_pyfunc
 from tests.support.models.states import same
 from tests.support.pipelines.raw_configs import refusal, small

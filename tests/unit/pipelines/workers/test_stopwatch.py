@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.workers import Orders, Worker
 from pipelines.workers.stopwatch import Stopwatch
+from pipelines.workers.worker import Orders, Worker
 
 
 class Clock:

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from exfm.models import load_served
-from pipelines.config import load
+from exfm.models.served import load_served
+from pipelines.config.settings import load
 from pipelines.workers.student import record
 from tests.support.models.states import same
 from tests.support.pipelines.stored_run import FORMAT_1, rows_of

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.models import load_served
-from pipelines.config import load
-from pipelines.feeds import Cut
-from pipelines.registry import CONCLUSION, HAND, Action, Ledger, Standing
-from pipelines.run_dir import RunDir
+from exfm.models.served import load_served
+from pipelines.config.settings import load
+from pipelines.feeds.student import Cut
+from pipelines.registry.ledger import CONCLUSION, HAND, Ledger
+from pipelines.registry.standing import Action, Standing
+from pipelines.run_dir.paths import RunDir
 from pipelines.workers.student import versions
 from tests.support.models.states import same
 from tests.support.pipelines.stored_run import FORMAT_1, rows_of

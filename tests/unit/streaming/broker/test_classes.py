@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from streaming.broker import LocalBroker, fetch_jars, keep_classes
+from streaming.broker.broker import LocalBroker
+from streaming.broker.classes import keep_classes
 from streaming.broker.config import BrokerSettings, classes_file, java
+from streaming.broker.jars import fetch_jars
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -6,10 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from streaming.broker import LocalBroker, formatting
+from streaming.broker import formatting
+from streaming.broker.broker import LocalBroker
 from streaming.broker.formatting import FEATURES, IDS, format_as_kept, is_formatted, keep
 from streaming.broker.jars import cache_folder
-from streaming.kafka import KafkaSettings, end_offsets, ensure_topics
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import end_offsets, ensure_topics
 from streaming.position import Partition
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streaming.delivery import CommitRecord
+from streaming.delivery.outbox import CommitRecord
 from streaming.errors import DiskFull, StreamingError
-from streaming.messages import DeadLetter, letters_to_batch
+from streaming.messages.dead_letters import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema
-from streaming.settlement import late_schema
+from streaming.settlement.label_join import late_schema
 
 SCHEMA = RowSchema(columns=[{"name": "price"}], tasks=[{"name": "ctr", "window_s": 1}])
 

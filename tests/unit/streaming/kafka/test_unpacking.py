@@ -106,7 +106,8 @@ READS = """
 import resource, sys
 from streaming.kafka import client
 from kafka.record.default_records import DefaultRecordBatch
-from streaming.messages import RawMessage, make_codec
+from streaming.messages.codecs import make_codec
+from streaming.messages.message import RawMessage
 from streaming.schema import RowSchema, Task
 schema = RowSchema(columns=[], tasks=[Task(name="ctr", window_s=60)])
 packed = open(sys.argv[1], "rb").read()

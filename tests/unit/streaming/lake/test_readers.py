@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import BadInput
-from streaming.lake import Readers
+from streaming.lake.readers import Readers
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput
-from streaming.lake import Where
+from streaming.lake.where import Where
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(

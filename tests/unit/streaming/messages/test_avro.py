@@ -10,7 +10,10 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import NewColumns, RawMessage, make_codec, parsed_avro
+from streaming.messages.avro import parsed_avro
+from streaming.messages.codecs import make_codec
+from streaming.messages.message import RawMessage
+from streaming.messages.undeclared import NewColumns
 from streaming.schema import RowSchema
 
 FIELDS = [

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.errors import StreamingError
-from streaming.messages import END_HEADER, ExamplesCodec, RawMessage, by_partition, is_end_marker, make_codec
+from streaming.messages.codecs import make_codec
+from streaming.messages.examples import ExamplesCodec
 from streaming.messages.ipc import ipc_bytes, read_ipc, write_ipc
+from streaming.messages.message import END_HEADER, RawMessage, by_partition, is_end_marker
 from tests.support.streams.messages import GOOD, SCHEMA, impressions, messages
 
 

@@ -5,8 +5,13 @@ import json
 
 import pytest
 
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch, letters_to_json
-from streaming.messages.dead_letters import PAYLOAD_LIMIT_BYTES
+from streaming.messages.dead_letters import (
+    DEAD_LETTER_SCHEMA,
+    PAYLOAD_LIMIT_BYTES,
+    DeadLetter,
+    letters_to_batch,
+    letters_to_json,
+)
 
 
 def letter(payload=b"{}", row=0):

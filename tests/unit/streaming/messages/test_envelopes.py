@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.config import Topic
 from pipelines.config.hash import hash_of
-from streaming.messages import RawMessage, make_codec
+from pipelines.config.topics import Topic
+from streaming.messages.codecs import make_codec
+from streaming.messages.message import RawMessage
 from streaming.schema import RowSchema
 
 SCHEMA = RowSchema(columns=[{"name": "age"}], tasks=[{"name": "ctr", "window_s": 60}])

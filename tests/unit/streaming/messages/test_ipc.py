@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming.messages import RawMessage, make_codec
+from streaming.messages.codecs import make_codec
 from streaming.messages.ipc import plain_records, read_ipc, write_ipc
+from streaming.messages.message import RawMessage
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(columns=(Column(name="age"),), tasks=(Task(name="ctr", window_s=60),))

@@ -3,7 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from streaming.messages import Limits, RawMessage, make_codec
+from streaming.messages.codecs import make_codec
+from streaming.messages.limits import Limits
+from streaming.messages.message import RawMessage
 from streaming.schema import Column, RowSchema, Task
 from tests.support.streams.messages import GOOD, SCHEMA
 

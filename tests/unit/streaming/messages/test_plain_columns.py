@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.messages import Limits, RowRules, conform
-from streaming.messages.limits import PlainColumns
+from streaming.messages.limits import Limits, PlainColumns
+from streaming.messages.validation import RowRules, conform
 from streaming.schema import Column, RowSchema, Task
 
 TASKS = [Task(name="ctr", window_s=60)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.messages import make_codec
+from streaming.messages.codecs import make_codec
 from tests.support.streams.messages import GOOD, SCHEMA, as_arrow, changed, impressions, messages
 
 BAD_ROWS = {

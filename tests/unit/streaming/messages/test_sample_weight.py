@@ -6,7 +6,9 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from streaming.messages import RawMessage, RowRules, make_codec
+from streaming.messages.codecs import make_codec
+from streaming.messages.message import RawMessage
+from streaming.messages.validation import RowRules
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(columns=[Column(name="sample_weight", type="float32")], tasks=[Task(name="ctr", window_s=60)])

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from streaming.messages import make_codec
+from streaming.messages.codecs import make_codec
 from streaming.messages.ipc import write_ipc
 from streaming.schema import Column, RowSchema, Task
 from tests.support.streams.messages import GOOD, SCHEMA, as_arrow, changed, messages

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streaming.errors import DataLost
-from streaming.messages import END_HEADER, RawMessage, make_codec
+from streaming.messages.codecs import make_codec
+from streaming.messages.message import END_HEADER, RawMessage
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema, Task
 from streaming.settlement.account import OffsetAccounts

@@ -8,10 +8,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from streaming.messages import letters_from_batch
+from streaming.messages.dead_letters import letters_from_batch
 from streaming.position import Partition
 from streaming.schema import RowSchema
-from streaming.settlement import Merge, Settlement, SettlementConfig, Verticals
+from streaming.settlement.admission import Verticals
+from streaming.settlement.config import SettlementConfig
+from streaming.settlement.merge import Merge
+from streaming.settlement.settlement import Settlement
 from tests.support.streams.rows import CLICKS, impressions
 
 SCHEMA = RowSchema(columns=[{"name": "price"}], tasks=[{"name": "ctr", "window_s": 1}])

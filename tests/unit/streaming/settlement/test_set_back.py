@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from streaming.errors import BadInput
-from streaming.messages import letters_from_batch
+from streaming.messages.dead_letters import letters_from_batch
 from streaming.schema import RowSchema
-from streaming.settlement import Merge, Settlement, SettlementConfig, set_back
+from streaming.settlement.config import SettlementConfig
+from streaming.settlement.merge import Merge, set_back
+from streaming.settlement.settlement import Settlement
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 
 SCHEMA = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10}])

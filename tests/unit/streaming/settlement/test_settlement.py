@@ -4,10 +4,12 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import DeadLetter, letters_to_batch
+from streaming.messages.dead_letters import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema
-from streaming.settlement import Settlement, SettlementConfig, pending
+from streaming.settlement import pending
+from streaming.settlement.config import SettlementConfig
 from streaming.settlement.merge import REFUSED_SCHEMA
+from streaming.settlement.settlement import Settlement
 from tests.support.streams.rows import merged, settle
 
 CLICKS_AND_SALES = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]

@@ -14,18 +14,11 @@ from hypothesis import strategies as st
 
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import (
-    Merge,
-    Settlement,
-    SettlementConfig,
-    emission,
-    id_index,
-    label_join,
-    marks,
-    pending,
-    settled_bytes,
-)
-from streaming.settlement.merge import MergedChunk
+from streaming.settlement import emission, id_index, label_join, marks, pending
+from streaming.settlement.config import SettlementConfig
+from streaming.settlement.emission import settled_bytes
+from streaming.settlement.merge import Merge, MergedChunk
+from streaming.settlement.settlement import Settlement
 from tests.support.streams.reference_settlement import Reference, Row, merge_reference
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 

@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming.disk import store_pieces
+from streaming.disk.segments import store_pieces
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.schema import RowSchema
-from streaming.settlement import Settlement, SettlementConfig, marks, pending
+from streaming.settlement import marks, pending
+from streaming.settlement.config import SettlementConfig
 from streaming.settlement.marks import Marks
+from streaming.settlement.settlement import Settlement
 from tests.support.places import FIXTURES
 from tests.support.streams.rows import merged
 

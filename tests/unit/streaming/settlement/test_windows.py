@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from streaming.errors import BrokerAway
-from streaming.messages import EndOfStream
+from streaming.messages.source import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema
-from streaming.settlement import InputTopic, Intake, Settlement, SettlementConfig
+from streaming.settlement.config import SettlementConfig
+from streaming.settlement.intake import InputTopic, Intake
+from streaming.settlement.settlement import Settlement
 from tests.support.streams.scripted import ABORT, EOF, PAUSE, Aborted, ScriptedSource, ScriptedTopics, Timed
 
 CLICKS_AND_SALES = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]

@@ -6,13 +6,14 @@ import pyarrow.compute as pc
 import pytest
 
 from streaming.errors import BadInput
-from streaming.messages import RawMessage, make_codec
-from streaming.sources.synthetic import GeneratedStream, GeneratorConfig, TruthWriter, read_truth
+from streaming.messages.codecs import make_codec
+from streaming.messages.message import RawMessage
 from streaming.sources.synthetic.delays import click_in_time, conversion_in_time
 from streaming.sources.synthetic.malformed import KINDS, Malformed
-from streaming.sources.synthetic.truth import ROWS_PER_PART, TRUTH_SCHEMA
+from streaming.sources.synthetic.stream import GeneratedStream
+from streaming.sources.synthetic.truth import ROWS_PER_PART, TRUTH_SCHEMA, TruthWriter, read_truth
 from streaming.sources.synthetic.world import INTEREST_EDGES, World
-from streaming.sources.synthetic.world_config import Vertical
+from streaming.sources.synthetic.world_config import GeneratorConfig, Vertical
 
 WINDOWS = {"ctr": 3600.0, "cvr": 21600.0}
 SMALL = GeneratorConfig(impressions=60_000, duplicate_rate=0.01, malformed_rate=0.001)

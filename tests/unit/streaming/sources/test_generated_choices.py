@@ -10,7 +10,8 @@ import pytest
 
 from streaming.errors import BadInput
 from streaming.schema import Task
-from streaming.sources.synthetic import GeneratedStream, GeneratorConfig, generated_stream
+from streaming.sources.synthetic.stream import GeneratedStream, generated_stream
+from streaming.sources.synthetic.world_config import GeneratorConfig
 from tests.support.models.logged_choices import COLUMNS, WINDOWS, LoggedChoices, settled_choices
 
 CONFIG = GeneratorConfig(impressions=20_000, candidates=4, users=500, ads=60, duplicate_rate=0.01, malformed_rate=0.001)

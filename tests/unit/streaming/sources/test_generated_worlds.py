@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
+from streaming.sources.synthetic.stream import GeneratedStream
 from streaming.sources.synthetic.world import World
+from streaming.sources.synthetic.world_config import GeneratorConfig
 
 WINDOWS = {"ctr": 3600.0, "cvr": 21600.0}
 BEFORE = ["user_id", "ad_id", "advertiser_id", "category_id", "hour", "position", "device", "bid", "session_minutes"]

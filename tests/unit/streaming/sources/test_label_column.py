@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streaming.sources import LabelColumn
+from streaming.sources.label_column import LabelColumn
 
 SOLD = LabelColumn(column="sold")
 SAID = [" true ", "TRUE", "yes", "Y", "1", "3", "0.3", "false", "NO", "0", "0.0", "-1", "", None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streaming.errors import BadInput
-from streaming.sources import Pacer
+from streaming.sources.pacer import Pacer
 
 
 class Clock:

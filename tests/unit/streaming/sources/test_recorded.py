@@ -11,8 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from streaming.schema import Column, RowSchema, Task
-from streaming.settlement import SettlementConfig
-from streaming.sources import Chunk, FeedbackFile, LabelColumn, RecordedConfig, RecordedStream, settled_rows
+from streaming.settlement.config import SettlementConfig
+from streaming.sources.chunk import Chunk
+from streaming.sources.label_column import FeedbackFile, LabelColumn
+from streaming.sources.recorded import RecordedConfig, RecordedStream
+from streaming.sources.settled import settled_rows
 from tests.support.streams.recorded_files import CLICKS, SCHEMA, clicks, stored
 
 

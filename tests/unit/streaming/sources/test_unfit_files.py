@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput
-from streaming.sources import LabelColumn, RecordedConfig, RecordedStream
+from streaming.sources.label_column import LabelColumn
+from streaming.sources.recorded import RecordedConfig, RecordedStream
 from tests.support.streams.recorded_files import CLICKS, SCHEMA, clicks, stored
 
 

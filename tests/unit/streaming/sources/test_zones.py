@@ -11,10 +11,15 @@ from pydantic import ValidationError
 
 from pipelines.served_rows import checked_columns
 from streaming.errors import BadInput
-from streaming.messages import RawMessage, RowRules, make_codec, milliseconds, write_ipc
+from streaming.messages.codecs import make_codec
+from streaming.messages.ipc import write_ipc
+from streaming.messages.message import RawMessage
+from streaming.messages.times import milliseconds
+from streaming.messages.validation import RowRules
 from streaming.schema import RowSchema
-from streaming.sources import FeedbackFile, LabelColumn, RecordedConfig, RecordedStream
-from streaming.tables import Copies
+from streaming.sources.label_column import FeedbackFile, LabelColumn
+from streaming.sources.recorded import RecordedConfig, RecordedStream
+from streaming.tables.copies import Copies
 from tests.support.streams.recorded_files import SCHEMA, stored
 
 ZONE = "Europe/Berlin"

@@ -16,8 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from streaming.errors import BadInput
-from streaming.messages import milliseconds
-from streaming.tables import Copies, Engine, Reading, as_parquet, conversion, files_at
+from streaming.messages.times import milliseconds
+from streaming.tables import conversion
+from streaming.tables.conversion import as_parquet
+from streaming.tables.copies import Copies, Reading
+from streaming.tables.engine import Engine
+from streaming.tables.forms import files_at
 
 SAMPLE = 60
 """Rows from which types are proposed here, so that a small file has rows on either side of the sample's end."""

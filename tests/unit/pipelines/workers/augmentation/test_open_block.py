@@ -9,13 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.config import Pace
+from pipelines.config.sections import Pace
 from pipelines.workers.augmentation import open_block
 from pipelines.workers.augmentation.augment import augment
 from pipelines.workers.augmentation.open_block import OpenBlock
-from streaming.messages import DeadLetter, letters_to_batch
+from streaming.messages.dead_letters import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema, Task
-from streaming.settlement import SettledRows, late_schema, settled_bytes
+from streaming.settlement.emission import settled_bytes
+from streaming.settlement.label_join import late_schema
+from streaming.settlement.settlement import SettledRows
 
 SCHEMA = RowSchema(columns=(), tasks=(Task(name="ctr", window_s=60), Task(name="cvr", window_s=600)))
 LOCKSTEP = Pace(mode="lockstep", block_rows=4)

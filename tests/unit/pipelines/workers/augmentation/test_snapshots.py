@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from exfm.tensors import save_checkpoint
-from exfm.tensors.checkpoint import load_checkpoint
-from pipelines.run_dir import version_name
+from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
+from pipelines.run_dir.paths import version_name
 from pipelines.workers.augmentation.snapshots import Snapshots
 from tests.support.streams.scripted import HandClock
 

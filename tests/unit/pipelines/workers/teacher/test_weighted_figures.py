@@ -6,14 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature
-from exfm.metrics import metrics_of
+from exfm.data.batch import BatchBuilder
+from exfm.data.features import FeatureSet
+from exfm.data.sparse import SparseFeature
+from exfm.metrics.classification import metrics_of
 from exfm.step import StepResult
-from pipelines.feeds import Step, portion_of
-from pipelines.training import Account, TaskMetrics
-from pipelines.workers import Ranks, Rendezvous
+from pipelines.feeds.teacher import Step, portion_of
+from pipelines.training.account import Account
+from pipelines.training.live_metrics import TaskMetrics
+from pipelines.workers.ranks import Ranks, Rendezvous
 from pipelines.workers.teacher.tally import BlockTally
-from streaming.delivery import Block
+from streaming.delivery.reader import Block
 
 ROWS = 64
 

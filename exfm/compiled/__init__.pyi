@@ -1,3 +1,0 @@
-from .package import Packages
-
-__all__ = ["Packages"]

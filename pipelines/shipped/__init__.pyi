@@ -1,9 +1,0 @@
-from .files import CONFIGS, config_file, config_names, pinned_list, schema_file
-
-__all__ = [
-    "CONFIGS",
-    "config_file",
-    "config_names",
-    "pinned_list",
-    "schema_file",
-]

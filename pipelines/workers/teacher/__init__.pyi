@@ -1,5 +1,0 @@
-from .worker import TeacherWorker
-
-__all__ = [
-    "TeacherWorker",
-]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from exfm.data.batch import Batch, BatchBuilder
+from exfm.features.batch import Batch, BatchBuilder
 from exfm.metrics.classification import sigmoid
 from exfm.models.served import ServedStudent, load_served
 from pipelines.served_rows import NULL, ON_BAD_ROWS, RAISE, ROWS, checked, refusal_text, serving_rules

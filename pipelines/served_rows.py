@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.data.features import FeatureSet
+from exfm.features.features import FeatureSet
 from streaming.errors import BadInput
 from streaming.messages.limits import Limits, nan_as_null
 from streaming.messages.validation import Refusal, Refusals, RowRules, bisect, conform

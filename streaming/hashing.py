@@ -12,7 +12,7 @@ def hash64(ids: pa.Array) -> np.ndarray:
     """Hash int64 or string ids to uint64, shape (N,) -> (N,).
 
     Integers go through the splitmix64 finaliser, which is a bijection: distinct ids never collide. Strings go through
-    SipHash with a fixed key, so the result does not depend on the process. Features are hashed alike (`exfm.data`),
+    SipHash with a fixed key, so the result does not depend on the process. Features are hashed alike (`exfm.features`),
     by a function of their own since neither package imports the other; a test compares the two.
     Raises ValueError when `ids` holds nulls.
 

@@ -14,10 +14,10 @@ from docs.generate.api import api_page
 from docs.generate.commands import commands_page
 from docs.generate.rooms import PACKAGES, rooms_page
 from docs.generate.settings import settings_page, sweep_settings_page
-from pipelines.config.json_schema import json_schema_of_files
+from pipelines.core.config.json_schema import json_schema_of_files
 
 REFERENCE = Path("docs/reference")
-SCHEMA = Path("pipelines/shipped/config.schema.json")
+SCHEMA = Path("pipelines/core/shipped/config.schema.json")
 
 
 def pages() -> dict[Path, str]:

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from docs.generate.rooms import ROOT
-from pipelines.config.settings import load
-from pipelines.display.closing import print_closing
-from pipelines.results.stored import read_summary
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.report.results.stored import read_summary
+from pipelines.report.screens.closing import print_closing
 
 WIDTHS = (80, 120)
 

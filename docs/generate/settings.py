@@ -28,8 +28,8 @@ NAMES = {
 
 
 def settings_page() -> str:
-    from exfm.layers.registry import INTERACTIONS
-    from pipelines.config.settings import Config
+    from exfm.interactions.registry import INTERACTIONS
+    from pipelines.core.config.settings import Config
 
     text = [
         "# Settings",
@@ -48,7 +48,7 @@ def settings_page() -> str:
 
 
 def sweep_settings_page() -> str:
-    from pipelines.offline.replay.settings import Spec
+    from pipelines.lab.replay.settings import Spec
 
     text = [
         "# Settings of a sweep",

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from exfm.data.batch import Batch
-from exfm.layers.prior import Prior
+from exfm.baselines.prior import Prior
+from exfm.features.batch import Batch
+from exfm.snapshots.named import copy_tensors
+from exfm.snapshots.windows import TensorSource
 from exfm.step import StepResult
-from exfm.tensors.named import copy_tensors
-from exfm.tensors.windows import TensorSource
 
 
 class Baseline(ABC):

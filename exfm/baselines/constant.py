@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from exfm.baselines.baseline import Baseline
-from exfm.data.batch import Batch
-from exfm.layers.prior import label_sums
+from exfm.baselines.prior import label_sums
+from exfm.features.batch import Batch
 from exfm.step import StepResult
 
 
 class Constant(Baseline):
-    """A model of one number per task: its prior (exfm/layers/prior.py).
+    """A model of one number per task: its prior (exfm/baselines/prior.py).
 
     State: prior/{positive,negative}  progress/rows
     """
@@ -21,9 +21,9 @@ class Constant(Baseline):
 
         >>> import numpy as np
         >>> import pyarrow as pa
-        >>> from exfm.data.batch import BatchBuilder
-        >>> from exfm.data.features import FeatureSet
-        >>> from exfm.data.sparse import SparseFeature
+        >>> from exfm.features.batch import BatchBuilder
+        >>> from exfm.features.features import FeatureSet
+        >>> from exfm.features.sparse import SparseFeature
         >>> batch = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="ad", rows=2)]), ["ctr"])(
         ...     pa.table({"ad": [0, 1, 1], "label_ctr": [0, 0, 1]}))
         >>> constant = Constant(["ctr"])

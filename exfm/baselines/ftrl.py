@@ -1,12 +1,12 @@
 """FTRL-proximal for logistic regression (McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013).
 
-    z_b = o + Σ_i w_i over the coordinates i of row b (exfm/layers/hashed_linear.py)          p_b = σ(z_b)
+    z_b = o + Σ_i w_i over the coordinates i of row b (exfm/baselines/hashed_linear.py)          p_b = σ(z_b)
     g_i = Σ_b weight_b · (p_b − y_b) over the rows of a batch that have coordinate i
 
     σ_i = (√(n_i + g_i²) − √n_i) / α      s_i ← s_i + g_i − σ_i w_i      n_i ← n_i + g_i²
     w_i = −α s_i / (β + √n_i)
 
-o is the offset of the prior (exfm/layers/prior.py) of the model that the regression is of; for g it has counted the
+o is the offset of the prior (exfm/baselines/prior.py) of the model that the regression is of; for g it has counted the
 batch. Negatives that are downsampled are those of its student: p_b = σ(z_b − log r).
 
 α is RATE over the number of coordinates of a row: all of them move with the row, and its logit by their sum. With one α
@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
-from exfm.data.sampling import label_shift
-from exfm.layers.hashed_linear import SLOTS, HashedLinear, Hashing, sum_rows
+from exfm.baselines.hashed_linear import SLOTS, HashedLinear, Hashing, sum_rows
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
+from exfm.features.sampling import label_shift
 from exfm.loops import loop
-from exfm.tensors.named import copy_tensors
+from exfm.snapshots.named import copy_tensors
 
 RATE, BETA = 2.0, 1.0
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from exfm.baselines.baseline import Baseline
 from exfm.baselines.ftrl import FTRL
-from exfm.data.as_served import AsServed
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
-from exfm.data.statistics import Statistics
-from exfm.layers.prior import label_sums
+from exfm.baselines.prior import label_sums
+from exfm.features.as_served import AsServed
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
+from exfm.features.statistics import Statistics
 from exfm.step import StepResult
 
 

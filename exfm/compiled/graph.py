@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from exfm.data.features import FeatureSet
 from exfm.errors import ModelError
-from exfm.layers.interaction import Interaction
+from exfm.features.features import FeatureSet
+from exfm.interactions.interaction import Interaction
 from exfm.models.served import ServedStudent
 from exfm.models.stack import stacked
 

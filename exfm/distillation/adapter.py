@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data.sampling import label_shift
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.terms import Lesson
+from exfm.features.sampling import label_shift
 from exfm.loops import loop
 from exfm.randomness import named_generator
 

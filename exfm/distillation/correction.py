@@ -19,7 +19,7 @@ from torch import Tensor
 from exfm.distillation.terms import Lesson
 
 if TYPE_CHECKING:
-    from exfm.data.batch import Batch
+    from exfm.features.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 There is one candidate update per batch; a step takes all of it or none. Platt scaling and the adapter learn
 first and are then applied; the factors are those of before this batch. The factors measure what was said before the
 batch, without Platt scaling: what a teacher knows does not depend on its calibration, and labels went into a and b.
-Where negatives are downsampled (exfm/data/sampling.py), the corrections learn from shifted logits; the factors come
+Where negatives are downsampled (exfm/features/sampling.py), the corrections learn from shifted logits; the factors come
 from a regression whose intercept takes up that shift.
 """
 

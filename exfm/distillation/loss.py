@@ -30,7 +30,7 @@ distillation rows that have a logit,
     L = Σ_{label rows} h(z_S, y) / n_label + w · Σ_{distillation rows} h(z_D, p_F) / n_distilled
 
 Where only a share r of the rows with label 0 was kept, h(z_S, y) is h(z_S − log r, y), and in the other terms a row
-with label 0 counts 1/r (exfm/data/sampling.py says why). So all logits hold for the full stream.
+with label 0 counts 1/r (exfm/features/sampling.py says why). So all logits hold for the full stream.
 
 B examples, T tasks.
 """

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from exfm.data.sampling import label_shift
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.terms import Lesson
+from exfm.features.sampling import label_shift
 from exfm.logistic import Regression, Terms, initial, learned
 
 

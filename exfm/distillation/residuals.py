@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data.batch import Batch
-from exfm.data.history import bag_means, bags_in
-from exfm.data.sampling import label_shift
 from exfm.errors import ConfigError
+from exfm.features.batch import Batch
+from exfm.features.history import bag_means, bags_in
+from exfm.features.sampling import label_shift
 
 LEAST_VARIANCE = 1e-6  # of p(1 − p): a teacher that says nothing but 0
 
@@ -43,9 +43,9 @@ class Residuals:
     Raises ConfigError for a feature that is not among `tables`.
 
     >>> import pyarrow as pa
-    >>> from exfm.data.batch import BatchBuilder
-    >>> from exfm.data.features import FeatureSet
-    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.features.batch import BatchBuilder
+    >>> from exfm.features.features import FeatureSet
+    >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="user", rows=9, transform="index")])
     >>> rows = {"user": [3, 3, 8], "label_ctr": [1, 1, 0], "teacher_logit_ctr": pa.array([0, 0, 0], pa.float32())}
     >>> batch = BatchBuilder(features, ["ctr"])(pa.table(rows))

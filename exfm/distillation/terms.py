@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data.sampling import label_shift, label_weights, row_weights
 from exfm.distillation.arm import Arm
 from exfm.errors import ConfigError
+from exfm.features.sampling import label_shift, label_weights, row_weights
 from exfm.loops import inlined, loop
 
 
@@ -48,7 +48,7 @@ class RowMasks(NamedTuple):
     label_mask     (B, T) bool, where the label is known
     teacher_mask   (B, T) bool, where there is a teacher logit
     weights        (B,), sample weights
-    negative_rate  (T,), the share of the rows with label 0 that was kept (exfm/data/sampling.py)
+    negative_rate  (T,), the share of the rows with label 0 that was kept (exfm/features/sampling.py)
     cold           (B,) bool, rows of a schedule on which the serving head learns from the teacher
     label_rows         (B,) bool, rows whose labels are learned
     distillation_rows  (B,) bool, rows whose teacher logits are

@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
-from exfm.data.jagged import offsets_of
 from exfm.embeddings.accumulators import SparseOptimizer
 from exfm.embeddings.places import Keys, Places
 from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
+from exfm.features.jagged import offsets_of
 from exfm.lanes import LANES, by_width, load, load_some, row, same, store, total
 from exfm.loops import inlined, loop, prefetch
 
@@ -50,7 +50,7 @@ class Looked(NamedTuple):
 class FusedTables(nn.Module):
     """Tables of these sizes, of weight 0: KeyedJaggedTensor of K keys × B -> `Looked`.
 
-    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
     >>> tables = FusedTables.drawn(features, 4, seed=0, lr=0.1, eps=1e-8)
     >>> looked = tables(KeyedJaggedTensor(["ad", "user"], torch.tensor([3, 5]), lengths=torch.tensor([1, 1])))

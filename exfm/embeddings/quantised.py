@@ -24,8 +24,8 @@ Kind = Literal["int8", "int4"]
 class QuantisedTables(nn.Module):
     """Tables that are served, of whole numbers. `kind`: int8 or int4.
 
-    >>> from exfm.data.features import FeatureSet
-    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.features.features import FeatureSet
+    >>> from exfm.features.sparse import SparseFeature
     >>> from exfm.embeddings.served import ServedTables
     >>> tables = ServedTables(FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), 8, seed=0)
     >>> QuantisedTables(tables, "int8").nbytes, QuantisedTables(tables, "int4").nbytes

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data.features import FeatureSet
-from exfm.data.jagged import offsets_of
 from exfm.embeddings.weights import initial_weights, table_sizes
+from exfm.features.features import FeatureSet
+from exfm.features.jagged import offsets_of
 
 
 class ServedTables(nn.Module):
     """What a TorchRec collection has as values, (B, E), bit for bit, without a gradient. `keys`: the table of each key.
 
-    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
     >>> sorted(ServedTables(features, 4, seed=0).state_dict())
     ['embedding_bags.ad.weight', 'embedding_bags.user.weight']

@@ -10,8 +10,8 @@ from torch import Tensor
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.data.features import FeatureSet
 from exfm.embeddings.weights import initial_weights, load_table_weights, table_sizes
+from exfm.features.features import FeatureSet
 
 
 def bag_configs(features: FeatureSet, width: int) -> list[EmbeddingBagConfig]:
@@ -27,7 +27,7 @@ def embedding_bags(features: FeatureSet, width: int, seed: int) -> EmbeddingBagC
 
     Output of a call: a KeyedTensor whose values are (B, sum of widths), in the order of `features.keys`.
 
-    >>> from exfm.data.features import SparseFeature
+    >>> from exfm.features.features import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
     >>> sorted(embedding_bags(features, 4, seed=0).state_dict())
     ['embedding_bags.ad.weight', 'embedding_bags.user.weight']

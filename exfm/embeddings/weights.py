@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from exfm.data.features import FeatureSet
+from exfm.features.features import FeatureSet
 from exfm.randomness import named_generator
-from exfm.tensors.named import copy_tensors
-from exfm.tensors.windows import TensorSource, Window
+from exfm.snapshots.named import copy_tensors
+from exfm.snapshots.windows import TensorSource, Window
 
 CHUNK = 2**20  # numbers drawn at once
 

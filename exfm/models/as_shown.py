@@ -13,7 +13,7 @@ the initial one: 28 at the most. Which are kept follows from clocks alone. A ver
 prediction older, never newer, than it could have been. Of neighbouring versions, what differs is kept.
 
 A version is taken by what changed since the one before (changes.py); what has rows of the same width lies together
-(exfm/tensors/packing.py), as tables that learn do. Scored is what is held, in place: no weight is copied for it.
+(exfm/snapshots/packing.py), as tables that learn do. Scored is what is held, in place: no weight is copied for it.
 
 B examples (own rows of a batch), T tasks, K rows that changed, R rows of tables of one width D.
 """
@@ -28,14 +28,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data.batch import Batch
+from exfm.features.batch import Batch
 from exfm.models.changes import THETA, Touched, TouchedRows, by_row, small
 from exfm.models.served import ServedStudent, new_served
 from exfm.models.student import Student
 from exfm.models.student_wide import LINEAR, LinearParts, LinearVersions
-from exfm.tensors.packing import WHOLE, Fields, Packing
-from exfm.tensors.versions import Versions
-from exfm.tensors.windows import TensorSource, whole_tensor
+from exfm.snapshots.packing import WHOLE, Fields, Packing
+from exfm.snapshots.versions import Versions
+from exfm.snapshots.windows import TensorSource, whole_tensor
 
 NEVER, UNKNOWN = -(2**62), 2**62
 """The clock of a model that learned nothing; and of one of which it is not known what it learned."""
@@ -202,7 +202,7 @@ class StudentVersions:
 class AsShown:
     """Versions of a student and its twin, and what they predict. `note` after every step.
 
-    The state is `clock`, `clocks` and `<model>/…` (exfm/tensors/versions.py): with it, an engine goes on to the same
+    The state is `clock`, `clocks` and `<model>/…` (exfm/snapshots/versions.py): with it, an engine goes on to the same
     bits.
     """
 

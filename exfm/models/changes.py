@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data.features import FeatureSet
+from exfm.features.features import FeatureSet
 from exfm.models.student import Student
 from exfm.models.student_wide import LINEAR
-from exfm.tensors.marks import take_marked
+from exfm.snapshots.marks import take_marked
 
 THETA = "wide.theta"
 
@@ -71,7 +71,7 @@ class TouchedRows(NamedTuple):
 class Touched:
     """Of a student, by table, since it was last asked; of the linear part, since it was first asked.
 
-    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=9000)])
     >>> touched = Touched(features)
     >>> ids, lengths = torch.tensor([3, 1, 3, 8, 8, 2]), torch.ones(6, dtype=torch.int64)

@@ -2,11 +2,11 @@
 
     batch ──► step ──► Judged: what every model of the engine predicted before it learned the batch
 
-A student's batch may hold rows of other verticals, to learn from (exfm/data/learned_rows.py); they are not judged. Rows
-that spoil a model's step are left out of it (sieve.py), each model's own; the others are learned.
+A student's batch may hold rows of other verticals, to learn from (exfm/features/learned_rows.py); they are not judged.
+Rows that spoil a model's step are left out of it (sieve.py), each model's own; the others are learned.
 
-A live worker is an engine with a feed and a keeper (pipelines/workers); a sweep, a scaling family and a replay are an
-engine and a feed. All of them learn through `step`, so the same batches give the same bits, whoever runs them.
+A live worker is an engine with a feed and a keeper (pipelines/live/workers); a sweep, a scaling family and a replay are
+an engine and a feed. All of them learn through `step`, so the same batches give the same bits, whoever runs them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch import Tensor
 from exfm.baselines.baseline import Baseline
 from exfm.baselines.constant import Constant
 from exfm.baselines.logistic import Logistic
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
-from exfm.data.learned_rows import LearnedRows
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
+from exfm.features.learned_rows import LearnedRows
 from exfm.models.as_shown import AsShown, AsShownConfig
 from exfm.models.sieve import over, rows_of, sieved, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
+from exfm.snapshots.windows import TensorPieces, TensorSource
 from exfm.step import StepResult
-from exfm.tensors.windows import TensorPieces, TensorSource
 
 if TYPE_CHECKING:
     from exfm.models.teacher import SentBatch, Teacher  # which trains with all of TorchRec

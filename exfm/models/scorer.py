@@ -12,11 +12,11 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
-from exfm.data.statistics import Statistics
 from exfm.embeddings.tables import bag_configs
 from exfm.embeddings.weights import load_table_weights
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
+from exfm.features.statistics import Statistics
 from exfm.models.stack import has_wide, stacked
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet, compiled_dense
@@ -25,8 +25,8 @@ from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import plan_sharding
 from exfm.parallel.tables import shard_tables, sharded_weights
-from exfm.tensors.named import copy_tensors
-from exfm.tensors.windows import TensorSource, whole_tensor
+from exfm.snapshots.named import copy_tensors
+from exfm.snapshots.windows import TensorSource, whole_tensor
 
 S = TypeVar("S")
 

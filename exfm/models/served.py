@@ -20,23 +20,23 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data.as_served import AsServed
-from exfm.data.batch import Batch, Single
-from exfm.data.features import FeatureSet
-from exfm.data.history import Histories
-from exfm.data.statistics import Statistics
+from exfm.baselines.prior import Prior, with_prior
 from exfm.embeddings.quantised import Kind, QuantisedTables
 from exfm.embeddings.served import ServedTables, one_id_each
 from exfm.embeddings.weights import load_table_weights
 from exfm.errors import ModelError
-from exfm.layers.passes import representation
-from exfm.layers.prior import Prior, with_prior
-from exfm.layers.registry import TrunkConfig, build_trunk
-from exfm.layers.units import Units
+from exfm.features.as_served import AsServed
+from exfm.features.batch import Batch, Single
+from exfm.features.features import FeatureSet
+from exfm.features.history import Histories
+from exfm.features.statistics import Statistics
+from exfm.interactions.passes import representation
+from exfm.interactions.registry import TrunkConfig, build_trunk
+from exfm.interactions.units import Units
 from exfm.models.stack import has_wide, stacked_rows
 from exfm.models.student_wide import ServedWide
-from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
-from exfm.tensors.named import check_fit, copy_tensors
+from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
+from exfm.snapshots.named import check_fit, copy_tensors
 
 if TYPE_CHECKING:
     from exfm.models.student import Student
@@ -50,7 +50,7 @@ PARITY = 1e-6  # largest difference of two logits that an export may show
 class ServedStudent(nn.Module):
     """(KeyedJaggedTensor of F keys × B, (B, dense), (B, raw) or None) -> logits (B, T), of a `Batch`'s tensors.
 
-    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
     >>> served = ServedStudent(TrunkConfig(mlp=(4,)), width=2, features=features, tasks=["ctr"], wide=False)
     >>> served.parameter_count  # tables 60, trunk 1 × 4 + 4, head 4 + 1
@@ -244,7 +244,8 @@ def check_logits(logits: np.ndarray, served: ServedStudent, batch: Batch) -> flo
 
 
 def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) -> Path:
-    """Write `<root>/<name>`, all that `load_served` needs, atomically. Errors: as `exfm.tensors.checkpoint.save_checkpoint`."""
+    """Write `<root>/<name>`, all that `load_served` needs, atomically. Errors: as
+    `exfm.snapshots.checkpoint.save_checkpoint`."""
     return save_checkpoint(root, name, served.state_dict(), served.meta, kind=KIND)
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from exfm.data.batch import Batch
-from exfm.data.dense import LARGEST_INPUT
+from exfm.features.batch import Batch
+from exfm.features.dense import LARGEST_INPUT
 from exfm.loops import loop
 from exfm.step import INPUT, LARGEST, LOGIT, StepResult, reason_of
 

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.data.batch import Batch
-from exfm.data.sampling import label_shift
+from exfm.features.batch import Batch
+from exfm.features.sampling import label_shift
 from exfm.logistic import Terms, initial, learned
 from exfm.loops import loop
-from exfm.tensors.named import copy_tensors
-from exfm.tensors.windows import TensorSource
+from exfm.snapshots.named import copy_tensors
+from exfm.snapshots.windows import TensorSource
 
 TERMS = Terms(start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 3.0), half_life_rows=200_000)
 

@@ -3,13 +3,13 @@
     e = tables(sparse)      x = trunk(units(e), dense)      z_S = prior + serving(x)
     z_D = prior + auxiliary(scale_gradient(x, β))    z_D2 = prior + adapted(scale_gradient(x, β))    in training only
 
-The prior is the log-odds of the label rate so far (exfm/layers/prior.py): heads learn what differs from it. What is
+The prior is the log-odds of the label rate so far (exfm/baselines/prior.py): heads learn what differs from it. What is
 served, and judged, is z_S stacked on a linear model of the same row (student_wide.py).
 
 One step, of a student with adapter:
 
     1. e, x, z_S, z_D, z_D2: the logits it is judged by, unless features are known in training only: then those are
-       made of the batch as it would be served (exfm/data/as_served.py)
+       made of the batch as it would be served (exfm/features/as_served.py)
     2. SA' = SA after one update on this batch's labels, and so for all that corrects the teacher (corrections.py)
     3. L of the arm (exfm/distillation/loss.py), with SA' run again and its gradient stopped
     4. gradients, by hand down to x (exfm/distillation/terms.py, heads.py), by autograd from there; if they and
@@ -17,7 +17,7 @@ One step, of a student with adapter:
     6. as often as the arm has `extra_steps`: 1, 3, 4 and 5 again without h(z_S, y), and with the same SA'
 
 With rows of other verticals in its batches, what is said of labels holds for its label rows, and what is said of the
-teacher for its distillation rows (exfm/data/learned_rows.py). It is judged on its own rows.
+teacher for its distillation rows (exfm/features/learned_rows.py). It is judged on its own rows.
 
 B examples, T tasks, H width of the trunk's output.
 """
@@ -32,12 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from exfm.adam import Adam
-from exfm.data.as_served import AsServed
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
-from exfm.data.history import Histories, HistoryValues
-from exfm.data.learned_rows import LearnedRows
-from exfm.data.statistics import Statistics
+from exfm.baselines.prior import Prior, label_sums, with_prior
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.corrections import Corrections
 from exfm.distillation.heads import Heads, Slopes, slopes_of
@@ -47,19 +42,24 @@ from exfm.distillation.terms import Lesson, RowMasks, Terms, terms_of
 from exfm.embeddings.accumulators import scale_accumulator
 from exfm.embeddings.fused import FusedTables, Looked
 from exfm.errors import ModelError
-from exfm.layers.dense import seeded_linear
-from exfm.layers.passes import forward_pass, representation
-from exfm.layers.prior import Prior, label_sums, with_prior
-from exfm.layers.registry import build_trunk
-from exfm.layers.units import Units
+from exfm.features.as_served import AsServed
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
+from exfm.features.history import Histories, HistoryValues
+from exfm.features.learned_rows import LearnedRows
+from exfm.features.statistics import Statistics
+from exfm.interactions.dense import seeded_linear
+from exfm.interactions.passes import forward_pass, representation
+from exfm.interactions.registry import build_trunk
+from exfm.interactions.units import Units
 from exfm.models.served import ServedStudent, export_student
 from exfm.models.stack import has_wide
 from exfm.models.student_config import StudentConfig
 from exfm.models.student_wide import StudentWide
 from exfm.randomness import StepRandomness, named_generator
+from exfm.snapshots.named import copy_tensors
+from exfm.snapshots.windows import TensorSource
 from exfm.step import LARGEST, StepResult, share_of_full
-from exfm.tensors.named import copy_tensors
-from exfm.tensors.windows import TensorSource
 
 
 class StudentNet(nn.Module):

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from exfm.distillation.arm import Arm
 from exfm.embeddings.accumulators import AccumulatorConfig
-from exfm.layers.registry import TrunkConfig
+from exfm.interactions.registry import TrunkConfig
 
 
 class LearningRate(BaseModel):

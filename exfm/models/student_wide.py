@@ -23,14 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from exfm.baselines.ftrl import FTRL, Seen, served_linear
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
-from exfm.layers.hashed_linear import SLOTS, HashedLinear, Hashing
+from exfm.baselines.hashed_linear import SLOTS, HashedLinear, Hashing
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
 from exfm.models.stack import Stack, stacked
-from exfm.tensors.marks import take_marked
-from exfm.tensors.packing import Fields, Packing
-from exfm.tensors.versions import Versions
-from exfm.tensors.windows import TensorSource
+from exfm.snapshots.marks import take_marked
+from exfm.snapshots.packing import Fields, Packing
+from exfm.snapshots.versions import Versions
+from exfm.snapshots.windows import TensorSource
 
 LINEAR, FIELD = "wide.linear.weight", "slots"
 

@@ -2,9 +2,9 @@
 
     loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / (rows of the global batch whose label for t is known)
 
-h is binary cross-entropy of a logit, to which the prior belongs (exfm/layers/prior.py): the log-odds of the label rate
-so far, over all ranks. A task without known labels contributes 0. Embeddings: AdaGrad, on several ranks FBGEMM's, and
-sharded by TorchRec. All else: Adam, data-parallel: gradients are summed over ranks.
+h is binary cross-entropy of a logit, to which the prior belongs (exfm/baselines/prior.py): the log-odds of the label
+rate so far, over all ranks. A task without known labels contributes 0. Embeddings: AdaGrad, on several ranks FBGEMM's,
+and sharded by TorchRec. All else: Adam, data-parallel: gradients are summed over ranks.
 
 What the teacher says is that logit, stacked with a linear model's of the same ids (teacher_wide.py, stack.py).
 
@@ -22,12 +22,12 @@ from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.adam import Adam
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
-from exfm.data.statistics import Statistics
+from exfm.baselines.prior import label_sums, with_prior
 from exfm.embeddings.tables import bag_configs
 from exfm.embeddings.weights import draw_initial_weights
-from exfm.layers.prior import label_sums, with_prior
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
+from exfm.features.statistics import Statistics
 from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack, has_wide
 from exfm.models.teacher_config import TeacherConfig
@@ -38,9 +38,9 @@ from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import plan_sharding
 from exfm.randomness import StepRandomness
+from exfm.snapshots.named import copy_tensors
+from exfm.snapshots.windows import TensorPieces, TensorSource
 from exfm.step import LARGEST, StepResult, share_of_full
-from exfm.tensors.named import copy_tensors
-from exfm.tensors.windows import TensorPieces, TensorSource
 
 
 class SentBatch(NamedTuple):
@@ -63,7 +63,7 @@ class Teacher:
         progress/rows      only where accumulators are made to forget: rows learned, of all ranks
 
     On one of several ranks a table is the pieces that this rank holds (windows.py), and everything else, which all
-    ranks have alike, is whole. What any ranks saved together (exfm/tensors/checkpoint.py), any others can load.
+    ranks have alike, is whole. What any ranks saved together (exfm/snapshots/checkpoint.py), any others can load.
 
     Loading a state and continuing gives the same bits as never having stopped.
     """

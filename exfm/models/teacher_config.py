@@ -8,11 +8,11 @@ from pydantic import Field, model_validator
 
 from exfm.embeddings.accumulators import AccumulatorConfig, SparseOptimizer
 from exfm.errors import ConfigError
-from exfm.layers.dcn import DCNOptions
-from exfm.layers.dlrm import DLRMOptions
-from exfm.layers.interaction import InteractionOptions
-from exfm.layers.registry import interaction_options, with_complete_options
-from exfm.layers.wukong import WukongOptions, WukongSizes
+from exfm.interactions.dcn import DCNOptions
+from exfm.interactions.dlrm import DLRMOptions
+from exfm.interactions.interaction import InteractionOptions
+from exfm.interactions.registry import interaction_options, with_complete_options
+from exfm.interactions.wukong import WukongOptions, WukongSizes
 
 
 class TeacherConfig(WukongSizes):

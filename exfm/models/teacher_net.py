@@ -26,13 +26,13 @@ from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data.features import FeatureSet
+from exfm.baselines.prior import Prior
 from exfm.embeddings.tables import embedding_bags
 from exfm.errors import ConfigError
-from exfm.layers.dense import seeded_mlp
-from exfm.layers.interaction import Axes
-from exfm.layers.prior import Prior
-from exfm.layers.units import Units, input_labels
+from exfm.features.features import FeatureSet
+from exfm.interactions.dense import seeded_mlp
+from exfm.interactions.interaction import Axes
+from exfm.interactions.units import Units, input_labels
 from exfm.machine_code import MachineCode, machine_code
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.tables import in_order

@@ -24,9 +24,9 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.data.batch import Batch
-from exfm.data.features import FeatureSet
 from exfm.embeddings.tables import bag_configs
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
 from exfm.models.teacher_config import TeacherConfig, wide_columns
 from exfm.parallel.alone import learning_tables
 from exfm.parallel.group import RankGroup
@@ -41,7 +41,7 @@ RATE, EPSILON = 0.1, 1.1
 def wide_configs(features: FeatureSet, tasks: int) -> list[EmbeddingBagConfig]:
     """One table for every table of the network, with `wide_columns` columns.
 
-    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10, width=32)])
     >>> [(c.name, c.num_embeddings, c.embedding_dim) for c in wide_configs(features, tasks=2)]
     [('ad', 10, 4)]
@@ -57,7 +57,7 @@ def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: 
     """All tables of a teacher, as ranks hold them: `tables` of the network and, unless it is made without, `wide` of
     the linear part.
 
-    >>> from exfm.data.sparse import SparseFeature
+    >>> from exfm.features.sparse import SparseFeature
     >>> parts = all_tables(TeacherConfig(), FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), tasks=2)
     >>> {part: ([table.embedding_dim for table in of.configs], of.optimizer) for part, of in parts.items()}
     {'tables': ([16], 'row_wise_adagrad'), 'wide': ([4], 'adagrad')}

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.data.batch import Batch
 from exfm.embeddings.accumulators import SparseOptimizer
 from exfm.embeddings.fused import FusedTables, Looked
 from exfm.embeddings.weights import TableSize
+from exfm.features.batch import Batch
 from exfm.parallel.group import RankGroup
 from exfm.parallel.held import ShardedTables
 from exfm.parallel.layout import Sharding
 from exfm.parallel.tables import ParallelTables, keys_of
-from exfm.tensors.windows import Window
+from exfm.snapshots.windows import Window
 
 
 class TablesAlone:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from exfm.embeddings.accumulators import scale_accumulator
 from exfm.parallel.group import RankGroup
-from exfm.tensors.named import check_fit
-from exfm.tensors.windows import TensorPieces, TensorSource, Window, fill_window, whole_tensor
+from exfm.snapshots.named import check_fit
+from exfm.snapshots.windows import TensorPieces, TensorSource, Window, fill_window, whole_tensor
 
 
 class ShardedTables:

@@ -41,15 +41,15 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.data.batch import Batch
 from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.features.batch import Batch
 from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts
 from exfm.parallel.held import ShardedTables
 from exfm.parallel.layout import Sharding
 from exfm.parallel.planner import quiet_torchrec
 from exfm.parallel.sharding import TableSharder
-from exfm.tensors.windows import Window
+from exfm.snapshots.windows import Window
 
 
 class TableShard(NamedTuple):

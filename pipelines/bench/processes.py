@@ -9,7 +9,7 @@ import sys
 from pipelines.bench.benchmark import Benchmark, figure_of
 from pipelines.bench.figures import Figure, Work
 
-WORKER = "from pipelines.workers.student.worker import StudentWorker"
+WORKER = "from pipelines.live.workers.student.worker import StudentWorker"
 TORCH = "import torch"
 AT_MOST_MB, AT_MOST_S = 500.0, 2.0
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.sparse import SparseFeature
-from exfm.data.transforms import bags_of
+from exfm.features.batch import BatchBuilder
+from exfm.features.sparse import SparseFeature
+from exfm.features.transforms import bags_of
 from pipelines.bench.benchmark import Benchmark, Demand
 from pipelines.bench.figures import Work
 from pipelines.bench.shape import BATCH, FEATURES, FLOATS, ROWS, SEED, TABLE_ROWS, TABLES, TASKS, table

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from exfm.data.batch import BatchBuilder
+from exfm.features.batch import BatchBuilder
 from pipelines.bench.benchmark import Benchmark, figure_of
 from pipelines.bench.figures import Figure, Work, rates
 from pipelines.bench.shape import FEATURES, TASKS, table

@@ -11,10 +11,10 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from exfm.data.batch import Batch, BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.batch import Batch, BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 
 TABLES, TABLE_ROWS, WIDTH, FLOATS, BATCH, ROWS = 26, 100_000, 16, 13, 2048, 8192
 TASKS = ("ctr",)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
 
-from exfm.data.batch import Batch
+from exfm.features.batch import Batch
 from pipelines.bench.shape import FLOATS, TABLE_ROWS, TABLES, WIDTH
 
 

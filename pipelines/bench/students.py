@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from exfm.data.batch import Batch
+from exfm.features.batch import Batch
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 from pipelines.bench.benchmark import Benchmark, Demand

@@ -20,12 +20,12 @@ from pipelines.checks.sample import Sample
 from pipelines.checks.times import judge_pace, judge_times
 from pipelines.checks.topics import sample_topics
 from pipelines.checks.verticals import judge_verticals
-from pipelines.config.sections import Generated, Recorded
-from pipelines.config.settings import Config
+from pipelines.cli.tools.doctor.machine import total_memory
+from pipelines.core.config.sections import Generated, Recorded
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.ingest import files_name
 from pipelines.quality.finding import Finding, Severity, stop, verdict_line
-from pipelines.run_dir.paths import RunDir
-from pipelines.tools.doctor.machine import total_memory
-from pipelines.workers.ingest import files_name
 from streaming.errors import BadInput
 from streaming.tables.copies import Copies
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exfm.machine_code import has_compiler
-from pipelines.config.settings import Config
+from pipelines.core.config.settings import Config
 from pipelines.quality.finding import Finding, stop
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data.dense import DenseFeature
-from exfm.data.sparse import SequenceFeature, SparseFeature
-from exfm.data.transforms import bags_of, dense_of, places_of
 from exfm.errors import ConfigError
+from exfm.features.dense import DenseFeature
+from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.features.transforms import bags_of, dense_of, places_of
 from pipelines.checks.collisions import shared
-from pipelines.config.sections import Recorded
-from pipelines.config.settings import Config
+from pipelines.core.config.sections import Recorded
+from pipelines.core.config.settings import Config
 from pipelines.quality.finding import Finding, note, percent, stop, warn
 
 LARGE = 100.0

@@ -8,10 +8,10 @@ import numpy as np
 
 from pipelines.checks.rows import severity_of
 from pipelines.checks.sample import LabelSeen, Sample
-from pipelines.config.sections import LossLimits
-from pipelines.config.settings import Config
+from pipelines.core.config.sections import LossLimits
+from pipelines.core.config.settings import Config
 from pipelines.quality.finding import Finding, Severity, note, percent, stop, warn
-from pipelines.results.losses import MOST_EARLY_MS
+from pipelines.report.results.losses import MOST_EARLY_MS
 from streaming.schema import Task
 
 FEW_POSITIVES = 100

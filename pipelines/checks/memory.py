@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exfm.data.features import FeatureSet
+from exfm.features.features import FeatureSet
 from exfm.models.teacher_config import wide_columns
-from pipelines.config.models import StudentSettings
-from pipelines.config.settings import Config
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
 from pipelines.quality.finding import Finding, stop, warn
 
 GB = 1 << 30

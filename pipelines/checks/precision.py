@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.config.settings import Config
+from pipelines.core.config.settings import Config
 from pipelines.quality.finding import Finding, warn
 
 CPUINFO = Path("/proc/cpuinfo")

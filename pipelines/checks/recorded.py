@@ -22,7 +22,7 @@ from pipelines.checks.sample import (
     count_verticals,
     match_feedback,
 )
-from pipelines.config.sections import Recorded
+from pipelines.core.config.sections import Recorded
 from pipelines.quality.column_seen import ColumnSeen
 from pipelines.quality.finding import Finding, note, stop
 from streaming.errors import BadInput

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.checks.sample import Refused, Sample
-from pipelines.config.sections import LossLimits
-from pipelines.config.settings import Config
+from pipelines.core.config.sections import LossLimits
+from pipelines.core.config.settings import Config
+from pipelines.live.training.live_metrics import HEAVY, HEAVY_ROWS
 from pipelines.quality.finding import Finding, Severity, note, percent, stop, warn
-from pipelines.results.losses import Severity as Loss
-from pipelines.results.losses import judged
-from pipelines.training.live_metrics import HEAVY, HEAVY_ROWS
+from pipelines.report.results.losses import Severity as Loss
+from pipelines.report.results.losses import judged
 from streaming.messages.dead_letters import TOMBSTONE
 from streaming.schema import SAMPLE_WEIGHT
 

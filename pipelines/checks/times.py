@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from pipelines.checks.sample import Sample, TimeSeen
-from pipelines.config.sections import Generated, Recorded
+from pipelines.core.config.sections import Generated, Recorded
 from pipelines.quality.finding import Finding, stop, warn
 from streaming.messages.times import PER_MS, Unit
 from streaming.sources.pacer import Pacer

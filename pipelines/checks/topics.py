@@ -19,8 +19,8 @@ from pipelines.checks.sample import (
     count_verticals,
     match_feedback,
 )
-from pipelines.config.settings import Config
-from pipelines.config.topics import Kafka, Topic
+from pipelines.core.config.settings import Config
+from pipelines.core.config.topics import Kafka, Topic
 from pipelines.quality.column_seen import ColumnSeen
 from pipelines.quality.finding import Finding, note, stop, warn
 from streaming.errors import BadInput, BrokerAway, StreamingError

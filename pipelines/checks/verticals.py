@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pipelines.checks.rows import severity_of
-from pipelines.config.settings import Config
+from pipelines.core.config.settings import Config
 from pipelines.quality.finding import Finding, Severity, stop, warn
 
 

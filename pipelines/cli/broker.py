@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _broker(run_dir: Path, port: int | None = None) -> LocalBroker:
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.run_dir.paths import RunDir
     from streaming.broker.broker import LocalBroker
 
     return LocalBroker(RunDir(run_dir).broker, port=port)

@@ -163,7 +163,7 @@ def _published(name: str, path: Path, target: Path, asked: Asked, force: bool) -
     from dataclasses import replace
 
     from pipelines.datasets.writing import dataset, write_dataset
-    from pipelines.display.progress import share_bar
+    from pipelines.report.screens.progress import share_bar
     from streaming.errors import BadInput
     from streaming.tables.in_order import MADE
 
@@ -190,7 +190,7 @@ def show(
     overrides: Overrides = None,
 ) -> None:
     """Print all settings of a config, as a run of it would have them: defaults filled in, every student whole."""
-    from pipelines.config.settings import load, shown
+    from pipelines.core.config.settings import load, shown
 
     typer.echo(shown(load(config, overrides), diff=diff), nl=False)
 
@@ -202,7 +202,7 @@ def schema(
 
     Most editors find it by a first line `# yaml-language-server: $schema=exfm.schema.json`.
     """
-    from pipelines.shipped.files import schema_file
+    from pipelines.core.shipped.files import schema_file
 
     text = schema_file().read_text(encoding="utf-8")
     if out is None:

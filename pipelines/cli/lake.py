@@ -11,7 +11,7 @@ import typer
 from pipelines.cli.options import AsJson, RunDirOption, takes_run
 
 if TYPE_CHECKING:
-    from pipelines.tools.lake import LakeCare
+    from pipelines.cli.tools.lake import LakeCare
 
 Force = Annotated[
     list[str] | None,
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _care(run_dir: Path) -> LakeCare:
-    from pipelines.tools.lake import LakeCare
+    from pipelines.cli.tools.lake import LakeCare
 
     return LakeCare(run_dir)
 
@@ -111,7 +111,7 @@ def compact(
     The run does this by itself, for partitions with `lake.compact_files` small files. Files of a pinned range are not
     touched, unless the pin is forced. Replaced files stay on the disk until vacuum.
     """
-    from pipelines.tools.lake import as_json as plain
+    from pipelines.cli.tools.lake import as_json as plain
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
@@ -135,7 +135,7 @@ def retain(
     Stops at the lowest position of a registered reader, and names it. With --force rows are deleted past a reader's
     position: when it returns, an error says which rows are gone.
     """
-    from pipelines.tools.lake import as_json as plain
+    from pipelines.cli.tools.lake import as_json as plain
 
     done = _care(run_dir).retain(days=days, force=force or ())
     _print_done({"augmented_examples": plain(done)}, {"augmented_examples": str(done)}, as_json)
@@ -153,7 +153,7 @@ def vacuum(
     Files of a commit in flight are never touched. Other programs that read an older version (DuckDB, Polars) lose
     it when files younger than their read are deleted; readers of the run refresh by themselves.
     """
-    from pipelines.tools.lake import as_json as plain
+    from pipelines.cli.tools.lake import as_json as plain
 
     done = _care(run_dir).vacuum(older_than_s=older_than)
     _print_done(

@@ -15,7 +15,7 @@ import typer
 def warned(overrides: list[str] | None) -> list[str] | None:
     """Warns of passwords among `--set`."""
     if overrides:
-        from pipelines.config.text import passwords_in
+        from pipelines.core.config.text import passwords_in
 
         for setting in dict.fromkeys(setting for text in overrides for setting in passwords_in(text)):
             typer.echo(

@@ -13,7 +13,7 @@ from streaming.program import command
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pipelines.tools.feeding import Fed
+    from pipelines.cli.tools.feeding import Fed
 
 
 def generate(
@@ -35,10 +35,10 @@ def generate(
     import json
     import time
 
-    from pipelines.config.sections import Generated
-    from pipelines.config.settings import load
-    from pipelines.display.progress import rows_bar
-    from pipelines.tools.recording import record
+    from pipelines.cli.tools.recording import record
+    from pipelines.core.config.sections import Generated
+    from pipelines.core.config.settings import load
+    from pipelines.report.screens.progress import rows_bar
     from streaming.errors import BadInput
     from streaming.sources.synthetic.stream import generated_stream
 
@@ -138,10 +138,10 @@ def ingest(
     from contextlib import nullcontext
     from dataclasses import asdict
 
-    from pipelines.config.settings import load
-    from pipelines.display.progress import rows_bar, share_bar
-    from pipelines.run_dir.paths import RunDir
-    from pipelines.tools.feeding import alone, feed, reached, recorded_source
+    from pipelines.cli.tools.feeding import alone, feed, reached, recorded_source
+    from pipelines.core.config.settings import load
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.report.screens.progress import rows_bar, share_bar
     from streaming.errors import BadInput
 
     if path is not None:
@@ -179,7 +179,7 @@ def ingest(
 def _published(name: str, path: Path, out: Path | None, *, force: bool) -> Path:
     """The Parquet file of a public data set's rows."""
     from pipelines.datasets.writing import write_dataset
-    from pipelines.display.progress import share_bar
+    from pipelines.report.screens.progress import share_bar
 
     target = out or Path(f"{name}.parquet")
     with share_bar() as advance:

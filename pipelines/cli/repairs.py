@@ -52,7 +52,7 @@ def list_(run_dir: RunDirOption, reason: Reason = None, as_json: AsJson = False)
     from rich.console import Console
     from rich.table import Table
 
-    from pipelines.tools.dead_letters import DeadLetters
+    from pipelines.cli.tools.dead_letters import DeadLetters
 
     counts = DeadLetters(run_dir).counts(reason)
     if as_json:
@@ -77,7 +77,7 @@ def show(
     reason: Reason = None,
 ) -> None:
     """Show one dead letter as JSON: its reason, where it came from, and its record decoded as far as that goes."""
-    from pipelines.tools.dead_letters import DeadLetters
+    from pipelines.cli.tools.dead_letters import DeadLetters
     from streaming.delivery.replay import Place
 
     letter = DeadLetters(run_dir).show(None if place is None else Place.parse(place), reason)
@@ -96,7 +96,7 @@ def replay(
     A command that was killed is completed by the next one. Impressions that are too old by now are counted before:
     they will come back as `too_old`.
     """
-    from pipelines.tools.dead_letters import DeadLetters
+    from pipelines.cli.tools.dead_letters import DeadLetters
 
     done = DeadLetters(run_dir, overrides).replay(reason, dry_run=dry_run, say=lambda text: typer.echo(text, err=True))
     if as_json:
@@ -128,7 +128,7 @@ def watermark(
 
     Without --yes it says what would become acceptable again and what cannot come back, and changes nothing.
     """
-    from pipelines.tools.event_time import EventTime
+    from pipelines.cli.tools.event_time import EventTime
 
     event_time = EventTime(run_dir, overrides)
     planned = event_time.plan(None if to is None else _milliseconds(to))

@@ -12,9 +12,9 @@ import typer
 from pipelines.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from pipelines.config.settings import Config
-    from pipelines.offline.replay.settings import Spec
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.config.settings import Config
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.lab.replay.settings import Spec
 
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Processes, of one thread each; default: one per core.")
@@ -126,8 +126,8 @@ def replay(
             "give a spec, such as configs/sweeps/quick.yaml; or --run-dir RUN and arms (--arm 'wide: "
             "model.trunk.mlp=[256, 128]') or conditions; or --verify RUN"
         )
-    from pipelines.offline.replay.settings import load_run
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.lab.replay.settings import load_run
 
     if out is not None and RunDir(out).lock.exists():
         raise BadInput(f"--out {out} is the folder of a run; give one that the replay has to itself")
@@ -165,7 +165,7 @@ def _compare(given: list[str], out: Path | None, *, json_: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pipelines.offline.page.compared import compare, page_of_two
+    from pipelines.lab.page.compared import compare, page_of_two
     from streaming.errors import BadInput
 
     if len(given) != 2:
@@ -192,10 +192,10 @@ def _compare(given: list[str], out: Path | None, *, json_: bool) -> None:
 
 def _verify(run: Path, students: list[str], *, json_: bool) -> None:
     """Raises Exit with 1 where a student is not what was retrained."""
-    from pipelines.display.progress import rows_bar
-    from pipelines.offline.verify.screen import text_of
-    from pipelines.offline.verify.verdict import verify
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.lab.verify.screen import text_of
+    from pipelines.lab.verify.verdict import verify
+    from pipelines.report.screens.progress import rows_bar
 
     found = []
     for verdict in verify(RunDir(run), students, rows_bar):
@@ -245,8 +245,8 @@ def _run(
     seeds: int | None = None,
     json_: bool,
 ) -> None:
-    from pipelines.offline.replay.settings import load
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.lab.replay.settings import load
 
     def folder_of(config: Config) -> Path:
         return out or Path("runs") / f"{config.name}-{kind}-{spec.stem}"
@@ -272,8 +272,8 @@ def _run_place(
     json_: bool,
 ) -> None:
     """`again`: the command that runs it again."""
-    from pipelines.offline.replay.run import Runner
-    from pipelines.offline.replay.workspace import Workspace
+    from pipelines.lab.replay.run import Runner
+    from pipelines.lab.replay.workspace import Workspace
 
     try:
         runner = Runner(Workspace(spec, config, folder, run_dir), jobs or _cores(), kind, again)
@@ -286,8 +286,8 @@ def _run_place(
         return
     from rich.console import Console
 
-    from pipelines.offline.replay.sizes import text_of_sizes
-    from pipelines.offline.replay.text import show
+    from pipelines.lab.replay.sizes import text_of_sizes
+    from pipelines.lab.replay.text import show
 
     console = Console()
     if not console.is_terminal:

@@ -12,11 +12,11 @@ from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefau
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipelines.config.settings import Config
+    from pipelines.core.config.settings import Config
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.live.status.status import RunStatus
     from pipelines.quality.column_seen import ColumnSeen
     from pipelines.quality.examine import Examined
-    from pipelines.run_dir.paths import RunDir
-    from pipelines.status.status import RunStatus
     from streaming.tables.copies import Copies
 
 TEXT = {".csv", ".tsv", ".jsonl"}
@@ -76,8 +76,8 @@ def check(
 
     from pipelines.checks.check import check_config
     from pipelines.checks.screen import report_text
-    from pipelines.config.settings import load
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.config.settings import load
+    from pipelines.core.run_dir.paths import RunDir
 
     if served is not None:
         _check_served(what, served, bootstrap_servers, student, sample, json_=json_)
@@ -103,8 +103,8 @@ def _check_served(
     """Raises BadInput where there is no such run or topic, and Exit with 2 where something is wrong."""
     from pipelines.checks.served.judged import judge_served
     from pipelines.checks.served.log import read_log
-    from pipelines.run_dir.paths import RunDir
-    from pipelines.tools.stored_config import config_of
+    from pipelines.cli.tools.stored_config import config_of
+    from pipelines.core.run_dir.paths import RunDir
     from streaming.kafka.settings import KafkaSettings
 
     run_dir = RunDir(root)
@@ -141,11 +141,11 @@ def _say_examined(what: object, found: Examined, columns: Sequence[ColumnSeen] =
 
 def _check_rows(what: Path, labels: list[str], time: str | None, against: Path | None, *, json_: bool) -> None:
     """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
+    from pipelines.cli.tools.stored_config import config_of
+    from pipelines.core.run_dir.paths import RunDir
     from pipelines.quality.column_seen import ColumnSeen
     from pipelines.quality.examine import examined
     from pipelines.quality.files import read_parquet, rows_of_file, rows_of_lake
-    from pipelines.run_dir.paths import RunDir
-    from pipelines.tools.stored_config import config_of
     from streaming.errors import BadInput
 
     given = None
@@ -206,16 +206,16 @@ def stream(
 
     from rich.console import Console
 
-    from pipelines.launch.preloaded import prepare_to_fork, worker_forks
+    from pipelines.live.launch.preloaded import prepare_to_fork, worker_forks
 
     of_this = not local and prepare_to_fork()
     gc.disable()  # a fifth of the time is spent looking through what is imported
-    from pipelines.config.settings import load
-    from pipelines.control.lifecycle import CAUGHT_UP, run, start_over
-    from pipelines.display.closing import print_closing
-    from pipelines.display.screen import Screen
-    from pipelines.rules.states import RunState
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.config.settings import load
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.live.loop.lifecycle import CAUGHT_UP, run, start_over
+    from pipelines.live.rules.states import RunState
+    from pipelines.report.screens.closing import print_closing
+    from pipelines.report.screens.screen import Screen
     from streaming.errors import BadInput
 
     gc.freeze()  # pages that are never looked through again stay shared
@@ -256,7 +256,7 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
     """
     from pipelines.checks.check import check_again, check_config
     from pipelines.checks.screen import finding_lines
-    from pipelines.control.lifecycle import failed_before_learning
+    from pipelines.live.loop.lifecycle import failed_before_learning
     from pipelines.quality.finding import Severity
     from streaming.errors import BadInput
 
@@ -273,8 +273,8 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
 def _copies(settings: Config, where: RunDir, *, say: bool = False) -> Copies:
     """Where copies of the source's files are. They are made now, with progress; what cannot be is for the check to say.
     `say`: print what was done."""
-    from pipelines.config.sections import Recorded
-    from pipelines.display.progress import share_bar
+    from pipelines.core.config.sections import Recorded
+    from pipelines.report.screens.progress import share_bar
     from streaming.errors import BadInput
     from streaming.tables.copies import Copies
 
@@ -292,7 +292,7 @@ def _copies(settings: Config, where: RunDir, *, say: bool = False) -> Copies:
 
 def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:
     """What the same command would do now."""
-    from pipelines.control.lifecycle import failed_before_learning
+    from pipelines.live.loop.lifecycle import failed_before_learning
 
     if finished:
         return (
@@ -318,8 +318,8 @@ def status(
     """
     import json
 
-    from pipelines.display.stored import show_status
-    from pipelines.status.stored import alive, read_status
+    from pipelines.live.status.stored import alive, read_status
+    from pipelines.report.screens.stored import show_status
 
     value = read_status(run_dir)
     if json_:
@@ -338,8 +338,8 @@ def top(
     """
     import sys
 
-    from pipelines.display.stored import watch_status
-    from pipelines.status.stored import alive, read_status
+    from pipelines.live.status.stored import alive, read_status
+    from pipelines.report.screens.stored import watch_status
     from streaming.errors import BadInput
 
     def read() -> tuple[dict[str, Any], bool]:
@@ -359,7 +359,7 @@ def stop(
 
     Example: exfm stop --run-dir runs/demo
     """
-    from pipelines.status.stored import read_status, stop_run
+    from pipelines.live.status.stored import read_status, stop_run
 
     typer.echo(stop_run(read_status(run_dir), run_dir, wait_s))
 
@@ -380,11 +380,11 @@ def report(
 
     from rich.console import Console
 
-    from pipelines.display.report import print_report
-    from pipelines.results.advice import next_step
-    from pipelines.results.stored import read_summary
-    from pipelines.results.verdict import verdict_on
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.report.results.advice import next_step
+    from pipelines.report.results.stored import read_summary
+    from pipelines.report.results.verdict import verdict_on
+    from pipelines.report.screens.report import print_report
 
     summary = read_summary(RunDir(run_dir))
     if json_:

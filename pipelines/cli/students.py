@@ -10,7 +10,7 @@ import typer
 from pipelines.cli.options import AsJson, RunDirOption, private_files, takes_run
 
 if TYPE_CHECKING:
-    from pipelines.students.pipeline import Pipeline, Spawned
+    from pipelines.live.roster.pipeline import Pipeline, Spawned
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The student's name.")]
@@ -65,8 +65,8 @@ def spawn(
     """
     import json
 
-    from pipelines.students.pipeline import Pipeline
-    from pipelines.students.section import SpawnRequest
+    from pipelines.live.roster.pipeline import Pipeline
+    from pipelines.live.roster.section import SpawnRequest
     from streaming.errors import BadInput
 
     private_files()
@@ -119,8 +119,8 @@ def students(run_dir: RunDirOption, as_json: AsJson = False) -> None:
 
     from rich.console import Console
 
-    from pipelines.display.students import students_table
-    from pipelines.students.pipeline import Pipeline
+    from pipelines.live.roster.pipeline import Pipeline
+    from pipelines.report.screens.students import students_table
 
     found = Pipeline(run_dir).students()
     if as_json:
@@ -164,14 +164,14 @@ def logs(
 
     Example: exfm logs feed --run-dir runs/demo -f
     """
-    from pipelines.tools.log_tail import log_lines
+    from pipelines.cli.tools.log_tail import log_lines
 
     for line in log_lines(run_dir, name, lines, follow=follow):
         typer.echo(line)
 
 
 def _pipeline(run_dir: Path) -> Pipeline:
-    from pipelines.students.pipeline import Pipeline
+    from pipelines.live.roster.pipeline import Pipeline
 
     private_files()
     return Pipeline(run_dir)
@@ -188,7 +188,7 @@ def _say(lines: list[str], last: str) -> None:
 
 
 def _learn_offline(pipeline: Pipeline, name: str) -> int:
-    from pipelines.display.progress import rows_bar
+    from pipelines.report.screens.progress import rows_bar
 
     with rows_bar(f"{name}: the lake", 0) as advance:
         return pipeline.learn_offline(name, advance)
@@ -196,7 +196,7 @@ def _learn_offline(pipeline: Pipeline, name: str) -> int:
 
 def _until_live(pipeline: Pipeline, name: str, spawned: Spawned) -> str:
     """Shows progress until the student has caught up; what to say then. Raises StreamingError where it does not."""
-    from pipelines.display.progress import rows_bar
+    from pipelines.report.screens.progress import rows_bar
     from streaming.errors import StreamingError
 
     last: Any = None

@@ -44,10 +44,10 @@ def plan(
     """
     from rich.console import Console
 
-    from pipelines.config.settings import load
-    from pipelines.planning.question import Part, ask, question_of
-    from pipelines.planning.screen import show_plan
-    from pipelines.tools.doctor.machine import total_memory
+    from pipelines.cli.tools.doctor.machine import total_memory
+    from pipelines.core.config.settings import load
+    from pipelines.teacher.plan.question import Part, ask, question_of
+    from pipelines.teacher.plan.screen import show_plan
 
     settings = load(config, overrides)
     part: Part = "augmentation" if scoring else "teacher"
@@ -107,7 +107,7 @@ def scale(
 
     Example: exfm scale configs/demo.yaml --fit --rows 100000
     """
-    from pipelines.config.settings import load
+    from pipelines.core.config.settings import load
 
     settings = load(config, overrides)
     wanted = _numbers("--dials", dials or (FITTED if fit else LISTED), int)
@@ -136,8 +136,8 @@ def scale(
 def _fit(settings: Any, folder: Path, *, run_dir: Path | None, **family: Any) -> dict[str, Any]:
     """The report of a trained family; exit code 130 where Ctrl-C stops it."""
     from exfm.threads import set_threads
-    from pipelines.offline.scaling.run import fit
-    from pipelines.run_dir.paths import RunDir
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.lab.scaling.run import fit
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
@@ -165,7 +165,7 @@ def _numbers(option: str, given: str, kind: type) -> list[Any]:
 
 
 def _interactions(given: str) -> list[str]:
-    from pipelines.offline.scaling.family import INTERACTIONS
+    from pipelines.lab.scaling.family import INTERACTIONS
     from streaming.errors import BadInput
 
     names = given.split(",")
@@ -175,8 +175,8 @@ def _interactions(given: str) -> list[str]:
 
 
 def _show(settings: Any, dials: list[int], interactions: list[str], json_: bool) -> None:
-    from pipelines.offline.scaling.family import members
-    from pipelines.offline.scaling.report import sizes
+    from pipelines.lab.scaling.family import members
+    from pipelines.lab.scaling.report import sizes
 
     found = sizes(members(settings, dials, interactions))
     if json_:
@@ -207,7 +207,7 @@ def _sizes(sizes: list[int]) -> str:
 
 
 def _print_fit(value: dict[str, Any]) -> None:
-    from pipelines.offline.scaling.picture import in_words
+    from pipelines.lab.scaling.picture import in_words
 
     for task, judged in value["judged"].items():
         optimum = judged["optimum"]

@@ -12,7 +12,7 @@ import typer
 from pipelines.cli.options import AsJson, RunDirOption, takes_run
 
 if TYPE_CHECKING:
-    from pipelines.serving.origins.chosen import Follow
+    from pipelines.serve.sources.chosen import Follow
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The student.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why: it stays in the ledger and on the version in MLflow.")]
@@ -55,7 +55,7 @@ def promote(
 
     Example: exfm promote feed --run-dir runs/demo --reason "seen live"
     """
-    from pipelines.tools.versions import mirrored, promote
+    from pipelines.cli.tools.versions import mirrored, promote
 
     done = promote(run_dir, name, version, reason)
     _show(done | {"mlflow": mirrored(run_dir, name)}, as_json)
@@ -69,7 +69,7 @@ def rollback(name: Name, run_dir: RunDirOption, reason: Reason, as_json: AsJson 
 
     Example: exfm rollback feed --run-dir runs/demo --reason "bad ads"
     """
-    from pipelines.tools.versions import mirrored, rollback
+    from pipelines.cli.tools.versions import mirrored, rollback
 
     done = rollback(run_dir, name, reason)
     _show(done | {"mlflow": mirrored(run_dir, name)}, as_json)
@@ -128,17 +128,17 @@ def serve(
     Example: exfm serve models:/demo-feed@champion
     """
     gc.disable()  # a sixth of the start is spent looking through what is imported; `server_of` has it on again
-    from pipelines.serving.app import RequestLimits
-    from pipelines.serving.processes import Serving
-    from pipelines.serving.processes import serve as serve_until_stopped
-    from pipelines.serving.tables import Tables
+    from pipelines.serve.app import RequestLimits
+    from pipelines.serve.processes import Serving
+    from pipelines.serve.processes import serve as serve_until_stopped
+    from pipelines.serve.tables import Tables
 
     kind = Tables(cast("Any", _chosen(tables, "--tables", ("fp32", "int8", "int4"))), max_ne_loss)
     limits = RequestLimits(max_bytes=round(max_mb * 1e6), max_rows=max_rows)
     asked = Serving(run_dir, tuple(names or ()), _follow(follow), host, port, limits, access_log, tracking_uri, kind)
     asked = asked._replace(compiled=compiled)
     if log_topic is not None:
-        from pipelines.serving.logged import LogSettings
+        from pipelines.serve.logged import LogSettings
         from streaming.kafka.settings import KafkaSettings
 
         settings = KafkaSettings.of_servers(bootstrap_servers)
@@ -166,10 +166,10 @@ def score(
 
     Example: exfm score feed ads.parquet --run-dir runs/demo
     """
-    from pipelines.display.progress import rows_bar
-    from pipelines.serving.batch import rows_of, score_file
-    from pipelines.serving.origins.chosen import origins_of
-    from pipelines.serving.shelf import open_shelf
+    from pipelines.report.screens.progress import rows_bar
+    from pipelines.serve.batch import rows_of, score_file
+    from pipelines.serve.shelf import open_shelf
+    from pipelines.serve.sources.chosen import origins_of
     from streaming.errors import BadInput
 
     shelf = open_shelf(origins_of([name], run_dir, _follow(follow), tracking_uri))

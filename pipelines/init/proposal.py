@@ -142,7 +142,7 @@ def _memory(config: Path) -> str:
     """What the tables of a config take, which is loaded for that: so it is valid. Torch comes with it; the statistics
     are done by now, and their memory is given back."""
     from pipelines.checks.memory import student_bytes, teacher_bytes
-    from pipelines.config.settings import load
+    from pipelines.core.config.settings import load
 
     loaded = load(config)
     students = sum(student_bytes(loaded, student) for student in loaded.students)

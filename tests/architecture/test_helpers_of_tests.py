@@ -51,6 +51,6 @@ def test_helpers_and_a_benchmarks_own_script_are_let_through():
     files = {
         "tests/unit/test_x.py": "from tests.support.streams.lake_rows import rows",
         "tests/benchmarks/a.py": 'S = """\nfrom tests.benchmarks.a import measured\n"""',
-        "exfm/data/batch.py": "from tests.benchmarks.a import measured",
+        "exfm/features/batch.py": "from tests.benchmarks.a import measured",
     }
     assert wrongly_shared(files) == []

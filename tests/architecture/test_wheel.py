@@ -70,9 +70,9 @@ def test_a_stream_is_generated_in_an_empty_folder(bin_folder, tmp_path):
 
 def test_configs_are_found_by_path_and_by_name_and_the_callers_own_goes_first(bin_folder, tmp_path):
     program = """
-from pipelines.config.settings import load
-from pipelines.offline import replay
-from pipelines.tools.doctor import requirements
+from pipelines.core.config.settings import load
+from pipelines.lab import replay
+from pipelines.cli.tools.doctor import requirements
 from streaming.errors import BadInput
 for name in ("configs/demo.yaml", "demo", "jd", "movielens.yaml"): print(load(name).name)
 for name in ("configs/sweeps/quick.yaml", "sweeps/demo"): print(replay.load(name)[1].name)
@@ -95,7 +95,7 @@ for name in ("demmo", "configs/jd.yaml"):
 
 
 def test_type_checkers_see_its_types(bin_folder, tmp_path):
-    (tmp_path / "mine.py").write_text("import exfm\nimport streaming.schema\nimport pipelines.run_dir\n")
+    (tmp_path / "mine.py").write_text("import exfm\nimport streaming.schema\nimport pipelines.core.run_dir\n")
     check = (
         sys.executable,
         "-m",

@@ -16,8 +16,8 @@ from itertools import product
 import numpy as np
 from scipy.special import stdtrit
 
-from exfm.data.batch import BatchBuilder
 from exfm.embeddings.accumulators import AccumulatorConfig
+from exfm.features.batch import BatchBuilder
 from exfm.metrics.classification import normalised_entropy
 from exfm.metrics.paired import consecutive_blocks, paired_gain
 from exfm.models.teacher import Teacher

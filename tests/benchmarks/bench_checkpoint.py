@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from exfm.data.batch import Batch, BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.batch import Batch, BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
-from exfm.tensors.checkpoint import prune_checkpoints, save_checkpoint
+from exfm.snapshots.checkpoint import prune_checkpoints, save_checkpoint
 from exfm.threads import set_threads
-from pipelines.training.writer import Writer
-from pipelines.workers.stopwatch import Stopwatch
+from pipelines.live.training.writer import Writer
+from pipelines.live.workers.stopwatch import Stopwatch
 
 TABLES, BATCH_ROWS = ("user", "ad", "page"), 2048
 

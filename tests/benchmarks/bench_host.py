@@ -30,14 +30,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
 from exfm.threads import set_threads
-from pipelines.config.settings import Config, load
-from pipelines.launch.host import Host
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.student.worker import StudentWorker
-from pipelines.workers.worker import Orders
+from pipelines.core.config.settings import Config, load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.launch.host import Host
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.worker import Orders
 from streaming.lake.reader import LakeReader
 from tests.support.pipelines.written_lakes import write_lake
 

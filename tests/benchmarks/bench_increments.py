@@ -27,18 +27,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from exfm.data.batch import Batch, BatchBuilder
-from exfm.increments.chain import ChainWriter
-from exfm.increments.increment import Increment, probe_of, take_full
+from exfm.features.batch import Batch, BatchBuilder
 from exfm.models.changes import Touched, changes_of
 from exfm.models.served import save_served
 from exfm.models.student import Student
+from exfm.snapshots.increments.chain import ChainWriter
+from exfm.snapshots.increments.increment import Increment, probe_of, take_full
 from exfm.threads import set_threads
-from pipelines.config.settings import Config, load
-from pipelines.registry.ledger import HAND, POLICY, Ledger
-from pipelines.registry.standing import Action
-from pipelines.run_dir.paths import RunDir
-from pipelines.training.writer import Writer
+from pipelines.core.config.settings import Config, load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.training.writer import Writer
+from pipelines.track.registry.ledger import HAND, POLICY, Ledger
+from pipelines.track.registry.standing import Action
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.serving_load import CONFIG, VERSION, Question, due, over_http, questions, run_of
 

@@ -29,13 +29,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
 from exfm.threads import set_threads
-from pipelines.config.settings import Config
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.teacher import worker as teacher_module
-from pipelines.workers.teacher.worker import TeacherWorker
-from pipelines.workers.worker import Orders
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.teacher import worker as teacher_module
+from pipelines.live.workers.teacher.worker import TeacherWorker
+from pipelines.live.workers.worker import Orders
 from streaming.lake.writer import LakeTable
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
@@ -136,7 +136,7 @@ def one_rank(lake: Path, ids: str, blocks: int, read_ahead: int, root: Path) -> 
 def steps_of_a_rank(rank: int, port: int, turns: int, steps: int) -> None:
     """Rank 0 prints the milliseconds a step of every turn, with and without."""
     set_threads(1)
-    from exfm.data.batch import BatchBuilder
+    from exfm.features.batch import BatchBuilder
     from exfm.models.teacher import Teacher
     from exfm.parallel.group import RankGroup
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from exfm.tensors.checkpoint import Together, open_checkpoint, save_checkpoint
-from exfm.tensors.windows import TensorPieces, fill_window
+from exfm.snapshots.checkpoint import Together, open_checkpoint, save_checkpoint
+from exfm.snapshots.windows import TensorPieces, fill_window
 from exfm.threads import set_threads
 
 

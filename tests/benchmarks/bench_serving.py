@@ -43,15 +43,15 @@ import numpy as np
 import psutil
 
 from exfm.compiled.package import Packages
-from exfm.data.batch import BatchBuilder
+from exfm.features.batch import BatchBuilder
 from exfm.models.served import ServedStudent, load_served
 from exfm.threads import set_threads
-from pipelines.registry.ledger import Ledger
-from pipelines.run_dir.paths import RunDir
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.asked import asked_in
+from pipelines.serve.version import ServedVersion
 from pipelines.served_rows import checked_columns, serving_rules
-from pipelines.serving.asked import asked_in
-from pipelines.serving.version import ServedVersion
-from pipelines.tools.stored_config import config_of
+from pipelines.track.registry.ledger import Ledger
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.serving_load import (
     MAX_ROWS,

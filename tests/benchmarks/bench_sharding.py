@@ -28,15 +28,15 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from exfm.data.batch import Batch, BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.batch import Batch, BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.comms import SentBytes
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
-from exfm.tensors.windows import TensorPieces, narrowed
+from exfm.snapshots.windows import TensorPieces, narrowed
 from exfm.threads import set_threads
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 

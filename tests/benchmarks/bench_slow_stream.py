@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.threads import set_threads
-from pipelines.config.settings import Config
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.student.worker import StudentWorker
-from pipelines.workers.worker import Orders
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.worker import Orders
 from streaming.delta.files import TableFiles
 from streaming.lake.housekeeping import Housekeeper
 from streaming.lake.reader import LakeReader

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.config.settings import dump, load
-from pipelines.students.pipeline import Pipeline
-from pipelines.students.section import SpawnRequest
+from pipelines.core.config.settings import dump, load
+from pipelines.live.roster.pipeline import Pipeline
+from pipelines.live.roster.section import SpawnRequest
 from tests.support.pipelines.commands import Command
 
 CONFIG = "configs/demo.yaml"

@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 
 from exfm.compiled.package import Packages
-from exfm.data.batch import BatchBuilder
+from exfm.features.batch import BatchBuilder
 from exfm.models.served import load_served
 from exfm.threads import set_threads
-from pipelines.run_dir.paths import RunDir
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.asked import ARROW, Asked, asked_in
+from pipelines.serve.version import ServedVersion
 from pipelines.served_rows import checked_columns, serving_rules
-from pipelines.serving.asked import ARROW, Asked, asked_in
-from pipelines.serving.version import ServedVersion
-from pipelines.tools.stored_config import config_of
 from tests.support.pipelines.serving_load import MAX_ROWS, VERSION, bare_forward, questions, run_of
 
 

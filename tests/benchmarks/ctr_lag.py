@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from pipelines.config.settings import Config
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.ingest import IngestWorker
-from pipelines.workers.student.worker import StudentWorker
-from pipelines.workers.teacher.worker import TeacherWorker
-from pipelines.workers.worker import Orders, Worker
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.ingest import IngestWorker
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.teacher.worker import TeacherWorker
+from pipelines.live.workers.worker import Orders, Worker
 from streaming.broker.broker import LocalBroker
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.reader import LakeReader

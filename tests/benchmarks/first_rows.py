@@ -21,12 +21,12 @@ import pyarrow as pa
 from exfm.metrics.classification import cross_entropy
 from exfm.models.engine import STUDENT, TWIN, StudentEngine
 from exfm.threads import set_threads
-from pipelines.config.models import StudentSettings
-from pipelines.config.settings import Config
-from pipelines.config.settings import load as load_config
-from pipelines.offline.logits.teachers import blocks_of, lockstep_logits, versions_of
-from pipelines.offline.replay.data import Data, data_of
-from pipelines.offline.rows import rows_of
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
+from pipelines.core.config.settings import load as load_config
+from pipelines.lab.logits.teachers import blocks_of, lockstep_logits, versions_of
+from pipelines.lab.replay.data import Data, data_of
+from pipelines.lab.rows import rows_of
 from streaming.schema import POSITION_FIELDS
 
 REGIMES = ((0.002, 100_000), (0.002, 600_000), (0.02, 20_000), (0.02, 100_000), (0.2, 20_000), (0.2, 100_000))

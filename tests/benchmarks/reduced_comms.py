@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from scipy.special import stdtrit
 
-from exfm.data.batch import BatchBuilder
+from exfm.features.batch import BatchBuilder
 from exfm.metrics.classification import metrics_of
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig

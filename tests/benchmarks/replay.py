@@ -24,14 +24,14 @@ import pyarrow as pa
 
 from exfm.models.engine import StudentEngine
 from exfm.threads import set_threads
-from pipelines.config.settings import load as load_config
-from pipelines.offline.logits.stream import Stream
-from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.jobs import StudentJob, TrainRequest
-from pipelines.offline.replay.settings import Spec
-from pipelines.offline.replay.workspace import Workspace
-from pipelines.offline.spec.arms import ArmSpec
-from pipelines.offline.spec.conditions import Condition
+from pipelines.core.config.settings import load as load_config
+from pipelines.lab.logits.stream import Stream
+from pipelines.lab.replay.data import data_of
+from pipelines.lab.replay.jobs import StudentJob, TrainRequest
+from pipelines.lab.replay.settings import Spec
+from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.spec.arms import ArmSpec
+from pipelines.lab.spec.conditions import Condition
 
 WARM_ROWS = 20_000
 BARE_ROWS = 200_000

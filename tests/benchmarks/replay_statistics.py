@@ -28,8 +28,8 @@ from exfm.metrics.classification import cross_entropy, sigmoid
 from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate, mean_of_seeds
 from exfm.metrics.policy import Value
-from pipelines.offline.judging.evidence import watched
-from pipelines.offline.judging.figures import JudgedRows, gain
+from pipelines.lab.judging.evidence import watched
+from pipelines.lab.judging.figures import JudgedRows, gain
 from tests.support.models.bandits import Bandit
 from tests.support.models.logged_choices import LoggedChoices
 from tests.support.tables import Table

@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.metrics.classification import cross_entropy, normalised_entropy
-from pipelines.config.settings import Config, load
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.students.pipeline import Pipeline
-from pipelines.students.section import SpawnRequest
-from pipelines.training.predictions import read_predictions
+from pipelines.core.config.settings import Config, load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.roster.pipeline import Pipeline
+from pipelines.live.roster.section import SpawnRequest
+from pipelines.live.rules.states import RunState
+from pipelines.live.training.predictions import read_predictions
 from streaming.disk.files import read_json, write_json
 from streaming.lake.reader import LakeReader
 

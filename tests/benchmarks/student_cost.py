@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from exfm.data.batch import Batch, BatchBuilder
+from exfm.features.batch import Batch, BatchBuilder
 from exfm.models.student import Student
 from exfm.threads import set_threads
-from pipelines.config.settings import Config, load
-from pipelines.offline.rows import rows_of
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import Config, load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.rows import rows_of
 from streaming.disk.files import read_json
 from tests.support.models.arm_costs import EVERY_ARM, TWIN, flops_per_example
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from exfm.metrics.classification import sigmoid
 from exfm.threads import set_threads
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from tests.support.models.biased_teachers import ARMS, WRONG, Judged, judged, logged
 
 DEMO = "tests/fixtures/demo_of_0.1.yaml"

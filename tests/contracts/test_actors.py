@@ -13,24 +13,24 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.config.sections import Resources
-from pipelines.control.coordinator import Coordinator
-from pipelines.control.reporting import Reporting
-from pipelines.control.supervised import Supervision
-from pipelines.control.wanted import Wanted
-from pipelines.launch import setup_worker
-from pipelines.launch.fork_server import ForkServer
-from pipelines.launch.preloaded import worker_forks
-from pipelines.launch.ray import RayLauncher
-from pipelines.rules.causes import Died
-from pipelines.rules.kinds import Kind
-from pipelines.rules.policies import Cause
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.report import Report
-from pipelines.workers.worker import Orders, Worker
+from pipelines.core.config.sections import Resources
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.launch import setup_worker
+from pipelines.live.launch.fork_server import ForkServer
+from pipelines.live.launch.preloaded import worker_forks
+from pipelines.live.launch.ray import RayLauncher
+from pipelines.live.loop.coordinator import Coordinator
+from pipelines.live.loop.reporting import Reporting
+from pipelines.live.loop.supervised import Supervision
+from pipelines.live.loop.wanted import Wanted
+from pipelines.live.rules.causes import Died
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.report import Report
+from pipelines.live.workers.worker import Orders, Worker
 from streaming.disk.files import read_json
 from streaming.errors import BrokerAway, DataLost, StreamingError
 from tests.support.waiting import PATIENCE_S
@@ -150,7 +150,7 @@ def test_where_a_limit_on_processes_was_met_the_worker_is_given_up_on_at_once_an
     launcher, tmp_path, monkeypatch
 ):
     """Its process says so to Ray's logs alone, and ends, or stands still."""
-    monkeypatch.setattr("pipelines.launch.ray.LOOK_S", 0.0)
+    monkeypatch.setattr("pipelines.live.launch.ray.LOOK_S", 0.0)
     (raylet,) = (child for child in psutil.Process().children() if child.name() == "raylet")
     (folder,) = (word.partition("=")[2] for word in raylet.cmdline() if word.startswith("--log_dir="))
     log = Path(folder) / "worker-of-the-test.err"

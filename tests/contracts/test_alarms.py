@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from pipelines.cli.console import main
-from pipelines.config.settings import Config, dump
-from pipelines.control.lifecycle import run
-from pipelines.control.live_run import LiveRun
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
-from pipelines.status.stored import read_status
-from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.loop.live_run import LiveRun
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
+from pipelines.live.status.stored import read_status
+from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.broker.broker import LocalBroker
 from tests.support.pipelines.commands import Command
 from tests.support.pipelines.small_runs import small

@@ -8,7 +8,7 @@ import fastavro
 import pytest
 import yaml
 
-from pipelines.config.settings import Config, dump, parse
+from pipelines.core.config.settings import Config, dump, parse
 from tests.support.pipelines.changing_rows import lake, live, row, step_until, stepped
 from tests.support.pipelines.raw_configs import changed, refusal
 from tests.support.pipelines.topics import make_inputs, send

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.settings import Config
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.report import Report
-from pipelines.workers.student.worker import StudentWorker
-from pipelines.workers.teacher.worker import TeacherWorker
-from pipelines.workers.worker import Orders, Worker
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.report import Report
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.teacher.worker import TeacherWorker
+from pipelines.live.workers.worker import Orders, Worker
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import small

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.sections import Resources
-from pipelines.launch.ray import SLOW_STARTS, RayLauncher
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.worker import Orders, Worker
+from pipelines.core.config.sections import Resources
+from pipelines.live.launch.ray import SLOW_STARTS, RayLauncher
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.worker import Orders, Worker
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

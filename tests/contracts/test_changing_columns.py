@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config.settings import Config, dump, parse
-from pipelines.control.continuation import settle
-from pipelines.control.lifecycle import CAUGHT_UP, run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.worker import Orders
+from pipelines.core.config.settings import Config, dump, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.continuation import settle
+from pipelines.live.loop.lifecycle import CAUGHT_UP, run
+from pipelines.live.rules.states import RunState
+from pipelines.live.workers.worker import Orders
 from streaming.delta.files import TableFiles
 from streaming.errors import BadInput
 from streaming.lake import compaction

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.reader import LakeReader
 from streaming.lake.writer import LakeTable

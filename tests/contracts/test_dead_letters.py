@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.cli.console import main
-from pipelines.config.settings import dump
-from pipelines.tools.dead_letters import DeadLetters
+from pipelines.cli.tools.dead_letters import DeadLetters
+from pipelines.core.config.settings import dump
 from streaming.delivery import replay
 from streaming.delivery.replay import Letters, Place
 from streaming.errors import BadInput
@@ -232,7 +232,7 @@ def test_rows_older_than_the_watermark_are_said_before_they_are_put_back(run, to
     horizon = config.settlement.horizon_ms(config.rows)
     merge = {"watermark_ms": horizon + 1500, "partitions": [[topic, 1, 4, 0, horizon + 1000]]}
     meta = {"merge": merge}
-    monkeypatch.setattr("pipelines.tools.dead_letters.committed_meta", lambda run_dir: meta)
+    monkeypatch.setattr("pipelines.cli.tools.dead_letters.committed_meta", lambda run_dir: meta)
     said = []
     counts = DeadLetters(run).replay("null:age", dry_run=True, say=said.append)
     assert counts == {"letters": 2, "too_old": 1, "replayed": 0, "gone": 0, "refused": 0}

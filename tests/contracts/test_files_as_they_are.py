@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.results.counts import counts_hold
+from pipelines.report.results.counts import counts_hold
 from tests.support.pipelines.small_runs import assert_learned_the_lake, small, to_the_end
 
 pytestmark = pytest.mark.broker

@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 
 from pipelines.checks.check import check_config
 from pipelines.cli.console import main
-from pipelines.config.topics import Kafka
+from pipelines.core.config.topics import Kafka
+from pipelines.core.run_dir.end_offsets import store_ends
 from pipelines.quality.finding import Severity
-from pipelines.results.losses import losses_now
-from pipelines.run_dir.end_offsets import store_ends
+from pipelines.report.results.losses import losses_now
 from streaming.disk.lock import file_lock
 from streaming.kafka.topics import end_offsets
 from streaming.lake.reader import LakeReader
@@ -138,7 +138,7 @@ def test_letters_that_a_crash_kept_from_their_topic_are_there_after_event_time_w
     assert not messages_of(live.servers, topic)
 
     with monkeypatch.context() as away:
-        away.setattr("pipelines.tools.event_time.reached", lambda kafka, run_dir: unreachable(kafka))
+        away.setattr("pipelines.cli.tools.event_time.reached", lambda kafka, run_dir: unreachable(kafka))
         before = LakeReader(live.run_dir.lake, live.config.rows).state
         with pytest.raises(SystemExit, match="1"):
             main(["mend", "watermark", "--run-dir", str(tmp_path), "--yes"])
@@ -182,7 +182,7 @@ def test_the_plan_is_said_before_anything_is_set_back(broker, tmp_path, capsys, 
     moved(live)
     with live.reading():
         pass
-    monkeypatch.setattr("pipelines.tools.event_time.EventTime.set_back", crashed)
+    monkeypatch.setattr("pipelines.cli.tools.event_time.EventTime.set_back", crashed)
     with pytest.raises(RuntimeError, match="crash"):
         main(["mend", "watermark", "--run-dir", str(tmp_path), "--yes"])
     assert "event time goes back from" in capsys.readouterr().out

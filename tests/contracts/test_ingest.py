@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config.settings import load
-from pipelines.run_dir.paths import RunDir
-from pipelines.tools.feeding import recorded_source
-from pipelines.workers.ingest import IngestWorker
+from pipelines.cli.tools.feeding import recorded_source
+from pipelines.core.config.settings import load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.ingest import IngestWorker
 from streaming.broker.broker import LocalBroker
 from streaming.errors import StreamingError
 from streaming.kafka.client import raw_message

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from pipelines.checks.check import check_config
 from pipelines.cli.console import app
-from pipelines.config.settings import load
-from pipelines.results.counts import counts_hold
+from pipelines.core.config.settings import load
+from pipelines.report.results.counts import counts_hold
 from streaming.errors import BadInput
 from streaming.kafka.writer import TopicWriter
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end

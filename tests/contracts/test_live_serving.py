@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.settings import dump, load
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import dump, load
+from pipelines.core.run_dir.paths import RunDir
 from tests.support.pipelines.served_runs import promote, run_with_versions
 from tests.support.pipelines.serving_command import ServeCommand, serving
 from tests.support.pipelines.training_student import TrainingStudent

@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console
 
 from pipelines.cli.console import main
-from pipelines.config.settings import Config, dump
-from pipelines.control.lifecycle import run
-from pipelines.display.report import print_report
-from pipelines.results.stored import read_summary
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
-from pipelines.status.stored import read_status
+from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
+from pipelines.live.status.stored import read_status
+from pipelines.report.results.stored import read_summary
+from pipelines.report.screens.report import print_report
 from streaming.disk.files import read_json
 from tests.support.pipelines.small_runs import small, stop_after
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send

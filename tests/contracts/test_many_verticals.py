@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.settings import Config
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.commit import BlockCommit
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.workers.augmentation.commit import BlockCommit
 from tests.support.pipelines.small_runs import Finished, assert_same_run, small, stop_after, to_the_end
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import yaml
 
-from pipelines.config.settings import dump
+from pipelines.core.config.settings import dump
 from streaming.errors import NotAdmitted
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings

@@ -10,9 +10,9 @@ from unittest.mock import patch
 import pytest
 from kafka import KafkaProducer
 
-from pipelines.control.preflight import prepare
-from pipelines.results.counts import counts_hold
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
+from pipelines.report.results.counts import counts_hold
 from streaming.errors import BadInput
 from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
@@ -121,7 +121,7 @@ def test_what_waits_is_bounded_in_bytes_and_the_run_is_the_same(broker, tmp_path
         return to_the_end(config, tmp_path / name)
 
     plain = finished("plain")
-    with patch("pipelines.workers.augmentation.open_block.MEMORY_BYTES", 1000):
+    with patch("pipelines.live.workers.augmentation.open_block.MEMORY_BYTES", 1000):
         bounded = finished("bounded", augmentation__buffer_mb=0.01)
     assert len(plain.side_table("dead_letters")) > 4000
     assert_same_run(bounded, plain)

@@ -9,21 +9,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.learned_rows import LearnedRows
+from exfm.features.batch import BatchBuilder
+from exfm.features.learned_rows import LearnedRows
 from exfm.models.engine import TWIN, StudentEngine
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config.settings import Config
-from pipelines.feeds.student import StudentFeed
-from pipelines.offline.logits.teachers import lockstep_logits
-from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.jobs import TeacherJob
-from pipelines.offline.replay.settings import Spec
-from pipelines.offline.spec.arms import ArmSpec
-from pipelines.offline.spec.conditions import Condition, LogitSource
-from pipelines.registry.ledger import CONCLUSION, POLICY, Ledger
-from pipelines.results.counts import counts_hold
-from pipelines.training.predictions import read_predictions
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
+from pipelines.core.config.settings import Config
+from pipelines.lab.logits.teachers import lockstep_logits
+from pipelines.lab.replay.data import data_of
+from pipelines.lab.replay.jobs import TeacherJob
+from pipelines.lab.replay.settings import Spec
+from pipelines.lab.spec.arms import ArmSpec
+from pipelines.lab.spec.conditions import Condition, LogitSource
+from pipelines.live.feeds.student import StudentFeed
+from pipelines.live.training.predictions import read_predictions
+from pipelines.report.results.counts import counts_hold
+from pipelines.track.registry.ledger import CONCLUSION, POLICY, Ledger
 from streaming.lake.reader import LakeReader
 from streaming.lake.source import LakeSource
 from streaming.messages.source import EndOfStream

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from pipelines.cli.console import main
-from pipelines.config.settings import Config, dump
-from pipelines.control.lifecycle import run
-from pipelines.results.counts import counts_hold
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.report.results.counts import counts_hold
 from streaming.kafka.topics import ensure_topics
 from streaming.ports import free_port
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows

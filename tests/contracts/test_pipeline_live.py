@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.config.settings import Config
-from pipelines.control.lifecycle import CAUGHT_UP, run
-from pipelines.control.preflight import prepare
-from pipelines.results.counts import counts_hold
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.student.worker import StudentWorker
-from pipelines.workers.teacher.worker import TeacherWorker
-from pipelines.workers.worker import Orders, Worker
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import CAUGHT_UP, run
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.rules.states import RunState
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.teacher.worker import TeacherWorker
+from pipelines.live.workers.worker import Orders, Worker
+from pipelines.report.results.counts import counts_hold
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.reader import LakeReader
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config.settings import Config
-from pipelines.control.lifecycle import run
-from pipelines.results.counts import counts_hold
-from pipelines.results.summary import rows_hold
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.training.predictions import read_predictions
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.training.predictions import read_predictions
+from pipelines.report.results.counts import counts_hold
+from pipelines.report.results.summary import rows_hold
 from streaming.disk.files import read_json
 from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.small_runs import (
@@ -64,7 +64,7 @@ def poisoned(servers: str, count: int, poison: dict[int, float], **settings: Any
 @pytest.fixture(autouse=True, scope="module")
 def _no_ceiling():
     """Rows of a lake from before numbers had a ceiling; what is too large is seen by the models alone."""
-    with patch("exfm.data.dense.LARGEST_INPUT", 1e39), patch("exfm.models.sieve.LARGEST_INPUT", 1e39):
+    with patch("exfm.features.dense.LARGEST_INPUT", 1e39), patch("exfm.models.sieve.LARGEST_INPUT", 1e39):
         yield
 
 
@@ -129,7 +129,7 @@ def test_nothing_of_them_reached_weights_optimizers_or_figures(finished):
 
 
 def test_what_was_left_out_is_the_same_however_often_the_run_is_stopped(finished, broker, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
     config = poisoned(broker.bootstrap_servers, 2000, POISON)
     for rows in (600, 1600):
         status, _ = run(config, RunDir(tmp_path / "run"), local=True, until_end=True, watch=stop_after(rows))

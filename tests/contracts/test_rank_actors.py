@@ -13,13 +13,13 @@ import numpy as np
 import psutil
 import pytest
 
-from pipelines.config.sections import Resources
-from pipelines.launch.ray import Handle, RayLauncher
-from pipelines.rules.causes import Died
-from pipelines.rules.policies import Cause
-from pipelines.workers.ranks import Ranks, Rendezvous
-from pipelines.workers.report import Report
-from pipelines.workers.worker import Orders, Worker
+from pipelines.core.config.sections import Resources
+from pipelines.live.launch.ray import Handle, RayLauncher
+from pipelines.live.rules.causes import Died
+from pipelines.live.rules.policies import Cause
+from pipelines.live.workers.ranks import Ranks, Rendezvous
+from pipelines.live.workers.report import Report
+from pipelines.live.workers.worker import Orders, Worker
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.ray

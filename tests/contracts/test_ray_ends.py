@@ -11,18 +11,18 @@ import pytest
 from ray._private import services
 from ray._private.node import Node
 
-from pipelines.config.sections import Resources
-from pipelines.control.coordinator import Coordinator
-from pipelines.control.reporting import Reporting
-from pipelines.control.supervised import Supervision
-from pipelines.control.wanted import Wanted
-from pipelines.launch.ray import RayLauncher
-from pipelines.rules.kinds import Kind
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.worker import Worker
+from pipelines.core.config.sections import Resources
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.launch.ray import RayLauncher
+from pipelines.live.loop.coordinator import Coordinator
+from pipelines.live.loop.reporting import Reporting
+from pipelines.live.loop.supervised import Supervision
+from pipelines.live.loop.wanted import Wanted
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.worker import Worker
 from streaming.errors import BadInput, StreamingError
 from streaming.ports import free_port
 from tests.support.waiting import PATIENCE_S, eventually

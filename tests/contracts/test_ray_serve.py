@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE_S
 
 pytest.importorskip("grpc", reason="Ray Serve is not installed: pip install 'exfm[serve]'")
 
-from pipelines.serving.ray_serve import RaySettings, application
+from pipelines.serve.ray_serve import RaySettings, application
 
 V1, V2 = "v00000100", "v00000200"
 
@@ -51,7 +51,7 @@ def on_ray(root: Path, folder: Path) -> Iterator[int]:
     app = {
         "name": "students",
         "route_prefix": "/",
-        "import_path": "pipelines.serving.ray_serve:application",
+        "import_path": "pipelines.serve.ray_serve:application",
         "args": {"run_dir": str(root), "names": "feed"},
     }
     file = folder / "serve.yaml"

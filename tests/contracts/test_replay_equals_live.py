@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from pipelines.cli import console as cli
-from pipelines.run_dir.paths import RunDir
-from pipelines.run_dir.roster import Presence
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.roster import Presence
 from streaming.disk.files import read_json
 from streaming.lake.readers import Readers
 from tests.support.pipelines.small_runs import everything, to_the_end

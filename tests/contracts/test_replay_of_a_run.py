@@ -8,19 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.planning.cost import flops_per_example
-from exfm.planning.family import scaled_teacher
-from exfm.tensors.checkpoint import checkpoint_names
-from exfm.tensors.manifest import read_manifest
+from exfm.parallel.planning.cost import flops_per_example
+from exfm.parallel.planning.family import scaled_teacher
+from exfm.snapshots.checkpoint import checkpoint_names
+from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
-from pipelines.offline.parts import load_part
-from pipelines.offline.replay import jobs as replay_jobs
-from pipelines.offline.replay.data import data_of, places_of
-from pipelines.offline.replay.settings import Spec, load_run
-from pipelines.offline.replay.workspace import Workspace
-from pipelines.offline.spec.arms import ArmSpec
-from pipelines.offline.spec.conditions import Condition
-from pipelines.training.predictions import read_predictions
+from pipelines.lab.parts import load_part
+from pipelines.lab.replay import jobs as replay_jobs
+from pipelines.lab.replay.data import data_of, places_of
+from pipelines.lab.replay.settings import Spec, load_run
+from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.spec.arms import ArmSpec
+from pipelines.lab.spec.conditions import Condition
+from pipelines.live.training.predictions import read_predictions
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
 from streaming.sources.synthetic.truth import read_truth

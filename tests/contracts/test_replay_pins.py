@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from exfm.tensors.checkpoint import checkpoint_names, prune_checkpoints, save_checkpoint
-from exfm.tensors.manifest import read_manifest
+from exfm.snapshots.checkpoint import checkpoint_names, prune_checkpoints, save_checkpoint
+from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
-from pipelines.offline.replay.run import Runner
-from pipelines.offline.replay.settings import load_run
-from pipelines.offline.replay.workspace import Workspace
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.replay.run import Runner
+from pipelines.lab.replay.settings import load_run
+from pipelines.lab.replay.workspace import Workspace
 from streaming.delta.files import TableFiles
 from streaming.delta.vacuum import vacuum_table
 from streaming.lake.housekeeping import Housework, expire_rows, retention_floor

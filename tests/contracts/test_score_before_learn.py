@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from exfm.data.batch import BatchBuilder
+from exfm.features.batch import BatchBuilder
 from exfm.models.scorer import TeacherScorer
-from exfm.tensors.checkpoint import checkpoint_names, load_checkpoint
-from pipelines.config.settings import Config
+from exfm.snapshots.checkpoint import checkpoint_names, load_checkpoint
+from pipelines.core.config.settings import Config
 from tests.support.pipelines.small_runs import Finished, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill
 

@@ -19,12 +19,12 @@ import torch.distributed as dist
 from exfm.errors import ModelError
 from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
-from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
-from exfm.tensors.staging import PIECE_BYTES
-from pipelines.config.settings import Config
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.scoring import ReplicaScorer
-from pipelines.workers.augmentation.scoring_ranks import LeadingScorer, shares
+from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
+from exfm.snapshots.staging import PIECE_BYTES
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.augmentation.scoring import ReplicaScorer
+from pipelines.live.workers.augmentation.scoring_ranks import LeadingScorer, shares
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
 from tests.support.ranks.scoring_ranks import config_of, measure, rows, save_snapshot
@@ -42,11 +42,11 @@ RANK = """
 import json, sys
 from exfm.threads import set_threads; set_threads(1)
 from pathlib import Path
-from pipelines.config.settings import parse
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.worker import Orders
-from pipelines.workers.augmentation.scoring_ranks import ScoringWorker
+from pipelines.core.config.settings import parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.worker import Orders
+from pipelines.live.workers.augmentation.scoring_ranks import ScoringWorker
 rank, ranks, root = int(sys.argv[1]), int(sys.argv[2]), RunDir(Path(sys.argv[3]))
 for port, raw in json.loads(sys.argv[4]):
     worker = ScoringWorker(parse(raw), root, Rendezvous(rank, ranks, port=port))

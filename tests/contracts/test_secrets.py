@@ -9,7 +9,7 @@ import psutil
 import pytest
 import yaml
 
-from pipelines.config.settings import dump
+from pipelines.core.config.settings import dump
 from streaming.errors import BadInput, NotAdmitted
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import ensure_topics

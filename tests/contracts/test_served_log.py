@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from pipelines.run_dir.paths import RunDir
-from pipelines.serving.app import Server
-from pipelines.serving.logged import LogSettings, ServedLog, check_topic
-from pipelines.serving.shelf import shelf_of
-from pipelines.tools.stored_config import config_of
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.app import Server
+from pipelines.serve.logged import LogSettings, ServedLog, check_topic
+from pipelines.serve.shelf import shelf_of
 from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.kafka.topics import ensure_topics

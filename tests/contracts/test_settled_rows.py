@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.offline.rows import rows_of
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.rows import rows_of
 from tests.support.pipelines.small_runs import small, to_the_end
 
 pytestmark = pytest.mark.broker

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config.settings import Config
-from pipelines.launch.host import Host
-from pipelines.rules.causes import Died
-from pipelines.run_dir.paths import RunDir
-from pipelines.training.predictions import read_predictions
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.student.worker import StudentWorker
-from pipelines.workers.worker import Orders
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.launch.host import Host
+from pipelines.live.rules.causes import Died
+from pipelines.live.training.predictions import read_predictions
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.worker import Orders
 from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_runs import everything
 from tests.support.pipelines.written_lakes import write_lake
@@ -112,7 +112,7 @@ def alone(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tup
 def test_no_student_depends_on_who_shares_its_process_or_when_it_has_its_turns(
     lake, alone, tmp_path, seed, monkeypatch
 ):
-    monkeypatch.setattr("pipelines.feeds.commons.LakeReader", partial(LakeReader, window_rows=300))
+    monkeypatch.setattr("pipelines.live.feeds.commons.LakeReader", partial(LakeReader, window_rows=300))
     chance, config = random.Random(seed), config_of(resources__shared_rows_mb=random.Random(seed).choice([0.01, 128]))
     names = [student.name for student in config.students]
     chance.shuffle(names)
@@ -147,7 +147,7 @@ def test_those_with_nothing_to_do_sleep_once_a_round(lake, tmp_path, monkeypatch
     hosted = Hosted(config_of(), tmp_path / "run", lake, [names])
     ((host, _),) = hosted.hosts
     slept: list[float] = []
-    monkeypatch.setattr("pipelines.launch.host.time.sleep", slept.append)
+    monkeypatch.setattr("pipelines.live.launch.host.time.sleep", slept.append)
     while not slept:  # to the end of what there is
         for name in names:
             host.advance(name, 5.0, Orders())

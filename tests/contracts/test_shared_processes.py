@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.config.sections import Resources
-from pipelines.launch.ray import Handle, RayLauncher
-from pipelines.rules.causes import Died
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.report import Report
-from pipelines.workers.worker import Orders, Worker
+from pipelines.core.config.sections import Resources
+from pipelines.live.launch.ray import Handle, RayLauncher
+from pipelines.live.rules.causes import Died
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.report import Report
+from pipelines.live.workers.worker import Orders, Worker
 from streaming.errors import DataLost
 from tests.support.waiting import PATIENCE_S, eventually
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
 from tests.support.pipelines.small_runs import Finished, assert_same_run, small, to_the_end
 
 

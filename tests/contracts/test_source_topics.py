@@ -7,13 +7,13 @@ from contextlib import nullcontext
 import pytest
 from kafka import KafkaAdminClient
 
-from pipelines.control.lifecycle import run
-from pipelines.control.preflight import prepare
-from pipelines.control.provision import make_topics
-from pipelines.run_dir.paths import RunDir
-from pipelines.tools.dead_letters import DeadLetters
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.worker import Orders
+from pipelines.cli.tools.dead_letters import DeadLetters
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.loop.provision import make_topics
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.kafka.identity import SourceWatch
 from streaming.kafka.topics import ensure_topics, require_topics
@@ -73,7 +73,7 @@ def test_another_cluster_with_the_same_topics_is_refused(kafka, topic):
 
 def test_another_cluster_without_the_topics_is_named_before_a_topic_would_be_made_there(kafka, monkeypatch, tmp_path):
     before = {"cluster_id": "elsewhere", "topics": {"not-here": ["t-1", 2]}}
-    monkeypatch.setattr("pipelines.control.provision.committed_meta", lambda run_dir: {"sources": before})
+    monkeypatch.setattr("pipelines.live.loop.provision.committed_meta", lambda run_dir: {"sources": before})
     servers = str(kafka.bootstrap_servers)
     for source in ({"source": None}, {}):  # others' topics, and those of a source of ours
         config = small(servers, kafka__impressions__topic="not-here", **source)

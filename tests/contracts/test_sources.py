@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from pipelines.feeds.table import TableSource
+from pipelines.live.feeds.table import TableSource
 from streaming.delivery.publisher import ExamplesPublisher
 from streaming.delivery.reader import ExamplesReader
 from streaming.delta.files import TableFiles

@@ -13,9 +13,9 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 import exfm.models.sieve  # noqa: F401  (with its own ceiling)
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config.settings import Config
-from pipelines.run_dir.paths import RunDir
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
 from streaming.delivery.header import partition_of
 from streaming.kafka.topics import end_offsets
 from streaming.position import Partition
@@ -193,7 +193,7 @@ def test_what_one_partition_has_forgotten_all_ranks_take_from_the_lake(broker, t
 @pytest.mark.slow
 def test_rows_that_no_step_bears_are_left_out_by_the_rank_that_reads_them_and_counted_on_all(broker, tmp_path):
     plain = {"features__dense": [{"name": "bid"}]}  # as it is: too large for the model
-    with patch("exfm.data.dense.LARGEST_INPUT", 1e39):  # a lake from before numbers had a ceiling
+    with patch("exfm.features.dense.LARGEST_INPUT", 1e39):  # a lake from before numbers had a ceiling
         finished = learned_by_one(broker.bootstrap_servers, tmp_path / "one", {0, 1, 2, 3}, 3e38, **plain)
     left_out = finished.checkpoint("teacher")[1]["quarantine"]["teacher"]
     poison = finished.lake["lake_seq"].to_numpy()[finished.lake["bid"].to_numpy() > 1e38].tolist()

@@ -9,11 +9,11 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import InvalidTimestampError
 
-from pipelines.control.lifecycle import run
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.worker import Orders
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput, DataLost
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.retention import check_retention

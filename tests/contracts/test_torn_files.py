@@ -4,9 +4,9 @@ topic, and named with their rows where they cannot be."""
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
 from streaming.delivery.mending import mend
 from streaming.delivery.publisher import ExamplesPublisher
 from streaming.delta.files import TableFiles

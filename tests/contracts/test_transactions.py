@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 
-from pipelines.results.counts import counts_hold
+from pipelines.report.results.counts import counts_hold
 from streaming.errors import DataLost
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.topics import end_offsets, ensure_topics

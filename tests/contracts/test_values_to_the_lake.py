@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from kafka import KafkaProducer
 
-from pipelines.config.settings import Config
+from pipelines.core.config.settings import Config
 from streaming.kafka.writer import TopicWriter
 from tests.support.pipelines.lake_of_topics import lake_of, play, without_models
 from tests.support.pipelines.topics import make_inputs

@@ -12,17 +12,17 @@ import pyarrow.compute as pc
 import pytest
 
 from exfm.metrics.classification import metrics_of
-from pipelines.config.settings import Config, parse
-from pipelines.control.lifecycle import run
-from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.settings import Spec
-from pipelines.offline.spec.arms import ArmSpec
-from pipelines.offline.spec.conditions import Condition
-from pipelines.results.counts import counts_hold
-from pipelines.results.summary import rows_hold
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.training.predictions import read_predictions
+from pipelines.core.config.settings import Config, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.replay.data import data_of
+from pipelines.lab.replay.settings import Spec
+from pipelines.lab.spec.arms import ArmSpec
+from pipelines.lab.spec.conditions import Condition
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.training.predictions import read_predictions
+from pipelines.report.results.counts import counts_hold
+from pipelines.report.results.summary import rows_hold
 from streaming.hashing import hash64
 from tests.support.pipelines.replay_workspaces import AsItIs, learned_alone
 from tests.support.pipelines.small_runs import (

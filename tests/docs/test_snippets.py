@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from tests.support.documents import documents, fenced
 from tests.support.places import ROOT
 

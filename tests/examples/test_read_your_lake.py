@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from tests.support.places import CONFIGS, ROOT
 from tests.support.streams.lake_rows import rows
 from tests.support.tracked_files import tied_to_a_machine

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import strategies as st
 from kafka import KafkaProducer
 
-from pipelines.config.settings import Config
-from pipelines.results.counts import counts_hold
+from pipelines.core.config.settings import Config
+from pipelines.report.results.counts import counts_hold
 from streaming.kafka.topics import ensure_topics
 from streaming.messages.codecs import make_codec
 from streaming.messages.message import RawMessage

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from pipelines.config.settings import Config, dump, load, parse
+from pipelines.core.config.settings import Config, dump, load, parse
 from streaming.errors import BadInput
 from tests.support.streams.broken_inputs import ODD_VALUES, SOAK, broken_bytes, broken_tree, edited, fuzzed, places
 

@@ -17,11 +17,11 @@ import torch
 from hypothesis import strategies as st
 
 from exfm.errors import ModelError
-from exfm.tensors.checkpoint import Together, load_checkpoint, save_checkpoint
-from exfm.tensors.windows import TensorPieces
-from pipelines.display.stored import show_status
-from pipelines.run_dir.end_offsets import store_ends, stored_ends
-from pipelines.status.stored import alive, read_status
+from exfm.snapshots.checkpoint import Together, load_checkpoint, save_checkpoint
+from exfm.snapshots.windows import TensorPieces
+from pipelines.core.run_dir.end_offsets import store_ends, stored_ends
+from pipelines.live.status.stored import alive, read_status
+from pipelines.report.screens.stored import show_status
 from streaming.delivery.outbox import CommitRecord
 from streaming.errors import StreamingError
 from streaming.lake.readers import Readers

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.run_dir.paths import RunDir
-from pipelines.serving.app import RequestLimits, Server
-from pipelines.serving.asked import Asked
-from pipelines.serving.shelf import shelf_of
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.app import RequestLimits, Server
+from pipelines.serve.asked import Asked
+from pipelines.serve.shelf import shelf_of
 from tests.support.pipelines.odd_requests import KINDS, MAX_BYTES, MAX_ROWS, Odd, odd_request, sound
 from tests.support.pipelines.odd_requests import http as request_of
 from tests.support.pipelines.served_runs import live, run_with_versions

@@ -38,13 +38,13 @@ INPUTS = "tests/contracts/test_pipeline_inputs.py"
 CRASHES = "tests/recovery/test_crashes.py"
 SCORED = "tests/contracts/test_score_before_learn.py"
 TEACHER = "tests/unit/exfm/models/test_teacher.py"
-BATCHES = "tests/unit/pipelines/feeds/test_teacher.py"
-REGISTERED = "tests/unit/pipelines/tracking/test_registration.py"
+BATCHES = "tests/unit/pipelines/live/feeds/test_teacher.py"
+REGISTERED = "tests/unit/pipelines/track/test_registration.py"
 STUDENT = "tests/unit/exfm/models/test_student.py"
-CHECKPOINT = "tests/unit/exfm/tensors/test_checkpoint.py"
-PIECES = "tests/unit/exfm/tensors/test_checkpoint_pieces.py"
-AUGMENTATION = "pipelines/workers/augmentation/worker.py"
-COMMIT = "pipelines/workers/augmentation/commit.py"
+CHECKPOINT = "tests/unit/exfm/snapshots/test_checkpoint.py"
+PIECES = "tests/unit/exfm/snapshots/test_checkpoint_pieces.py"
+AUGMENTATION = "pipelines/live/workers/augmentation/worker.py"
+COMMIT = "pipelines/live/workers/augmentation/commit.py"
 
 MUTATIONS = (
     Mutation(
@@ -58,15 +58,15 @@ MUTATIONS = (
     Mutation(
         "lag of none",
         f"{HONEST} (17)",
-        "pipelines/rules/policies.py",
+        "pipelines/live/rules/policies.py",
         "return max(0, block - lag + 1 - behind)",
         "return max(0, block - lag + 2 - behind)",
-        "tests/unit/pipelines/rules/test_policies.py",
+        "tests/unit/pipelines/live/rules/test_policies.py",
     ),
     Mutation(
         "a logit for a label learned with another window",
         HONEST,
-        "pipelines/training/score_before_learn.py",
+        "pipelines/live/training/score_before_learn.py",
         "settled_N[:, None] <= own_T[None, :]",
         "settled_N[:, None] >= 0 * own_T[None, :]",
         SCORED,
@@ -82,10 +82,10 @@ MUTATIONS = (
     Mutation(
         "history scored by whatever snapshot there is",
         f"{PACE} (18)",
-        "pipelines/rules/policies.py",
+        "pipelines/live/rules/policies.py",
         "if catching_up and rows_since_newest > max_rows_ahead:",
         "if False:",
-        "tests/unit/pipelines/rules/test_policies.py",
+        "tests/unit/pipelines/live/rules/test_policies.py",
     ),
     Mutation(
         "published before committed",
@@ -183,7 +183,7 @@ MUTATIONS = (
     Mutation(
         "a rank learns what another one reads",
         f"{ONCE} (15)",
-        "pipelines/feeds/teacher.py",
+        "pipelines/live/feeds/teacher.py",
         "    order = order[np.isin(owner[order], mine)]\n",
         "",
         BATCHES,
@@ -191,7 +191,7 @@ MUTATIONS = (
     Mutation(
         "batches depend on how many ranks there are",
         f"{REPLAY} (15)",
-        "pipelines/feeds/cuts.py",
+        "pipelines/live/feeds/cuts.py",
         "return np.asarray(np.outer([0, *ends], counts) // ends[-1])",
         "return np.asarray(np.outer([0, *ends], counts) // counts.sum())",
         BATCHES,
@@ -199,10 +199,10 @@ MUTATIONS = (
     Mutation(
         "the death of a rank leaves the others alone",
         f"{ONCE} (15)",
-        "pipelines/launch/ranks.py",
+        "pipelines/live/launch/ranks.py",
         "            self.kill()\n            raise self._first_death",
         "            raise self._first_death",
-        "tests/unit/pipelines/launch/test_ranks.py",
+        "tests/unit/pipelines/live/launch/test_ranks.py",
     ),
     Mutation(
         "ties between topics go by arrival",
@@ -335,7 +335,7 @@ MUTATIONS = (
     Mutation(
         "batches end where a read ends",
         f"{REPLAY} (14)",
-        "pipelines/feeds/cuts.py",
+        "pipelines/live/feeds/cuts.py",
         "(count < size and not at_end)",
         "False",
         f"{PIPELINE}::test_batches_are_cut_by_position_not_by_what_a_read_brings",
@@ -343,7 +343,7 @@ MUTATIONS = (
     Mutation(
         "a version is written over",
         f"{REPLAY} (19)",
-        "exfm/tensors/checkpoint.py",
+        "exfm/snapshots/checkpoint.py",
         "    if not same:\n        raise ModelError(",
         "    if False:\n        raise ModelError(",
         CHECKPOINT,
@@ -351,7 +351,7 @@ MUTATIONS = (
     Mutation(
         "a checkpoint is written where it will be read",
         f"{ONCE} (20)",
-        "exfm/tensors/checkpoint.py",
+        "exfm/snapshots/checkpoint.py",
         'staging = Path(root) / f".{name}.{group.attempt}"',
         "staging = target",
         CHECKPOINT,
@@ -359,7 +359,7 @@ MUTATIONS = (
     Mutation(
         "what killed ranks left is taken for what this start's ranks wrote",
         f"{REPLAY} (19)",
-        "exfm/tensors/checkpoint.py",
+        "exfm/snapshots/checkpoint.py",
         'f".{name}.{group.attempt}"',
         'f".{name}.ranks"',
         PIECES,
@@ -367,7 +367,7 @@ MUTATIONS = (
     Mutation(
         "a checkpoint is complete without a rank's part",
         f"{ONCE} (15)",
-        "exfm/tensors/staging.py",
+        "exfm/snapshots/staging.py",
         "    while missing:",
         "    while False:",
         PIECES,
@@ -375,15 +375,15 @@ MUTATIONS = (
     Mutation(
         "the rows of a table that grew begin anew",
         REPLAY,
-        "exfm/growth/refit.py",
+        "exfm/models/growth/refit.py",
         'Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)',
         "Appended(stored, initial)",
-        "tests/unit/exfm/growth/test_refit.py -k twice_the_rows",
+        "tests/unit/exfm/models/growth/test_refit.py -k twice_the_rows",
     ),
     Mutation(
         "a damaged checkpoint is not noticed",
         ONCE,
-        "exfm/tensors/stored.py",
+        "exfm/snapshots/stored.py",
         "if piece.sha256 is not None and digest.hexdigest() != piece.sha256:",
         "if False:",
         CHECKPOINT,
@@ -410,7 +410,7 @@ MUTATIONS = (
         "exfm/models/student.py",
         'tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}',
         "pass",
-        "tests/unit/exfm/data/test_history.py",
+        "tests/unit/exfm/features/test_history.py",
     ),
     Mutation(
         "a row is among the statistics that it is scaled by",
@@ -418,7 +418,7 @@ MUTATIONS = (
         "exfm/models/student.py",
         "        batch = self.statistics.complete(given)\n",
         "        self.statistics.add(self.statistics.sums(given))\n        batch = self.statistics.complete(given)\n",
-        "tests/unit/exfm/data/test_statistics.py",
+        "tests/unit/exfm/features/test_statistics.py",
     ),
     Mutation(
         "a student's statistics begin anew",
@@ -426,7 +426,7 @@ MUTATIONS = (
         "exfm/models/student.py",
         "tensors |= self.statistics.tensors()",
         "pass",
-        "tests/unit/exfm/data/test_statistics.py",
+        "tests/unit/exfm/features/test_statistics.py",
     ),
     Mutation(
         "a student predicts with what is known in training only",
@@ -434,15 +434,15 @@ MUTATIONS = (
         "exfm/models/student.py",
         "batch = self.statistics.complete(self.as_served(given))",
         "batch = self.statistics.complete(given)",
-        "tests/unit/exfm/data/test_as_served.py",
+        "tests/unit/exfm/features/test_as_served.py",
     ),
     Mutation(
         "predictions of a future that did not happen are kept",
         f"{ONCE} (25)",
-        "pipelines/training/predictions.py",
+        "pipelines/live/training/predictions.py",
         "if _last(part) > position:",
         "if False:",
-        "tests/unit/pipelines/training/test_predictions.py",
+        "tests/unit/pipelines/live/training/test_predictions.py",
     ),
     Mutation(
         "the twin learns from the teacher",
@@ -471,15 +471,15 @@ MUTATIONS = (
     Mutation(
         "hashes differ from process to process",
         REPLAY,
-        "exfm/data/transforms.py",
+        "exfm/features/transforms.py",
         "return mixed(_int64(ids).to_numpy().view(np.uint64))",
         "return mixed(_int64(ids).to_numpy().view(np.uint64) ^ np.uint64(hash('salt') % 2**31))",
-        "tests/unit/exfm/data/test_transforms.py",
+        "tests/unit/exfm/features/test_transforms.py",
     ),
     Mutation(
         "features are stored hashed",
         RAW,
-        "pipelines/workers/augmentation/augment.py",
+        "pipelines/live/workers/augmentation/augment.py",
         'columns["event_date"] = _dates',
         'columns["user_id"] = pa.array(rows["user_id"].to_numpy() % 1000)\n    columns["event_date"] = _dates',
         f"{PIPELINE}::test_the_lake_holds_features_as_they_were_sent",
@@ -503,7 +503,7 @@ MUTATIONS = (
     Mutation(
         "a student that is worse than its twin is champion",
         SERVED,
-        "pipelines/results/champion.py",
+        "pipelines/report/results/champion.py",
         "if Outcome.LOST not in found:",
         "if True:",
         f"{REGISTERED}::test_a_student_that_is_significantly_worse_leaves_its_place_to_its_twin",
@@ -559,10 +559,10 @@ MUTATIONS = (
     Mutation(
         "logits of a teacher that died long ago",
         f"{PACE} (18)",
-        "pipelines/rules/policies.py",
+        "pipelines/live/rules/policies.py",
         "newest_age_s > max_age_s:",
         "newest_age_s > 2**60:",
-        "tests/unit/pipelines/rules/test_policies.py",
+        "tests/unit/pipelines/live/rules/test_policies.py",
     ),
     Mutation(
         "what becomes of a message depends on what it is read with",

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from pipelines.config.settings import Config
-from pipelines.control.lifecycle import run
-from pipelines.results.counts import counts_hold
-from pipelines.rules.states import RunState
-from pipelines.run_dir.end_offsets import stored_ends
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.end_offsets import stored_ends
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
+from pipelines.report.results.counts import counts_hold
 from streaming.errors import BadInput
 from streaming.lake.writer import LakeWriter
 from streaming.position import Partition
@@ -32,8 +32,8 @@ IMPRESSIONS, FEEDBACK = 4, 3
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.rules.policies.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.rules.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 @pytest.fixture

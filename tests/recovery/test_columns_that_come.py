@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.settings import Config, dump
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
 from streaming.delta.files import TableFiles
 from streaming.delta.identifiers import LAKE_SEQ
 from streaming.errors import BadInput

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from pipelines.config.settings import parse
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
 from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_runs import slow_commits, small, stop_after, to_the_end
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_a_copy_is_told_so_and_goes_on_with_a_topic_of_its_own(broker, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
     config = small(broker.bootstrap_servers, source__impressions=2000, pace__block_rows=256)
     original, copy = tmp_path / "run", tmp_path / "copy"
 

@@ -11,15 +11,15 @@ import pytest
 
 from exfm.models.student import Student
 from exfm.models.teacher import Teacher
-from pipelines.config.settings import Config
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.training.predictions import PredictionLog
-from pipelines.workers.keeper import Keeper
-from pipelines.workers.student import export
-from pipelines.workers.student.worker import StudentWorker
-from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.training.predictions import PredictionLog
+from pipelines.live.workers.keeper import Keeper
+from pipelines.live.workers.student import export
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.delivery.outbox import CommitRecord, Outbox
 from streaming.delivery.publisher import ExamplesPublisher
 from streaming.kafka.writer import TopicWriter
@@ -121,7 +121,7 @@ MODELS = ("the teacher", "a student")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.rules.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.live.rules.policies.FIRST_DELAY_S", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_crash_changes_nothing_of(who, undisturbed, broker, tmp_path, monkeypa
 
 
 def test_a_run_that_was_stopped_twice_goes_on_where_it_was(undisturbed, broker, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
     config, run_dir = everything(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
     for rows in (500, 2000):
         status, summary = run(config, run_dir, local=True, until_end=True, watch=stop_after(rows))

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config.settings import dump
-from pipelines.run_dir.roster import Presence
+from pipelines.core.config.settings import dump
+from pipelines.core.run_dir.roster import Presence
 from streaming.disk.files import read_json
 from tests.support.pipelines.small_runs import Finished, small, to_the_end
 
@@ -69,7 +69,7 @@ def cut_copy(finished: Finished, scratch: Path, path: Path, left: int) -> Path:
 def said(capsys: Any, *arguments: str) -> tuple[int, str]:
     """The exit code of a command in this process, and what it said on stderr."""
     capsys.readouterr()
-    with pytest.raises(SystemExit) as left, patch("pipelines.control.conclusion.draw"):
+    with pytest.raises(SystemExit) as left, patch("pipelines.live.loop.conclusion.draw"):
         cli.main([*arguments])
     return int(left.value.code or 0), capsys.readouterr().err
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from exfm.tensors.checkpoint import checkpoint_names
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
+from exfm.snapshots.checkpoint import checkpoint_names
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
 from tests.support.pipelines.small_runs import Finished, assert_same_run, slow_commits, small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
@@ -28,8 +28,8 @@ def config_of(servers: str):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.rules.policies.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.rules.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def empty_manifest(path: Path) -> None:
 
 def another_config(path: Path) -> None:
     """A whole checkpoint, of a run that was configured otherwise."""
-    from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
+    from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
 
     stored = load_checkpoint(path)
     elsewhere = save_checkpoint(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-from exfm.tensors.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
-from exfm.tensors.manifest import read_manifest
-from pipelines.config.settings import Config, dump, parse
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
+from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
+from exfm.snapshots.manifest import read_manifest
+from pipelines.core.config.settings import Config, dump, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
 from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import assert_replays, everything, slow_commits, stop_after, to_the_end
 
@@ -42,8 +42,8 @@ def edited(config: Config, *, user_rows: int = 1000, more: tuple[dict[str, Any],
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.rules.policies.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.rules.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 def stopped(config: Config, root: Path, rows: int, **options: Any) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config.settings import Config, dump, load, parse
-from pipelines.control.lifecycle import run
-from pipelines.control.live_run import LiveRun
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import Config, dump, load, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.loop.live_run import LiveRun
+from pipelines.live.rules.states import RunState
 from streaming.disk.files import read_json
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
@@ -46,7 +46,7 @@ def stopped(config: Config, root: Path, rows: int) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 FEED, BRAND, CLICKS = ({"name": name} for name in ("feed", "brand", "clicks"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import RunDir
 from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_runs import everything, to_the_end
 

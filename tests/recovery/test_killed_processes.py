@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.config.sections import Generated
-from pipelines.config.settings import Config
-from pipelines.results.counts import counts_hold
+from pipelines.core.config.sections import Generated
+from pipelines.core.config.settings import Config
+from pipelines.report.results.counts import counts_hold
 from streaming.sources.synthetic.stream import generated_stream
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.kills import BROKER, COORDINATOR, EVERYTHING, KILLED, SHORT, Hail, victims_of

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.settings import Config, dump
+from pipelines.core.config.settings import Config, dump
 from tests.support.pipelines.commands import Command, rank_pid
 from tests.support.pipelines.kills import COORDINATOR, ONE_STUDENT, SHORT, Hail, victims_of
 from tests.support.pipelines.small_runs import Finished, everything

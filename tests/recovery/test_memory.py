@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.config.settings import dump
+from pipelines.core.config.settings import dump
 from tests.support.pipelines.commands import LOOK_S, Command
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, everything
 

@@ -9,10 +9,10 @@ import pytest
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster
 
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
 from tests.support.pipelines.small_runs import Finished, assert_same_run, everything, to_the_end
 from tests.support.ranks.teacher_ranks import as_undisturbed
 

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from exfm.errors import Diverged
-from pipelines.config.settings import Config
-from pipelines.control.lifecycle import run
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
-from pipelines.workers.student.worker import StudentWorker
-from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.broker.broker import LocalBroker
 from streaming.disk.files import read_json
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
@@ -43,7 +43,7 @@ def undisturbed(broker, tmp_path_factory) -> Finished:
 @pytest.fixture(autouse=True)
 def _attentive(monkeypatch):
     """Look at the status after every round."""
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 def once_the_lake_has(rows: int, act: Watch) -> Watch:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from pipelines.config.settings import dump
-from pipelines.registry.ledger import HAND, Ledger
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import dump
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.track.registry.ledger import HAND, Ledger
 from streaming.disk.files import read_json
 from tests.support.pipelines.commands import COMMAND, Command, worker_pid
 from tests.support.pipelines.kills import KILLED

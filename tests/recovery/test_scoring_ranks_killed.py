@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.config.settings import Config, dump
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.paths import RunDir
 from tests.support.pipelines.commands import Command
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, everything

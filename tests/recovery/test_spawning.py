@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from exfm.tensors.checkpoint import checkpoint_names
-from pipelines.config.settings import Config, dump, parse
-from pipelines.run_dir.paths import RunDir
-from pipelines.students.pipeline import Pipeline
-from pipelines.students.section import SpawnRequest
-from pipelines.training.predictions import read_predictions
+from exfm.snapshots.checkpoint import checkpoint_names
+from pipelines.core.config.settings import Config, dump, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.roster.pipeline import Pipeline
+from pipelines.live.roster.section import SpawnRequest
+from pipelines.live.training.predictions import read_predictions
 from streaming.disk.files import read_json
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
@@ -90,7 +90,7 @@ def while_it_runs(config: Config, root: Path, act: Callable[[Pipeline], None], a
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 @pytest.fixture(scope="module")

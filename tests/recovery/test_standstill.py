@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.settings import dump
+from pipelines.core.config.settings import dump
 from tests.support.pipelines.commands import Command, worker_pid
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, everything
 

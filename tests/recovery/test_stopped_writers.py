@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.config.settings import Config, dump
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.ingest import IngestWorker
+from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.workers.ingest import IngestWorker
 from streaming.delivery.header import Header
 from streaming.delta.vacuum import vacuum_table
 from streaming.kafka.topics import ensure_topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pipelines.config.settings import Config, parse
+from pipelines.core.config.settings import Config, parse
 from tests.simulation.history import ADS, EVENTS, LARGE, Settings
 
 EXAMPLES, LETTERS = "examples", "dead-letters"

@@ -21,7 +21,7 @@ from tests.mutations.attempts import copy_of_the_tree
 from tests.mutations.edits import AUGMENTATION, COMMIT, MUTATIONS
 
 MOST_HISTORIES = int(os.environ.get("HISTORIES", "10000"))
-FEED = "pipelines/workers/augmentation/feed.py"
+FEED = "pipelines/live/workers/augmentation/feed.py"
 
 LISTED = (
     "newest snapshot in lockstep",

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import pipelines.workers.augmentation.commit as commit_module
-import pipelines.workers.augmentation.worker as worker_module
+import pipelines.live.workers.augmentation.commit as commit_module
+import pipelines.live.workers.augmentation.worker as worker_module
 import streaming.delta.table as table_module
 import streaming.kafka.lag as lag_module
 import streaming.kafka.reader as reader_module

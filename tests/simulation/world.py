@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from kafka import TopicPartition
 
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.commit import committed_meta
-from pipelines.workers.augmentation.worker import AugmentationWorker
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.augmentation.commit import committed_meta
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
 from streaming.messages.message import END_HEADER
 from streaming.position import Partition

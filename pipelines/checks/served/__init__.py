@@ -1,6 +1,6 @@
 """What was served, compared with what became of it: `exfm check RUN --served TOPIC`.
 
-log      a topic that servers write (pipelines/serving/logged.py), as rows
+log      a topic that servers write (pipelines/serve/logged.py), as rows
 joined   its rows with those of the lake, by impression
 judged   coverage, skew, predictions made again, calibration
 """

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config.models import StudentSettings
-from pipelines.config.settings import Config
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
 from streaming.lake.reader import LakeReader
 
 LABEL = "label_"

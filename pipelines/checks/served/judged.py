@@ -16,17 +16,17 @@ import pyarrow.compute as pc
 from exfm.errors import ModelError
 from pipelines.checks.served.joined import Joined, joined
 from pipelines.checks.served.log import PREDICTION, VERSION, Logged
-from pipelines.config.settings import Config
-from pipelines.config.text import choices
-from pipelines.control.reconciler import with_roster
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.settings import Config
+from pipelines.core.config.text import choices
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.reconciler import with_roster
 from pipelines.quality.examine import Examined
 from pipelines.quality.finding import Finding, Severity, note, percent, stop, warn
 from pipelines.quality.skew import skews
-from pipelines.registry.ledger import Ledger
-from pipelines.run_dir.paths import RunDir
-from pipelines.serving.asked import Asked
-from pipelines.serving.version import ServedVersion
-from pipelines.tools.stored_config import config_of
+from pipelines.serve.asked import Asked
+from pipelines.serve.version import ServedVersion
+from pipelines.track.registry.ledger import Ledger
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 

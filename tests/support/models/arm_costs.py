@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from exfm.data.batch import Batch
 from exfm.distillation.arm import Arm
+from exfm.features.batch import Batch
 from exfm.models.served import ServedStudent
 
 TWIN = "no teacher"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 from torch import Tensor
 
-from exfm.data.batch import Batch, BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.batch import Batch, BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 
 BUILD = BatchBuilder(FeatureSet(sparse=(SparseFeature(name="ad", rows=2),)), ["ctr"])
 

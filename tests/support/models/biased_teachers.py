@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from exfm.data.batch import Batch, BatchBuilder
 from exfm.distillation.arm import Arm
+from exfm.features.batch import Batch, BatchBuilder
 from exfm.metrics.classification import normalised_entropy, sigmoid
 from exfm.models.student import Student
 from exfm.models.teacher import Teacher
-from pipelines.config.settings import Config
-from pipelines.offline.rows import rows_of
+from pipelines.core.config.settings import Config
+from pipelines.lab.rows import rows_of
 
 ARMS = {
     **{f"single head, w = {w:g}": Arm(kind="single_head", weight=w) for w in (0.5, 1, 2)},

@@ -7,17 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from exfm.data.batch import Batch, BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet, HistoryFeature
-from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.distillation.arm import Arm
-from exfm.increments.chain import ChainWriter
-from exfm.increments.increment import Increment, probe_of, take_full
-from exfm.layers.registry import TrunkConfig
+from exfm.features.batch import Batch, BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.interactions.registry import TrunkConfig
 from exfm.models.changes import Touched, changes_of
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
+from exfm.snapshots.increments.chain import ChainWriter
+from exfm.snapshots.increments.increment import Increment, probe_of, take_full
 
 import numpy as np  # isort: skip
 

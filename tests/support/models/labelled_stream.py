@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from streaming.sources.synthetic.stream import INTERESTS, GeneratedStream
 from streaming.sources.synthetic.world_config import GeneratorConfig, Vertical
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.metrics.policy import best_of_request
-from pipelines.offline.judging.decisions import choices
-from pipelines.offline.judging.settings import Ranking
+from pipelines.lab.judging.decisions import choices
+from pipelines.lab.judging.settings import Ranking
 from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.sources.settled import settled_rows

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor
 
-from exfm.data.sampling import label_shift, label_weights, row_weights
 from exfm.distillation.arm import Arm
 from exfm.distillation.terms import Lesson, RowMasks
+from exfm.features.sampling import label_shift, label_weights, row_weights
 
 
 def cross_entropy(z: Tensor, target: Tensor) -> Tensor:

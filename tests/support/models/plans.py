@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.teacher_config import TeacherConfig
 
 FEATURES = FeatureSet(

@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
-from exfm.layers.registry import TrunkConfig
+from exfm.features.batch import BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
+from exfm.interactions.registry import TrunkConfig
 from exfm.models.served import ServedStudent, save_served
-from pipelines.results.champion import Champion
+from pipelines.report.results.champion import Champion
 from pipelines.served_rows import serving_rules
-from pipelines.tracking.registration import Registration, Version
+from pipelines.track.registration import Registration, Version
 from streaming.schema import Column, RowSchema, Task
 
 FEATURES = FeatureSet(

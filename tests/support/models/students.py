@@ -5,12 +5,12 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
 from exfm.distillation.arm import Arm
-from exfm.layers.registry import TrunkConfig
+from exfm.features.batch import BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
+from exfm.interactions.registry import TrunkConfig
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 

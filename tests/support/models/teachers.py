@@ -3,10 +3,10 @@
 import numpy as np
 import pyarrow as pa
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.batch import BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.teacher_config import TeacherConfig
 
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))

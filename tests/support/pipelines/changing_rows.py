@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from pipelines.config.settings import Config, dump, parse
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.worker import Orders
+from pipelines.core.config.settings import Config, dump, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.worker import Orders
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_runs import small

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pipelines.workers.stopwatch import Stopwatch
+from pipelines.live.workers.stopwatch import Stopwatch
 
 
 class DiskFull(OSError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.config.settings import Config
+from pipelines.core.config.settings import Config
 from tests.support.pipelines.topics import messages_of
 
 

@@ -26,8 +26,8 @@ from typing import Any
 
 import psutil
 
-from pipelines.config.settings import Config, dump
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.paths import RunDir
 from streaming.broker.broker import LocalBroker
 from streaming.disk.files import read_json
 from tests.support.pipelines.commands import LOOK_S, Command, gone, rank_pid, worker_pid

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipelines.config.settings import Config
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.ingest import IngestWorker
-from pipelines.workers.worker import Orders
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.ingest import IngestWorker
+from pipelines.live.workers.worker import Orders
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.reader import LakeReader
 from streaming.lake.side_tables import DEAD_LETTERS

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipelines.config.settings import Config
-from pipelines.control.preflight import prepare
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.augmentation.worker import AugmentationWorker
-from pipelines.workers.report import Report
-from pipelines.workers.teacher.worker import TeacherWorker
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import prepare
+from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.report import Report
+from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import small

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config.settings import parse
+from pipelines.core.config.settings import parse
 from streaming.errors import BadInput
 
 SMALL = {

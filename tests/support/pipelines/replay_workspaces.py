@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.offline.replay.jobs import TrainRequest, train_together
-from pipelines.offline.replay.workspace import Workspace
-from pipelines.offline.spec.conditions import Condition
+from pipelines.lab.replay.jobs import TrainRequest, train_together
+from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.spec.conditions import Condition
 
 
 class AsItIs(Workspace):

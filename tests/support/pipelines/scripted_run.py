@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.config.sections import Resources
-from pipelines.control.coordinator import Coordinator
-from pipelines.control.reporting import Reporting
-from pipelines.control.supervised import Supervision
-from pipelines.control.wanted import Wanted
-from pipelines.rules.causes import Died
-from pipelines.rules.kinds import Kind
-from pipelines.rules.policies import Cause
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.report import Report
+from pipelines.core.config.sections import Resources
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.coordinator import Coordinator
+from pipelines.live.loop.reporting import Reporting
+from pipelines.live.loop.supervised import Supervision
+from pipelines.live.loop.wanted import Wanted
+from pipelines.live.rules.causes import Died
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.policies import Cause
+from pipelines.live.status.status import RunStatus
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.report import Report
 from streaming.disk.files import read_json
 from tests.support.pipelines.clocks import Clock
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exfm.models.served import ServedStudent, save_served
-from pipelines.config.settings import dump, parse
-from pipelines.registry.ledger import HAND, POLICY, Ledger
-from pipelines.registry.standing import Action
-from pipelines.run_dir.paths import RunDir
-from pipelines.serving.app import Server
-from pipelines.serving.processes import http_server, listening
+from pipelines.core.config.settings import dump, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.app import Server
+from pipelines.serve.processes import http_server, listening
+from pipelines.track.registry.ledger import HAND, POLICY, Ledger
+from pipelines.track.registry.standing import Action
 from tests.support.pipelines.raw_configs import small
 from tests.support.waiting import PATIENCE_S
 

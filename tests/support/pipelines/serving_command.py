@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from pipelines.run_dir.paths import RunDir
-from pipelines.serving.asked import Asked
-from pipelines.serving.version import ServedVersion
-from pipelines.tools.stored_config import config_of
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.asked import Asked
+from pipelines.serve.version import ServedVersion
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.served_runs import ROWS
 from tests.support.waiting import PATIENCE_S

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.data.batch import Batch
+from exfm.features.batch import Batch
 from exfm.models.served import ServedStudent, save_served
-from pipelines.config.settings import dump, load
-from pipelines.registry.ledger import POLICY, Ledger
-from pipelines.registry.standing import Action
-from pipelines.run_dir.paths import RunDir
-from pipelines.serving.asked import ARROW, JSON
-from pipelines.serving.version import ServedVersion
+from pipelines.core.config.settings import dump, load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.asked import ARROW, JSON
+from pipelines.serve.version import ServedVersion
+from pipelines.track.registry.ledger import POLICY, Ledger
+from pipelines.track.registry.standing import Action
 from streaming.messages.ipc import write_ipc
 
 CONFIG, VERSION = "configs/demo.yaml", "v00000100"

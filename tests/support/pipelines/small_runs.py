@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from exfm.tensors.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
-from pipelines.config.models import StudentSettings
-from pipelines.config.settings import Config, parse
-from pipelines.control.lifecycle import run
-from pipelines.offline.verify.screen import text_of
-from pipelines.offline.verify.verdict import verify
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
-from pipelines.training.predictions import read_predictions
+from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.verify.screen import text_of
+from pipelines.lab.verify.verdict import verify
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
+from pipelines.live.training.predictions import read_predictions
 from streaming.disk.files import read_json
 from streaming.hashing import hash64
 from streaming.lake.reader import LakeReader
@@ -133,7 +133,7 @@ def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> Config:
 
 def to_the_end(config: Config, root: Path, **options: Any) -> Finished:
     """Run in this process until the stream is worked off; without its picture, which would take a second to draw."""
-    with patch("pipelines.control.conclusion.draw"):
+    with patch("pipelines.live.loop.conclusion.draw"):
         status, _ = run(config, RunDir(root), local=True, until_end=True, **options)
     assert status.state is RunState.DONE, status.reason
     return Finished(config, root)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.config.settings import Config
-from pipelines.feeds.student import Cut
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.student.worker import StudentWorker
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.feeds.student import Cut
+from pipelines.live.workers.student.worker import StudentWorker
 from tests.support.pipelines.stored_run import rows_of
 from tests.support.waiting import eventually
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from pipelines.config.settings import Config
+from pipelines.core.config.settings import Config
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import ensure_topics
 from streaming.sources.synthetic.stream import GeneratedStream

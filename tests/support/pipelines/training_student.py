@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 
 from exfm.metrics.classification import sigmoid
-from pipelines.config.settings import load
-from pipelines.feeds.student import Cut
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.student.worker import StudentWorker
+from pipelines.core.config.settings import load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.feeds.student import Cut
+from pipelines.live.workers.student.worker import StudentWorker
 from tests.support.pipelines.stored_run import rows_of
 from tests.support.waiting import PATIENCE_S
 

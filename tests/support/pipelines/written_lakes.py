@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config.settings import Config
-from pipelines.offline.rows import rows_of
+from pipelines.core.config.settings import Config
+from pipelines.lab.rows import rows_of
 from streaming.lake.writer import LakeTable
 
 MADE_HERE = ("teacher_", "scored_", "lake_", "source_", "block", "event_date")

@@ -11,13 +11,13 @@ import os
 import sys
 from typing import Any, cast
 
-import pipelines.workers.teacher  # noqa: F401  # before the fork: what takes long is to import torch
-from pipelines.control.wanted import WorkerRecipe
-from pipelines.rules.kinds import Kind
-from pipelines.training.account import Account
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.teacher.worker import TeacherWorker
-from pipelines.workers.worker import Orders
+import pipelines.live.workers.teacher  # noqa: F401  # before the fork: what takes long is to import torch
+from pipelines.live.loop.wanted import WorkerRecipe
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.training.account import Account
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.teacher.worker import TeacherWorker
+from pipelines.live.workers.worker import Orders
 
 
 def learn(asked: dict[str, Any], rank: int) -> None:

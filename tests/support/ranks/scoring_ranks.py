@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.tensors.checkpoint import open_checkpoint
+from exfm.snapshots.checkpoint import open_checkpoint
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
 
@@ -23,13 +23,13 @@ RANK = """
 import json, resource, sys, time
 from exfm.threads import set_threads; set_threads(1)
 from pathlib import Path
-from pipelines.config.settings import parse
-from pipelines.run_dir.paths import RunDir
-from pipelines.workers.ranks import Rendezvous
-from pipelines.workers.worker import Orders
-from pipelines.workers.ranks import Ranks
-from pipelines.workers.augmentation.scoring_ranks import ScoringWorker
-from pipelines.workers.augmentation.scoring import scorer_of
+from pipelines.core.config.settings import parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.worker import Orders
+from pipelines.live.workers.ranks import Ranks
+from pipelines.live.workers.augmentation.scoring_ranks import ScoringWorker
+from pipelines.live.workers.augmentation.scoring import scorer_of
 from tests.support.ranks.scoring_ranks import held_bytes, measured
 rank, ranks, port, seconds, root = *map(int, sys.argv[1:5]), Path(sys.argv[5])
 config, at = parse(json.loads(sys.argv[6])), Rendezvous(rank, ranks, port=port)
@@ -72,10 +72,10 @@ def save_snapshot(config: Any, root: Path) -> None:
     code = """
 import json, sys
 from pathlib import Path
-from exfm.tensors.checkpoint import save_checkpoint
+from exfm.snapshots.checkpoint import save_checkpoint
 from exfm.models.teacher_net import TeacherNet
-from pipelines.config.settings import parse
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import parse
+from pipelines.core.run_dir.paths import RunDir
 config = parse(json.loads(sys.argv[1]))
 net = TeacherNet(config.teacher.model, config.features, config.tasks, seed=0)
 tensors = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}

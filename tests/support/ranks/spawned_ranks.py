@@ -21,17 +21,17 @@ import psutil
 import pyarrow as pa
 import torch
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.features.batch import BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models import sieve
 from exfm.models.engine import TeacherEngine
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
-from exfm.tensors.windows import TensorPieces, whole_tensor
+from exfm.snapshots.windows import TensorPieces, whole_tensor
 from exfm.threads import set_threads
 from streaming.ports import free_port
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config.settings import Config
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
 from streaming.delivery.publisher import ExamplesPublisher
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.writer import LakeTable

@@ -63,9 +63,9 @@ def write_lake(path: str, commits: int) -> None:
 
 
 def run_worker(root: str) -> None:
-    from pipelines.config.settings import load
-    from pipelines.run_dir.paths import RunDir
-    from pipelines.workers.augmentation.worker import AugmentationWorker
+    from pipelines.core.config.settings import load
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.live.workers.augmentation.worker import AugmentationWorker
 
     run_dir = RunDir(Path(root))
     worker = AugmentationWorker(load(run_dir.config), run_dir, until_end=True)

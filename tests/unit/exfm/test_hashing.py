@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exfm.data.transforms import GOLDEN, mixed
+from exfm.features.transforms import GOLDEN, mixed
 from exfm.hashing import LARGEST, Hashes
 
 NO_INTEGERS = np.empty(0, np.int64)

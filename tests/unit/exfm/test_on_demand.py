@@ -17,14 +17,14 @@ def said_by(program: str) -> str:
 def test_a_server_imports_neither_what_trains_tables_nor_clients_of_kafka_and_the_lake():
     program = """
 import sys
-import pipelines.serving.processes
+import pipelines.serve.processes
 from exfm.models.served import load_served
 print(sorted({"torchrec.distributed", "fbgemm_gpu", "torch._dynamo", "kafka", "deltalake"} & sys.modules.keys()))
 """
     assert said_by(program) == "[]\n"
 
 
-@pytest.mark.parametrize("needs_ids_alone", ["pipelines.workers.student.worker", "pipelines.offline.replay.jobs"])
+@pytest.mark.parametrize("needs_ids_alone", ["pipelines.live.workers.student.worker", "pipelines.lab.replay.jobs"])
 def test_a_process_of_students_imports_nothing_that_trains_tables_of_many_devices(needs_ids_alone):
     program = f"""
 import sys
@@ -48,9 +48,9 @@ print(numba.njit(lambda x: numpy.dot(x, x))(numpy.ones(3)))
 def test_who_compiles_nothing_imports_no_sympy_and_who_hashes_no_text_no_pandas():
     program = """
 import sys
-import pipelines.config, pipelines.control
+import pipelines.core.config, pipelines.live.loop
 print("pandas" in sys.modules)
-import pipelines.workers.student.worker
+import pipelines.live.workers.student.worker
 print(sorted({"sympy", "mpmath"} & sys.modules.keys()))
 """
     assert said_by(program) == "False\n[]\n"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exfm.data.transforms import hash64
+from exfm.features.transforms import hash64
 
 TEXTS = st.text(max_size=40) | st.sampled_from(["", "\0", "\0" * 8, "a\0", "ß", "новый", "🙂" * 5, "x" * 300_001])
 KINDS = [pa.string(), pa.large_string()]

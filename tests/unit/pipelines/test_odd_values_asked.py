@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from exfm.data.features import FeatureSet
+from exfm.features.features import FeatureSet
+from pipelines.serve.asked import JSON, asked_in
 from pipelines.served_rows import checked_columns, serving_rules
-from pipelines.serving.asked import JSON, asked_in
 from streaming.schema import RowSchema
 
 SCHEMA = RowSchema(columns=[{"name": "age"}, {"name": "city", "type": "string"}], tasks=[{"name": "c", "window_s": 60}])

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from pipelines.init.proposal import begin
-from pipelines.serving.batch import rows_of
+from pipelines.serve.batch import rows_of
 from streaming.messages.codecs import make_codec
 from streaming.messages.message import RawMessage
 from streaming.messages.validation import conform

@@ -10,7 +10,7 @@ import pytest
 from exfm.metrics.classification import sigmoid
 from exfm.models.served import load_served
 from pipelines.served_model import _load_pyfunc
-from pipelines.tracking.mlflow import LOADER
+from pipelines.track.mlflow import LOADER
 from tests.support.models.served_students import ROWS, batch_of, save_student
 
 MLMODEL_OF_0_1 = """\

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.data.transforms import hash64 as feature_hash64
+from exfm.features.transforms import hash64 as feature_hash64
 from streaming.hashing import hash64
 
 

@@ -10,11 +10,11 @@ import torch
 
 from exfm.baselines.constant import Constant
 from exfm.baselines.logistic import Logistic
-from exfm.data.batch import BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.learned_rows import LearnedRows
-from exfm.data.sparse import SequenceFeature, SparseFeature
+from exfm.features.batch import BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.learned_rows import LearnedRows
+from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.engine import LOGISTIC, RATE, STUDENT, TWIN, StudentEngine
 from tests.support.models.states import same
 from tests.support.models.students import FEATURES, SMALL, TASKS, stream

@@ -13,12 +13,12 @@ import torch
 
 from exfm.compiled.graph import Graph
 from exfm.compiled.package import Packages
-from exfm.data.batch import BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet, HistoryFeature
-from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ModelError
-from exfm.layers.registry import TrunkConfig
+from exfm.features.batch import BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.interactions.registry import TrunkConfig
 from exfm.models.served import PARITY, ServedStudent
 
 FEATURES = FeatureSet(

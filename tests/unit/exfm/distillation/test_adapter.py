@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from exfm.data.sampling import label_shift
 from exfm.distillation.adapter import adapted_logits, initial_adapter, updated
+from exfm.features.sampling import label_shift
 from tests.support.models.losses import cross_entropy, mean_over
 
 

@@ -5,15 +5,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.platt import PlattScaling
 from exfm.distillation.residuals import Residuals
 from exfm.distillation.terms import Lesson
 from exfm.errors import ConfigError
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.student import Student
 from tests.support.models.losses import cross_entropy
 from tests.support.models.students import FEATURES, SMALL, TASKS

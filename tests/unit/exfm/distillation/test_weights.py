@@ -11,7 +11,7 @@ from exfm.metrics.classification import calibration, log_loss, normalised_entrop
 from exfm.metrics.paired import paired_gain
 from exfm.metrics.progressive import Tally
 from exfm.metrics.ranking import auc, gauc
-from exfm.planning.law import loss_blocks
+from exfm.parallel.planning.law import loss_blocks
 from tests.support.models.objectives import objective_of
 
 

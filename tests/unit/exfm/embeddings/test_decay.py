@@ -6,11 +6,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
 from exfm.distillation.arm import Arm
 from exfm.embeddings.accumulators import PER_HALF_LIFE, AccumulatorConfig, scale_accumulator
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 from exfm.models.teacher import Teacher

@@ -15,10 +15,10 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.embeddings.fused import FusedTables
 from exfm.embeddings.weights import TableSize
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SequenceFeature, SparseFeature
 
 ROWS = {"few": 7, "some": 50, "more": 1000, "many": 100_000}
 LR, EPS = 0.24, 1e-8

@@ -2,14 +2,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
 from exfm.embeddings.fused import FusedTables
 from exfm.embeddings.tables import embedding_bags
 from exfm.embeddings.weights import load_table_weights, table_weights
 from exfm.errors import ModelError
-from exfm.tensors.named import copy_tensors
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
+from exfm.snapshots.named import copy_tensors
 
 AD = SparseFeature(name="ad", rows=50, transform="index")
 USER = SparseFeature(name="user", rows=80, transform="index")

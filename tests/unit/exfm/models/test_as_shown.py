@@ -5,13 +5,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.features import FeatureSet, HistoryFeature
-from exfm.data.sparse import SparseFeature
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.sparse import SparseFeature
 from exfm.models.as_shown import MOST, NEVER, AsShownConfig, Spacing
 from exfm.models.engine import AS_SHOWN, STUDENT, TWIN, StudentEngine, under
-from exfm.tensors.packing import Packing
-from exfm.tensors.versions import Versions
+from exfm.snapshots.packing import Packing
+from exfm.snapshots.versions import Versions
 from tests.support.models.states import same
 from tests.support.models.students import SMALL
 

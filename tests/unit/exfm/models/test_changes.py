@@ -9,8 +9,8 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models import changes
 from exfm.models.changes import Touched
 

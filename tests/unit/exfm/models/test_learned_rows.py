@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.data.features import FeatureSet, HistoryFeature
-from exfm.data.learned_rows import LearnedRows
 from exfm.distillation.arm import Arm
+from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.learned_rows import LearnedRows
 from exfm.models.engine import STUDENT, TWIN, StudentEngine
 from exfm.models.student import Student
 from tests.support.models.states import same

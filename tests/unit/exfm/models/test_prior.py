@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.data.learned_rows import LearnedRows
+from exfm.baselines.prior import label_sums, label_sums_anywhere
 from exfm.distillation.heads import Heads
 from exfm.errors import ModelError
-from exfm.growth.refit import MadeWith, fitted_student, fitted_teacher
-from exfm.layers.prior import label_sums, label_sums_anywhere
+from exfm.features.learned_rows import LearnedRows
+from exfm.models.growth.refit import MadeWith, fitted_student, fitted_teacher
 from exfm.models.scorer import TeacherScorer, snapshot_of
 from exfm.models.served import check_parity, load_served, save_served
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
-from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
+from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
 from tests.support.models import teachers
 from tests.support.models.states import same
 from tests.support.models.students import ARMS, FEATURES, SMALL, TASKS, stream, student

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.data.batch import BatchBuilder
+from exfm.features.batch import BatchBuilder
 from exfm.metrics.classification import normalised_entropy
 from exfm.models.engine import LOGISTIC, RATE, STUDENT, TEACHER, TWIN, StudentEngine
 from exfm.models.teacher import Teacher

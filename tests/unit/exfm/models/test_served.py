@@ -8,10 +8,10 @@ import torch
 
 from exfm.distillation.arm import Arm
 from exfm.errors import ModelError
-from exfm.layers.dcn import CrossConfig
-from exfm.layers.registry import TrunkConfig
+from exfm.interactions.dcn import CrossConfig
+from exfm.interactions.registry import TrunkConfig
 from exfm.models.served import VersionScorer, check_parity, export_student, load_served, save_served, served_of
-from exfm.tensors import checkpoint
+from exfm.snapshots import checkpoint
 from tests.support.models.arm_costs import EVERY_ARM, flops_per_example
 from tests.support.models.students import ARMS, FEATURES, TASKS, stream, student
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
+from exfm.features.batch import BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.scorer import ShardedScorer, TeacherScorer
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.data.learned_rows import LearnedRows
+from exfm.features.learned_rows import LearnedRows
 from exfm.models import sieve
 from exfm.models.as_shown import AsShownConfig
 from exfm.models.engine import STUDENT, TWIN, StudentEngine, TeacherEngine

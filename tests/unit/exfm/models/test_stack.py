@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from exfm.data.batch import Batch
+from exfm.features.batch import Batch
 from exfm.metrics.classification import cross_entropy
 from exfm.models.stack import Stack, stacked, stacked_rows
 from tests.support.models.batches import batch_of_labels

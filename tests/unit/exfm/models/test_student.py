@@ -8,13 +8,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
 from exfm.distillation.adapter import initial_adapter, updated
 from exfm.distillation.arm import Arm
 from exfm.errors import ConfigError, ModelError
-from exfm.layers.registry import TrunkConfig
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
+from exfm.interactions.registry import TrunkConfig
 from exfm.models.student import Student
 from exfm.models.student_config import LearningRate, StudentConfig
 from tests.support.models.states import same

@@ -9,13 +9,13 @@ import torch
 from pydantic import ValidationError
 
 from exfm.baselines.logistic import Logistic
-from exfm.data.batch import BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.learned_rows import LearnedRows
-from exfm.data.sparse import SparseFeature
-from exfm.growth.refit import MadeWith, fitted_student
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.learned_rows import LearnedRows
+from exfm.features.sparse import SparseFeature
 from exfm.metrics.classification import normalised_entropy
 from exfm.models.engine import LOGISTIC, STUDENT, TWIN, StudentEngine
+from exfm.models.growth.refit import MadeWith, fitted_student
 from exfm.models.served import check_parity, load_served, save_served
 from exfm.models.student_config import StudentConfig
 from tests.support.models.states import same

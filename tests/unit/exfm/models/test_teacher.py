@@ -8,15 +8,15 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
 from exfm.errors import ConfigError, ModelError
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.scorer import TeacherScorer
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_net import TeacherNet
 from exfm.parallel.group import RankGroup
-from exfm.tensors.checkpoint import load_checkpoint, save_checkpoint
+from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
 from tests.support.models.states import same
 from tests.support.models.teachers import CFG, FEATURES, TASKS, batch, rows
 from tests.support.places import ROOT
@@ -216,7 +216,7 @@ import sys
 from exfm.threads import set_threads
 set_threads(1)
 from tests.support.models.teachers import CFG, FEATURES, TASKS, batch
-from exfm.tensors.checkpoint import load_checkpoint
+from exfm.snapshots.checkpoint import load_checkpoint
 from exfm.models.scorer import TeacherScorer
 scorer = TeacherScorer(CFG, FEATURES, TASKS)
 scorer.load(load_checkpoint({path!r}).tensors)

@@ -7,7 +7,7 @@ networks alone here: what is stacked on a linear part (`wide`) is calibrated by 
 
 import pytest
 
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from tests.support.models.biased_teachers import ARMS, judged, logged
 
 DEMO = "tests/fixtures/demo_of_0.1.yaml"  # many clicks, which a difference of 2 % needs

@@ -6,14 +6,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.dense import DenseFeature
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
-from exfm.layers.dcn import DCN, CrossConfig, DCNOptions
-from exfm.layers.dlrm import DLRM, DLRMOptions
-from exfm.layers.registry import TrunkConfig
-from exfm.layers.wukong import Wukong
+from exfm.features.batch import BatchBuilder
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
+from exfm.interactions.dcn import DCN, CrossConfig, DCNOptions
+from exfm.interactions.dlrm import DLRM, DLRMOptions
+from exfm.interactions.registry import TrunkConfig
+from exfm.interactions.wukong import Wukong
 from exfm.models.scorer import TeacherScorer
 from exfm.models.served import check_parity
 from exfm.models.student import Student

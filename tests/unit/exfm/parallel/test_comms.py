@@ -23,9 +23,9 @@ CUTS = ("table_wise", "row_wise")
 RANK = """
 import json, os, socket, struct, sys
 import numpy as np, pyarrow as pa, torch, torch.distributed as dist
-from exfm.data.batch import BatchBuilder
+from exfm.features.batch import BatchBuilder
 from exfm.parallel.comms import SentBytes
-from exfm.data.features import FeatureSet, SparseFeature
+from exfm.features.features import FeatureSet, SparseFeature
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.models.teacher import Teacher

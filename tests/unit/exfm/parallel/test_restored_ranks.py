@@ -11,8 +11,8 @@ from itertools import product
 import pytest
 import torch
 
-from exfm.tensors.checkpoint import load_checkpoint
-from exfm.tensors.manifest import read_manifest
+from exfm.snapshots.checkpoint import load_checkpoint
+from exfm.snapshots.manifest import read_manifest
 
 PYTHON = [sys.executable, "-W", "ignore", "-m", "tests.support.ranks.restored_ranks"]
 MIXED = {"tables": {"ad": "row_wise", "user": "column_wise", "bag": "table_wise", "tiny": "data_parallel"}}

@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from exfm.data.batch import BatchBuilder
-from exfm.data.features import FeatureSet
-from exfm.data.sparse import SparseFeature
 from exfm.embeddings.weights import draw_initial_weights, initial_weights
 from exfm.errors import ConfigError
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup

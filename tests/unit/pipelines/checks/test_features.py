@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.checks.check import check_config
-from pipelines.config.settings import parse
+from pipelines.core.config.settings import parse
 from pipelines.quality.finding import Severity
 
 ROWS = 4000

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.checks.check import Report, check_config
 from pipelines.checks.screen import report_text
-from pipelines.config.settings import parse
+from pipelines.core.config.settings import parse
 
 ROWS = 4000
 USER = {"name": "user", "minimum": 0, "maximum": 1999}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelines.checks.times import judge_pace
-from pipelines.config.sections import Generated
+from pipelines.core.config.sections import Generated
 
 
 def test_pieces_of_many_seconds_are_named_with_the_size_that_goes_out_smoothly() -> None:

@@ -17,7 +17,7 @@ import yaml
 from pipelines.checks.check import check_config
 from pipelines.checks.screen import report_text
 from pipelines.cli import console
-from pipelines.config.settings import parse
+from pipelines.core.config.settings import parse
 from pipelines.quality.finding import Severity
 
 ROWS = 4000

@@ -11,12 +11,12 @@ import pytest
 
 from pipelines.checks.served.judged import judge_served
 from pipelines.checks.served.log import Logged
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.run_dir.paths import RunDir
 from pipelines.quality.finding import Severity
-from pipelines.registry.ledger import Ledger
-from pipelines.run_dir.paths import RunDir
-from pipelines.serving.asked import Asked
-from pipelines.serving.version import ServedVersion
-from pipelines.tools.stored_config import config_of
+from pipelines.serve.asked import Asked
+from pipelines.serve.version import ServedVersion
+from pipelines.track.registry.ledger import Ledger
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 from tests.support.pipelines.served_runs import run_with_versions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pipelines.checks.verticals import judge_verticals
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 
 
 def test_verticals_that_differ_in_blanks_or_capitals_alone_are_named_with_their_rows():

@@ -12,14 +12,14 @@ import pytest
 from exfm.metrics.clusters import Clusters, variance_of
 from exfm.metrics.paired import paired_gain
 from pipelines.cli import console as cli
-from pipelines.offline.judging.figures import mean_over_students
-from pipelines.offline.logits.teachers import lockstep_logits
-from pipelines.offline.parts import load_part
-from pipelines.offline.replay.judge import Judge
-from pipelines.offline.replay.settings import load, settings_of
-from pipelines.offline.replay.text import markdown
-from pipelines.offline.replay.workspace import Workspace
-from pipelines.offline.spec.conditions import LogitSource
+from pipelines.lab.judging.figures import mean_over_students
+from pipelines.lab.logits.teachers import lockstep_logits
+from pipelines.lab.parts import load_part
+from pipelines.lab.replay.judge import Judge
+from pipelines.lab.replay.settings import load, settings_of
+from pipelines.lab.replay.text import markdown
+from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.spec.conditions import LogitSource
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 

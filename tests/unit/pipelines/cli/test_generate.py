@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config.settings import load
-from pipelines.tools.recording import ROW_GROUP_ROWS
+from pipelines.cli.tools.recording import ROW_GROUP_ROWS
+from pipelines.core.config.settings import load
 from streaming.sources.label_column import FeedbackFile
 from streaming.sources.recorded import RecordedConfig, RecordedStream
 from streaming.sources.synthetic.truth import read_truth
@@ -95,7 +95,7 @@ def test_a_recording_is_never_overwritten(recorded, capsys):
 
 
 def test_an_interrupted_one_leaves_nothing_that_looks_whole_and_can_be_made_again(tmp_path, capsys, monkeypatch):
-    from pipelines.tools import recording
+    from pipelines.cli.tools import recording
 
     class Interrupted(recording.Optimum):
         def add(self, truth):
@@ -112,7 +112,7 @@ def test_an_interrupted_one_leaves_nothing_that_looks_whole_and_can_be_made_agai
 
 
 def test_files_are_written_in_row_groups_as_the_stream_goes_by(tmp_path, capsys, monkeypatch):
-    from pipelines.tools import recording
+    from pipelines.cli.tools import recording
 
     monkeypatch.setattr(recording, "ROW_GROUP_ROWS", ROW_GROUP_ROWS // 16)
     run(capsys, str(tmp_path), "--config", CONFIG, "--impressions", "30000")

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config.settings import dump, load
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import dump, load
+from pipelines.core.run_dir.paths import RunDir
 from streaming.lake.readers import Readers
 from streaming.lake.writer import LakeTable
 from tests.support.places import CONFIGS

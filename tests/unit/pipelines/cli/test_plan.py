@@ -7,12 +7,12 @@ import json
 import pytest
 import yaml
 
-from exfm.planning.placement import Plan, find_plan
+from exfm.parallel.planning.placement import Plan, find_plan
 from pipelines.cli import console as cli
-from pipelines.config.settings import load
-from pipelines.planning import question as plan_question
-from pipelines.planning.question import question_of
-from pipelines.planning.screen import numbers
+from pipelines.core.config.settings import load
+from pipelines.teacher.plan import question as plan_question
+from pipelines.teacher.plan.question import question_of
+from pipelines.teacher.plan.screen import numbers
 from tests.support.pipelines.raw_configs import changed, small
 
 
@@ -108,7 +108,7 @@ def test_a_remedy_can_be_set_as_it_is_printed(exfm, tmp_path):
 
 
 def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):
-    monkeypatch.setattr("pipelines.tools.doctor.machine.total_memory", lambda: 10**9)
+    monkeypatch.setattr("pipelines.cli.tools.doctor.machine.total_memory", lambda: 10**9)
     code, out, err = exfm(large(), "--quick")
     assert code == 2
     assert "this machine has 1 GB" in err
@@ -121,7 +121,7 @@ def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):
 
 
 def test_memory_that_is_promised_but_not_there_is_told(exfm, monkeypatch):
-    monkeypatch.setattr("pipelines.tools.doctor.machine.total_memory", lambda: 10**9)
+    monkeypatch.setattr("pipelines.cli.tools.doctor.machine.total_memory", lambda: 10**9)
     code, out, _ = exfm(small(), "--quick", "--memory-gb", 4)
     assert code == 0
     assert "1 ranks × 4 GB = 4 GB" in out

@@ -12,7 +12,7 @@ import yaml
 from typer.main import get_command
 
 from pipelines.cli import console as cli
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import RunDir
 from streaming.disk.lock import file_lock
 from tests.support.pipelines.raw_configs import small
 from tests.support.places import ROOT

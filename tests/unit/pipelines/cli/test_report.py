@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
 from streaming.disk.files import write_json
 from tests.support.pipelines.summaries import SUMMARY, format_1
 

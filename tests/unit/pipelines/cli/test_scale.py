@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from pipelines.cli import console as cli
-from pipelines.config.settings import load
-from pipelines.offline.rows import Rows
-from pipelines.offline.scaling import run as scaling_run
-from pipelines.offline.scaling.family import Member, Passed, Trial
-from pipelines.offline.scaling.report import JudgedTask, best_rates
+from pipelines.core.config.settings import load
+from pipelines.lab.rows import Rows
+from pipelines.lab.scaling import run as scaling_run
+from pipelines.lab.scaling.family import Member, Passed, Trial
+from pipelines.lab.scaling.report import JudgedTask, best_rates
 
 DEMO = "configs/demo.yaml"
 ROWS = 6000

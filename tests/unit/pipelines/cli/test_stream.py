@@ -17,11 +17,11 @@ import pytest
 import yaml
 
 from pipelines.cli import console as cli
-from pipelines.config.settings import parse
-from pipelines.rules.kinds import Kind
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.status import RunStatus, WorkerStatus
+from pipelines.core.config.settings import parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus, WorkerStatus
 from streaming.disk.files import write_json
 from tests.support.pipelines.locks import HOLDER
 from tests.support.pipelines.raw_configs import changed, small

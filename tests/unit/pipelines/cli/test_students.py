@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config.settings import dump, load, parse
-from pipelines.control.reconciler import with_roster
-from pipelines.run_dir.paths import RunDir
-from pipelines.run_dir.roster import Presence
-from pipelines.students import pipeline as pipeline_module
-from pipelines.students.pipeline import Pipeline
-from pipelines.students.section import SpawnRequest
+from pipelines.core.config.settings import dump, load, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.roster import Presence
+from pipelines.live.loop.reconciler import with_roster
+from pipelines.live.roster import pipeline as pipeline_module
+from pipelines.live.roster.pipeline import Pipeline
+from pipelines.live.roster.section import SpawnRequest
 from streaming.errors import BadInput
 from streaming.lake.writer import LakeTable
 from tests.support.pipelines.raw_configs import small

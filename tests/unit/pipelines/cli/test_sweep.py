@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from exfm.metrics.classification import normalised_entropy
-from pipelines.offline.judging.figures import losses
-from pipelines.offline.parts import load_part
-from pipelines.offline.replay import jobs as replay_jobs
-from pipelines.offline.replay.choice import choose
-from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.judge import Judge
-from pipelines.offline.replay.settings import load, settings_of
-from pipelines.offline.replay.text import markdown
-from pipelines.offline.replay.workspace import Workspace
+from pipelines.lab.judging.figures import losses
+from pipelines.lab.parts import load_part
+from pipelines.lab.replay import jobs as replay_jobs
+from pipelines.lab.replay.choice import choose
+from pipelines.lab.replay.data import data_of
+from pipelines.lab.replay.judge import Judge
+from pipelines.lab.replay.settings import load, settings_of
+from pipelines.lab.replay.text import markdown
+from pipelines.lab.replay.workspace import Workspace
 from tests.support.pipelines.small_sweeps import MORE, SWEEP, run, with_small_stream, written
 
 

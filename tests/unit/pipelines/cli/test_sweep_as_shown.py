@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from pipelines.cli import console as cli
-from pipelines.offline.parts import load_part
-from pipelines.offline.replay.text import markdown
+from pipelines.lab.parts import load_part
+from pipelines.lab.replay.text import markdown
 
 SWEEP = {
     "config": "small.yaml",

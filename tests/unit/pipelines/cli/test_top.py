@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.rules.states import RunState
-from pipelines.run_dir.paths import RunDir
-from pipelines.status.file import StatusFile
-from pipelines.status.status import RunStatus
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.file import StatusFile
+from pipelines.live.status.status import RunStatus
 from tests.support.waiting import PATIENCE_S
 
 TOP = "from pipelines.cli.console import main; main()"

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.config.settings import dump, parse
-from pipelines.registry.ledger import POLICY, Ledger
-from pipelines.registry.standing import Action, Standing
-from pipelines.run_dir.paths import RunDir
+from pipelines.core.config.settings import dump, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.track.registry.ledger import POLICY, Ledger
+from pipelines.track.registry.standing import Action, Standing
 from tests.support.pipelines.raw_configs import small
 
 V1, V2, V3 = "v00000001", "v00000002", "v00000003"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pipelines.checks.check import check_config
 from pipelines.cli.console import app
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from pipelines.datasets.writing import write_dataset
 from streaming.errors import BadInput
 from tests.support.streams.published_files import PUBLISHED, ROWS, yambda_of_events

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.checks.check import check_config
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from pipelines.init.proposal import Asked, begin
 from streaming.errors import BadInput
 from tests.support.streams.foreign_files import clicks, stored

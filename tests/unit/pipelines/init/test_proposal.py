@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pipelines.checks.check import check_config
 from pipelines.cli.console import app
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from pipelines.init.proposal import Asked, begin
 from streaming.errors import BadInput
 from tests.support.streams.foreign_files import clicks, headerless_tsv, json_lines, stored

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.checks.check import check_config
-from pipelines.config.settings import load
+from pipelines.core.config.settings import load
 from pipelines.init.proposal import begin
 from tests.support.streams.foreign_files import clicks, stored
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.config.hash import hash_of
-from pipelines.config.topics import Topic
+from pipelines.core.config.hash import hash_of
+from pipelines.core.config.topics import Topic
 from streaming.messages.codecs import make_codec
 from streaming.messages.message import RawMessage
 from streaming.schema import RowSchema

@@ -1,0 +1,380 @@
+"""A batch of examples as tensors, made from Arrow.
+
+B examples, F keys (sparse features, and the places of sequences), W floats of dense features, S features with
+statistics that are learned, T tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.errors import ModelError
+from exfm.features.alike import Alike, Left
+from exfm.features.calendar import EVENT_TIME
+from exfm.features.features import FeatureSet
+from exfm.features.jagged import one_each, one_id_of, only
+from exfm.features.sampling import label_weights
+from exfm.features.stretches import Parts, Stretches, Taken
+from exfm.features.transforms import Bags, with_constants
+
+OWN = "own row"
+"""A column, bool: whether a row is the student's own (`Batch.own`). It is made while rows are read."""
+
+V = TypeVar("V")
+
+# TorchRec asks whether it is being traced, and torch warns once per process that the question is ambiguous.
+logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step learns from, or scores.
+
+    A label or a teacher logit that is not known (column absent, or null; a logit that is not finite) is 0 with its mask
+    False.
+    """
+
+    sparse: KeyedJaggedTensor  # F keys (`FeatureSet.keys`) × B bags, ids are table rows (int64)
+    dense: Tensor  # (B, W) float32; 0 for features whose statistics are learned, until `Statistics.complete`
+    labels: Tensor  # (B, T) float32, 0 or 1
+    label_mask: Tensor  # (B, T) bool
+    teacher_logits: Tensor  # (B, T) float32
+    teacher_mask: Tensor  # (B, T) bool
+    weights: Tensor  # (B,) float32, sample weights
+    teacher_age: Tensor  # (B,) float32, `snapshot_age` in rows; 0 where it is not known
+    negative_rate: Tensor | None = None  # (T,) float32, the share of rows with label 0 that is here; None: all of them
+    own: Tensor | None = None  # (B,) bool, the rows that a student is for, and judged on; None: all of them
+    shown_ms: Tensor | None = None  # (B,) int64, event times; None: not asked for, as settled_ms
+    settled_ms: Tensor | None = None  # (B,) int64, when the row's labels had settled, in event time
+    raw: Tensor | None = None  # (B, S) float64, values of features whose statistics are learned, NaN for null
+
+    @cached_property
+    def label_weights(self) -> Tensor:
+        """(B, T): what every label counts in a metric, which is one of all rows, whatever share of them is here."""
+        if self.negative_rate is None:
+            return self.weights.unsqueeze(1).expand(self.labels.shape)
+        return label_weights(self.weights, self.labels, self.label_mask, self.negative_rate)
+
+    def __len__(self) -> int:
+        return self.dense.shape[0]
+
+    def once(self, what: Hashable, make: Callable[[], V]) -> V:
+        """What several models work out of the batch alike: made for the first that asks, and kept until `forget`.
+        `what` names all that it depends on but the batch. Nobody writes into it."""
+        found = self._once
+        if what not in found:
+            found[what] = make()
+        return cast(V, found[what])
+
+    def forget(self) -> None:
+        """Let go of what was worked out of the batch."""
+        self._once.clear()
+        if "_own_rows" in self.__dict__:
+            self._own_rows.forget()
+
+    @cached_property
+    def _once(self) -> dict[Hashable, Any]:
+        return {}
+
+    @property
+    def own_rows(self) -> Batch:
+        """The student's own rows alone: cut out once, for all models that learn the batch."""
+        return self if self.own is None else self._own_rows
+
+    @cached_property
+    def _own_rows(self) -> Batch:  # never itself: a batch that holds itself stays until Python looks for cycles
+        assert self.own is not None
+        return replace(self.only(self.own), own=None)
+
+    @property
+    def own_places(self) -> np.ndarray:
+        """Which of the rows are the student's own, (own,) int64."""
+        return np.arange(len(self)) if self.own is None else np.flatnonzero(self.own.cpu().numpy())
+
+    def only(self, rows: Tensor) -> Batch:
+        """The rows that are True in (B,), in order: bit for bit what `BatchBuilder` makes of them alone."""
+        shared = ("sparse", "negative_rate")
+        kept = {name: value[rows] for name, value in self._given().items() if name not in shared}
+        return replace(self, sparse=only(self.sparse, rows), **kept)
+
+    def to_score(self, rows: np.ndarray) -> Batch:
+        """What models read of the rows that are True in (B,), to predict them: bit for bit what `only` has of it."""
+        sparse = one_id_of(self.sparse, rows) or only(self.sparse, torch.from_numpy(rows))
+        dense = torch.from_numpy(self.dense.numpy()[rows])
+        raw = None if self.raw is None else torch.from_numpy(self.raw.numpy()[rows])
+        zeros, no, _, _, ones, age = (known[: len(dense)] for known in _nothing_known(len(self), self.labels.shape[1]))
+        return Batch(sparse, dense, zeros, no, zeros, no, ones, age, raw=raw)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch there."""
+        if self.dense.device == device:
+            return self
+        return Batch(**{name: value.to(device, non_blocking=True) for name, value in self._given().items()})
+
+    def _given(self) -> dict[str, Any]:
+        """The fields that are not None."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+class Single(NamedTuple):
+    """Rows that have one id of every key: `ids` (K, B) int64, `dense` (B, W) float32."""
+
+    ids: Tensor
+    dense: Tensor
+
+
+class BatchBuilder:
+    """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
+    with (exfm/features/sampling.py), by task. With `delays_ms`, by settlement group, a batch knows when its rows were
+    shown and when they had settled. What `stretches` have of the rows is taken from there, the same to the bit.
+    `serving`: for rows to be predicted; features that are known in training only have their constants, and no column.
+
+    Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`,
+    `own row`, and of the lake's positions `lake_seq`, `block` and `teacher_version`; with `delays_ms` also
+    `event_time_ms` and `settlement`, the former with a history that forgets by time, too.
+
+    Raises ModelError where a feature's column is missing or has a type its transform cannot take.
+
+    >>> from exfm.features.features import SparseFeature
+    >>> build = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="ad", rows=10, transform="index")]), tasks=["ctr"])
+    >>> batch = build(pa.table({"ad": [3, 7, 3], "label_ctr": pa.array([1, None, 0], pa.int8())}))
+    >>> batch.sparse.values().tolist(), batch.labels.tolist(), batch.label_mask[:, 0].tolist()
+    ([3, 7, 3], [[1.0], [0.0], [0.0]], [True, False, True])
+    """
+
+    def __init__(
+        self,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        negative_rate: Mapping[str, float] | None = None,
+        delays_ms: Mapping[str, int] | None = None,
+        stretches: Stretches | None = None,
+        *,
+        serving: bool = False,
+    ):
+        self._serving, self._constants = serving, serving and bool(features.train_only)
+        self.features = features.as_served if serving else features
+        self._delays_ms = delays_ms or {}
+        self.tasks = tuple(tasks)
+        rates = negative_rate or {}
+        self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
+        self._stretches, self._alike = stretches, Alike(self.features)
+        self._checked: pa.Schema | None = None
+        self._reads_singles = serving and not (self.features.sequence or self.features.online or self.features.history)
+
+    def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
+        rows = self._readable(rows)
+        if self._stretches is not None:
+            with self._stretches.lock:
+                if (taken := self._stretches.taken(rows, self._reads(rows))) is not None:
+                    with suppress(Exception):  # of a row that this model does not read; else it is raised again
+                        return self._batch(rows, taken)
+        return self._batch(rows, Taken(Parts(rows)))
+
+    def single(self, rows: pa.RecordBatch | pa.Table) -> Single | Batch:
+        """For rows to be predicted: what a model needs of them that reads no more than one id of every key and floats;
+        the batch where rows have more ids or none, or statistics of theirs are learned."""
+        rows = self._readable(rows)
+        arrays = self._arrays(rows, taken := Taken(Parts(rows)))
+        if not self._reads_singles or not arrays.in_place():
+            return self._batch(rows, taken, arrays)
+        return Single(torch.from_numpy(arrays.ids), torch.from_numpy(arrays.dense))
+
+    def _readable(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+        rows = with_constants(rows, self.features) if self._constants else rows
+        if self._checked is None or not rows.schema.equals(self._checked):
+            self._check(rows)
+            self._checked = rows.schema
+        return rows
+
+    def _batch(self, rows: pa.RecordBatch | pa.Table, taken: Taken, arrays: _Arrays | None = None) -> Batch:
+        """`taken`: the rows, maybe from a longer stretch."""
+        count = rows.num_rows
+        arrays = self._arrays(rows, taken) if arrays is None else arrays
+        sparse, dense = self._jagged(arrays, count), torch.from_numpy(arrays.dense)
+        raw = torch.from_numpy(arrays.raw) if self.features.online else None
+        shown, settled = self._times(taken)
+        if self._serving:
+            known = _nothing_known(count, len(self.tasks))
+            return Batch(sparse, dense, *known, shown_ms=shown, settled_ms=settled, raw=raw)
+        own = taken if taken.at is None else Taken(Parts(rows))  # sampling may have taken labels away
+        labels, label_mask = self._targets(own, "label_", count)
+        logits, teacher_mask = self._targets(taken, "teacher_logit_", count)
+        if not (finite := np.isfinite(logits)).all():
+            teacher_mask &= finite
+            logits[~teacher_mask] = 0.0
+        return Batch(
+            sparse=sparse,
+            dense=dense,
+            labels=torch.from_numpy(labels),
+            label_mask=torch.from_numpy(label_mask),
+            teacher_logits=torch.from_numpy(logits),
+            teacher_mask=torch.from_numpy(teacher_mask),
+            weights=self._weights(taken, count),
+            teacher_age=self._age(taken, count),
+            negative_rate=self._negative_rate,
+            own=torch.from_numpy(own_rows_of(rows)) if own.parts.has(OWN) else None,
+            shown_ms=shown,
+            settled_ms=settled,
+            raw=raw,
+        )
+
+    def _check(self, rows: pa.RecordBatch | pa.Table) -> None:
+        present = set(rows.schema.names)
+        for feature in self.features.all:
+            for name in feature.reads:
+                if name not in present:
+                    raise ModelError(
+                        f"feature `{feature.name}` reads column `{name}`, which the rows do not have; "
+                        f"they have: {', '.join(rows.schema.names)}"
+                    )
+
+    def _reads(self, rows: pa.RecordBatch | pa.Table) -> list[str]:
+        """The columns of these rows that a batch of them is made of."""
+        return [name for name in rows.schema.names if name != OWN]
+
+    def _arrays(self, rows: pa.RecordBatch | pa.Table, taken: Taken) -> _Arrays:
+        features, count = self.features, rows.num_rows
+        ids_KB = np.empty((len(features.keys), count), np.int64)
+        dense = np.zeros((count, len(features.dense_labels)), np.float32)
+        raw = np.empty((count, len(features.online)), np.float64)
+        alone = Left(range(len(features.sparse)), range(len(features.dense)))
+        left = self._alike(rows, ids_KB, dense, raw) if taken.at is None else alone
+        for d in left.dense:
+            feature = features.dense[d]
+            made = taken(taken.parts.dense(feature))
+            if feature.online:
+                raw[:, features.online.index(feature)] = made[:, 0]
+            else:
+                dense[:, features.dense_slices[d]] = made
+        others = {k: taken.bags(features.sparse[k])[0] for k in left.sparse}
+        places = [bags for sequence in features.sequence for bags in taken.bags(sequence)]
+        others |= dict(enumerate(places, len(features.sparse)))
+        return _Arrays(ids_KB, dense, raw, others)
+
+    def _jagged(self, arrays: _Arrays, count: int) -> KeyedJaggedTensor:
+        keys, ids_KB, others = self.features.keys, arrays.ids, arrays.others
+        if arrays.in_place():
+            values, (lengths, offsets) = ids_KB.reshape(-1), one_each(ids_KB.size)
+        else:
+            every = [others.get(k, Bags(ids_KB[k], None)) for k in range(len(keys))]
+            ones = np.ones(count, dtype=np.int64)
+            values = np.concatenate([bags.values for bags in every])
+            lengths = np.concatenate([ones if bags.lengths is None else bags.lengths for bags in every])
+            offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+            np.cumsum(lengths, out=offsets[1:])
+        return KeyedJaggedTensor(
+            keys=list(keys),
+            values=torch.from_numpy(values),
+            lengths=torch.from_numpy(lengths),
+            offsets=torch.from_numpy(offsets),
+            stride=count,
+        )
+
+    def _targets(self, taken: Taken, prefix: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+        shape, parts = (count, len(self.tasks)), taken.parts
+        values, mask = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=bool)
+        for t, task in enumerate(self.tasks):
+            if parts.has(prefix + task):
+                values[:, t] = taken(parts.filled(prefix + task))
+                mask[:, t] = taken(parts.known(prefix + task))
+        return values, mask
+
+    def _weights(self, taken: Taken, count: int) -> Tensor:
+        if not taken.parts.has("sample_weight"):
+            return torch.ones(count)
+        return torch.from_numpy(taken(taken.parts.numbers("sample_weight")).astype(np.float32))
+
+    def _times(self, taken: Taken) -> tuple[Tensor | None, Tensor | None]:
+        """When rows were shown and when they had settled: their group's delay later."""
+        parts = taken.parts
+        if not self._delays_ms:
+            timed = self.features.timed and parts.has(EVENT_TIME)
+            return torch.from_numpy(taken(parts.numbers(EVENT_TIME)).astype(np.int64)) if timed else None, None
+        names, codes_N = parts.of("settlement", lambda: _encoded(parts.column("settlement")))
+        shown, codes = taken(parts.numbers("event_time_ms")).astype(np.int64), taken(codes_N)
+        used = np.bincount(codes, minlength=len(names))
+        delays = [self._delays_ms[name] if used[n] else 0 for n, name in enumerate(names)]
+        settled = shown + np.array(delays, dtype=np.int64)[codes]
+        return torch.from_numpy(shown), torch.from_numpy(settled)
+
+    def _age(self, taken: Taken, count: int) -> Tensor:
+        """`snapshot_age`; 0 where no snapshot scored the row, or it is not known which."""
+        parts = taken.parts
+        if not all(map(parts.has, ("lake_seq", "block", "teacher_version"))):
+            return torch.zeros(count)
+        seq, block = (taken(parts.numbers(name)) for name in ("lake_seq", "block"))
+        age = snapshot_age(seq, block, taken(parts.filled("teacher_version")))
+        return torch.from_numpy(np.where(taken(parts.known("teacher_version")), age, 0.0).astype(np.float32))
+
+
+class _Arrays(NamedTuple):
+    """Ids (K, B) of the keys that have one in every bag, the bags of the `others` by key; floats (B, W), and raw values
+    (B, S) of features whose statistics are learned."""
+
+    ids: np.ndarray
+    dense: np.ndarray
+    raw: np.ndarray
+    others: dict[int, Bags]
+
+    def in_place(self) -> bool:
+        """Whether every bag has one id; `ids` are all of them then."""
+        for k, bags in self.others.items():
+            if bags.lengths is not None:
+                return False
+            self.ids[k] = bags.values
+        return True
+
+
+@lru_cache(maxsize=16)
+def _nothing_known(count: int, tasks: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Labels, teacher logits, each with its mask, weights and age of rows to be predicted. Nobody writes into them."""
+    zeros, no = torch.zeros(count, tasks), torch.zeros(count, tasks, dtype=torch.bool)
+    return zeros, no, zeros, no, torch.ones(count), torch.zeros(count)
+
+
+def snapshot_age(lake_seq: np.ndarray, block: np.ndarray, version: np.ndarray) -> np.ndarray:
+    """(N,) float64: rows between what the snapshot that scored a row had learned and the row, up to about half a block.
+
+    A snapshot's version v is a number of blocks: it has learned those before block v. They held about v times as
+    many rows as blocks did on average up to here, so that, with a row in the middle of its block k,
+
+        age = lake_seq − v · lake_seq / (k + ½)
+
+    Blocks that grow with the stream make it too small: while they grow to 16 times their first size by a factor of 4 or
+    less, 20 blocks later by .7. What reads it, the adapter's context, takes its logarithm.
+
+    >>> snapshot_age(np.array([1_050]), np.array([10]), np.array([8]))
+    array([250.])
+    """
+    share = version / (block.astype(np.float64) + 0.5)
+    return np.asarray(np.maximum(lake_seq.astype(np.float64) * (1 - share), 0.0))
+
+
+def _encoded(column: pa.Array) -> tuple[list[str], np.ndarray]:
+    """The distinct values of a column, and which of them each row has."""
+    groups = column.dictionary_encode()
+    return groups.dictionary.to_pylist(), groups.indices.to_numpy()
+
+
+def own_rows_of(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
+    """(N,) bool, the column `own row`; all True where there is none."""
+    if OWN not in rows.schema.names:
+        return np.ones(rows.num_rows, dtype=bool)
+    return np.asarray(_array(rows, OWN).to_numpy(zero_copy_only=False)).copy()
+
+
+def _array(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

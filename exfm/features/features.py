@@ -1,0 +1,284 @@
+"""Which raw columns a model reads and what becomes of them: sparse features (bags of ids), sequences (ids in order of
+time), dense features (floats) and histories (what earlier rows with the same id were)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from exfm.features.dense import LARGEST_INPUT, DenseFeature
+from exfm.features.sparse import SequenceFeature, SparseFeature
+
+D = TypeVar("D", SparseFeature, DenseFeature)
+LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
+
+
+class HistoryFeature(BaseModel):
+    """What a student's earlier rows with the same id were, as dense inputs (exfm/features/history.py).
+
+    by          the sparse feature, a cross perhaps, whose ids have a history each, by their rows in its table;
+    of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
+                both inputs are always 0 (what the twin of a student has, which never saw a teacher);
+    prior_rows  an id's average is drawn towards that of all ids as if it had this many more rows of that average;
+    half_life_rows  after this many further rows of the same id a row counts half, for streams that run for months.
+                None: all count alike. On MovieLens-1M 10, 20 and None do about equally well.
+    half_life_s the same by event time: so many seconds later a row counts half, whatever came in between.
+    rows        whose rows are averaged: the student's `own`, or those of `all` verticals that its batches hold.
+
+    >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
+    'ctr'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    name: str = Field(description="Name of the history.")
+    by: str = Field(description="The sparse feature whose ids have a history each.")
+    of: str | None = Field(
+        description="What is averaged: `label_<task>` or `teacher_logit_<task>`; null: nothing, both inputs are 0."
+    )
+    prior_rows: float = Field(
+        default=5.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="An id's average is drawn towards that of all ids as if the id had this many rows more.",
+    )
+    half_life_rows: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="After this many further rows of an id, a row counts half; null: all rows count alike.",
+    )
+    half_life_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        exclude_if=lambda seconds: seconds is None,
+        description="After so many seconds of event time a row counts half; null: time does not matter.",
+    )
+    inputs: tuple[Literal["average", "rows", "positives"], ...] = Field(
+        default=("average", "rows"),
+        min_length=1,
+        exclude_if=lambda inputs: inputs == ("average", "rows"),
+        description="What becomes an input: the `average` (of labels, the rate), how many `rows` it is of (of ctr, "
+        "impressions), and of labels how many were `positives` (clicks).",
+    )
+    rows: Literal["own", "all"] = Field(
+        default="own",
+        exclude_if=lambda whose: whose == "own",
+        description="`own`: the average of the student's own rows; `all`: of the rows of all verticals. Its twin has "
+        "the same.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> HistoryFeature:
+        if self.of is not None and not self.task:
+            raise ValueError(
+                f"history `{self.name}` is of `{self.of}`; it can be of `label_<task>` or of `teacher_logit_<task>`"
+            )
+        if self.half_life_rows is not None and self.half_life_s is not None:
+            raise ValueError(
+                f"history `{self.name}` has `half_life_rows` {self.half_life_rows:g} and `half_life_s` "
+                f"{self.half_life_s:g}: it forgets by rows or by time; leave one of them out"
+            )
+        if len(set(self.inputs)) < len(self.inputs) or (self.of_teacher and "positives" in self.inputs):
+            raise ValueError(
+                f"history `{self.name}` of `{self.of}` has inputs {', '.join(self.inputs)}; each may stand there once, "
+                "and `positives` are of labels"
+            )
+        return self
+
+    @property
+    def of_teacher(self) -> bool:
+        return self.of is not None and self.of.startswith(LOGIT)
+
+    @property
+    def task(self) -> str:
+        """The task whose labels or logits are averaged; empty for a history of nothing."""
+        return next((self.of[len(p) :] for p in (LABEL, LOGIT) if self.of is not None and self.of.startswith(p)), "")
+
+
+class FeatureSet(BaseModel):
+    """Everything a model reads from a row, in the order in which the model sees it. Histories are a student's: they
+    are made of its own rows, and a teacher of the same set does without.
+
+    >>> features = FeatureSet(
+    ...     sparse=[SparseFeature(name="user_id", rows=1000),
+    ...             SparseFeature(name="user_x_ad", columns=["user_id", "ad_id"], rows=5000)],
+    ...     dense=[DenseFeature(name="age", transform="log1p")])
+    >>> features.needs_columns()
+    ('user_id', 'ad_id', 'age')
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    sparse: tuple[SparseFeature, ...] = Field(
+        min_length=1, description="Features with an embedding table, looked up by ids."
+    )
+    dense: tuple[DenseFeature, ...] = Field(default=(), description="Features that are one float each.")
+    sequence: tuple[SequenceFeature, ...] = Field(default=(), description="Features that are ids in order of time.")
+    history: tuple[HistoryFeature, ...] = Field(
+        default=(), description="Running averages of a student's earlier rows; teachers do without."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FeatureSet:
+        for names in (self.table_names, self.dense_names):
+            for name in names:
+                if names.count(name) > 1 or not name or set(name) & set("./"):
+                    raise ValueError(f"feature name `{name}` is repeated, empty, or has a `.` or `/` in it")
+        for label in self.dense_labels:
+            if self.dense_labels.count(label) > 1:
+                raise ValueError(f"feature name `{label}` is also that of an input of another feature; choose another")
+        for key in self.sparse_names:
+            if self.keys.count(key) > 1:
+                raise ValueError(f"feature name `{key}` is also that of a place of a sequence; choose another")
+        for history in self.history:
+            if self.names.count(history.name) > 1 or not history.name or set(history.name) & set("./"):
+                raise ValueError(f"history name `{history.name}` is repeated, empty, or has a `.` or `/` in it")
+            if history.by not in self.sparse_names:
+                raise ValueError(
+                    f"history `{history.name}` is by `{history.by}`, which is not one of its sparse features; "
+                    f"there are: {', '.join(self.sparse_names)}"
+                )
+        return self
+
+    @cached_property
+    def sparse_names(self) -> tuple[str, ...]:
+        return tuple(feature.name for feature in self.sparse)
+
+    @cached_property
+    def dense_names(self) -> tuple[str, ...]:
+        return tuple(feature.name for feature in self.dense)
+
+    @cached_property
+    def table_names(self) -> tuple[str, ...]:
+        """One embedding table each, in this order: sparse features, then sequences."""
+        return (*self.sparse_names, *(feature.name for feature in self.sequence))
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a batch's ids, in order: a sparse feature's name, and the places of every sequence."""
+        return (*self.sparse_names, *(key for feature in self.sequence for key in feature.keys))
+
+    @cached_property
+    def dense_labels(self) -> tuple[str, ...]:
+        """Names of the floats that dense features become, in order."""
+        return tuple(label for feature in self.dense for label in feature.labels)
+
+    @cached_property
+    def dense_slices(self) -> tuple[slice, ...]:
+        """Which of those floats each dense feature is."""
+        ends = [0, *accumulate(feature.inputs for feature in self.dense)]
+        return tuple(slice(*pair) for pair in pairwise(ends))
+
+    @cached_property
+    def online(self) -> tuple[DenseFeature, ...]:
+        """Dense features whose statistics are learned (exfm/features/statistics.py)."""
+        return tuple(feature for feature in self.dense if feature.online)
+
+    @property
+    def dense_inputs(self) -> int:
+        """Floats that a student's trunk gets in addition to embeddings: dense features, then those of histories."""
+        return len(self.dense_labels) + sum(len(history.inputs) for history in self.history)
+
+    @property
+    def timed(self) -> bool:
+        """Whether a history forgets by event time: the rows that are learned have to say theirs."""
+        return any(history.half_life_s is not None for history in self.history)
+
+    @property
+    def all(self) -> tuple[SparseFeature | DenseFeature | SequenceFeature, ...]:
+        """Those that are made of the row alone."""
+        return (*self.sparse, *self.dense, *self.sequence)
+
+    def needs_columns(self) -> tuple[str, ...]:
+        """Raw columns to read, each once, in order of first use."""
+        return tuple(dict.fromkeys(column for f in self.all for column in f.reads))
+
+    @cached_property
+    def train_only(self) -> tuple[SparseFeature | DenseFeature, ...]:
+        """Those that a student predicts without: a constant stands for them (exfm/features/as_served.py)."""
+        found: list[SparseFeature | DenseFeature] = [*self.sparse, *self.dense]
+        return tuple(feature for feature in found if feature.serve_as is not None)
+
+    def serving_columns(self) -> tuple[str, ...]:
+        """Raw columns to read where the model predicts only."""
+        kept = (feature for feature in self.all if feature not in self.train_only)
+        return tuple(dict.fromkeys(column for feature in kept for column in feature.reads))
+
+    @cached_property
+    def as_served(self) -> FeatureSet:
+        """The same features, those known in training only read from columns of their constants."""
+
+        def of(feature: D) -> D:
+            column = {"column": served_column(feature.name)}
+            return feature if feature.serve_as is None else feature.model_copy(update=column)
+
+        if not self.train_only:
+            return self
+        sparse, dense = tuple(map(of, self.sparse)), tuple(map(of, self.dense))
+        return FeatureSet(sparse=sparse, dense=dense, sequence=self.sequence, history=self.history)
+
+    @property
+    def index_rows(self) -> dict[str, int]:
+        """Columns that are used as an index, and the rows of the smallest table that each is an index into."""
+        tables: list[SparseFeature | SequenceFeature] = [*self.sparse, *self.sequence]
+        indexes = [feature for feature in tables if feature.transform == "index"]
+        columns = {column for feature in indexes for column in feature.reads}
+        return {name: min(f.rows for f in indexes if name in f.reads) for name in sorted(columns)}
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Columns of dense features, and the values that all of these can take (`DenseFeature.bounds`); also of the
+        weight of a row."""
+        found: dict[str, tuple[float, float]] = {"sample_weight": (0.0, float(LARGEST_INPUT))}
+        for feature in self.dense:
+            (name,) = feature.reads
+            if (own := feature.bounds) is not None:
+                low, high = found.get(name, own)
+                found[name] = max(low, own[0]), min(high, own[1])
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(feature.name for feature in (*self.all, *self.history))
+
+    def select(self, names: Collection[str]) -> FeatureSet:
+        """Those of the features that are named, in the order in which they stand here."""
+        return FeatureSet(
+            sparse=tuple(feature for feature in self.sparse if feature.name in names),
+            dense=tuple(feature for feature in self.dense if feature.name in names),
+            sequence=tuple(feature for feature in self.sequence if feature.name in names),
+            history=tuple(feature for feature in self.history if feature.name in names),
+        )
+
+    def with_more(
+        self,
+        sparse: Sequence[SparseFeature] = (),
+        dense: Sequence[DenseFeature] = (),
+        sequence: Sequence[SequenceFeature] = (),
+        history: Sequence[HistoryFeature] = (),
+    ) -> FeatureSet:
+        """These features, and more of each kind behind them. Raises ValueError as a new set of them does."""
+        return FeatureSet(
+            sparse=(*self.sparse, *sparse),
+            dense=(*self.dense, *dense),
+            sequence=(*self.sequence, *sequence),
+            history=(*self.history, *history),
+        )
+
+    def without_teacher(self) -> FeatureSet:
+        """The same inputs, those made of a teacher's logits always 0."""
+        if not any(history.of_teacher for history in self.history):
+            return self
+        history = tuple(h.model_copy(update={"of": None}) if h.of_teacher else h for h in self.history)
+        return FeatureSet(sparse=self.sparse, dense=self.dense, sequence=self.sequence, history=history)
+
+
+def served_column(name: str) -> str:
+    """The column of a feature's constant."""
+    return f"{name}, as served"

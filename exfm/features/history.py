@@ -1,0 +1,282 @@
+"""Histories: what a student's earlier rows with the same id were, as dense inputs of the next. They are its own rows,
+or those of all verticals that its batches hold.
+
+For row r of a sparse feature's table, x_1 … x_n the values of the rows so far that had it, f = 2^(−1/half-life) or 1,
+k = `prior_rows`, μ and σ the mean and standard deviation of all values of all ids:
+
+    s_r = Σ_i f^(n−i) x_i     c_r = Σ_i f^(n−i)
+
+    2 · (s_r − c_r μ) / ((c_r + k) σ)       the average's deviation from that of all ids, drawn towards it
+    log(1 + c_r) / 5                        how much there is behind it
+
+With `half_life_s` it is time that forgets: f^(n−i) is 2^(−(T − t_i) / half-life), t_i the event time of a row and T the
+latest so far, of all ids. So a counter goes down while its id is not seen, and what it says needs no time of the row
+that asks. Where `inputs` names them there is a third, log(1 + s_r) / 5: how many were positive.
+
+All are 0 for an id that was never seen. A batch is looked up before anything of it is added, so no row's label or
+logit is ever among its own inputs; what it sees is what the rows of earlier batches had, as the student's weights do.
+Nothing here is trained. Which rows, in which batches, is all it depends on. Where of the rows with label 0 only a share
+is there (exfm/features/sampling.py), each of them is counted as all that it stands for.
+
+The constants bring both inputs to the order of 1. It matters: on MovieLens (ID-only MLP student, its own labels by user
+and item) 1 · deviation of the plain average and log(1 + c_r) gained .15 % NE, with these constants it is .44 %.
+
+B examples, C dense features, R rows of a table, K histories, I ids of all bags of a batch, U of them distinct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.errors import ConfigError, ModelError
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.sampling import label_weights, row_weights
+
+DEVIATIONS, COUNTS = 2.0, 5.0  # multiplies the deviation; divides log(1 + c)
+LEAST_VARIANCE = 1e-12  # values that are all the same have none
+
+
+class HistoryValues(NamedTuple):
+    """What a batch adds: of every history that counts, the table rows (I,) and values (I,) float64 that are known, and
+    how many each stands for (I,) float64; event times (I,) float64, in seconds, of those that forget by it."""
+
+    of: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]]
+
+    @property
+    def finite(self) -> bool:
+        return all(bool(np.isfinite(x).all()) for _, _, x, _, _ in self.of)
+
+
+class History(nn.Module):
+    """One history, in float64: a float32 would stop counting at 2^24.
+
+    sum, count  (R,) each: s and c;  total  (3,): the number of all values, their sum, the sum of their squares
+    last        (R,), with a half-life in time: when s and c were what they say;  clock  (1,): T. In seconds
+    """
+
+    sum: Tensor
+    count: Tensor
+    total: Tensor
+    last: Tensor
+    clock: Tensor
+
+    def __init__(self, feature: HistoryFeature, rows: int):
+        super().__init__()
+        self.feature = feature
+        self._f = 1.0 if feature.half_life_rows is None else 0.5 ** (1 / feature.half_life_rows)
+        self.register_buffer("sum", torch.zeros(rows, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(rows, dtype=torch.float64))
+        self.register_buffer("total", torch.zeros(3, dtype=torch.float64))
+        self._half_life = feature.half_life_s
+        if self._half_life is not None:
+            self.register_buffer("last", torch.zeros(rows, dtype=torch.float64))
+            self.register_buffer("clock", torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(I,) -> (I, inputs) float32."""
+        n, all_s, squares = self.total.tolist()
+        mean, square = all_s / max(n, 1.0), squares / max(n, 1.0)
+        spread = max(square - mean**2, LEAST_VARIANCE) ** 0.5
+        s, c = self.sum[ids], self.count[ids]
+        if self._half_life is not None:
+            left = torch.exp2((self.last[ids] - self.clock) / self._half_life)
+            s, c = s * left, c * left
+        deviation = torch.sub(s, c, alpha=mean) / (c + self.feature.prior_rows) * (DEVIATIONS / spread)
+        found = {"average": deviation, "rows": torch.log1p(c) / COUNTS}
+        if "positives" in self.feature.inputs:
+            found["positives"] = torch.log1p(s) / COUNTS
+        return torch.stack([found[name] for name in self.feature.inputs], dim=1).float()
+
+    def add(self, ids: np.ndarray, x: np.ndarray, n: np.ndarray, times: np.ndarray | None = None) -> None:
+        """(I,) each: n times x, one after the other, in order; an id may come several times."""
+        s, c, total = self.sum.numpy(), self.count.numpy(), self.total.numpy()
+        total += (n.sum(), (n * x).sum(), (n * x * x).sum())
+        if self._f < 1 and len(ids):
+            order = np.argsort(ids, kind="stable")
+            ids, x, n = ids[order], x[order], n[order]
+            last = np.flatnonzero(np.append(ids[1:] != ids[:-1], True))  # of its id in this batch
+            upto = np.cumsum(n)
+            ends_U = upto[last]
+            forgotten_U = self._f ** np.diff(ends_U, prepend=0.0)
+            s[ids[last]] *= forgotten_U
+            c[ids[last]] *= forgotten_U
+            n = (1 - self._f**n) / (1 - self._f)  # 1 + f + … of those that it stands for
+            n = n * self._f ** (np.repeat(ends_U, np.diff(last, prepend=-1)) - upto)
+        if self._half_life is not None and times is not None and len(ids):
+            n = n * self._forget(ids, times, self._half_life)
+        np.add.at(s, ids, n * x)
+        np.add.at(c, ids, n)
+
+    def _forget(self, ids: np.ndarray, times: np.ndarray, half_life: float) -> np.ndarray:
+        """Bring what these ids have to the latest of their times; what each value then counts. Times may come in any
+        order: an earlier one than what is there counts less."""
+        s, c, last = self.sum.numpy(), self.count.numpy(), self.last.numpy()
+        ids_U = np.unique(ids)
+        before_U = last[ids_U]
+        np.maximum.at(last, ids, times)
+        left_U = np.exp2((before_U - last[ids_U]) / half_life)
+        s[ids_U] *= left_U
+        c[ids_U] *= left_U
+        clock = self.clock.numpy()
+        np.maximum(clock, times.max(), out=clock)
+        return np.exp2((times - last[ids]) / half_life)
+
+
+class Histories(nn.Module):
+    """All histories of a feature set: dense features (B, C) -> (B, C + Σ inputs). A bag of several ids gives their
+    mean, an empty one zeros; a value is added to every id of its bag.
+
+    Raises ConfigError for a history of a task that is not among `tasks`.
+
+    >>> import pyarrow as pa
+    >>> from exfm.features.batch import BatchBuilder
+    >>> from exfm.features.features import SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="user", rows=9, transform="index")],
+    ...                       history=[HistoryFeature(name="user_ctr", by="user", of="label_ctr", prior_rows=2)])
+    >>> batch = BatchBuilder(features, ["ctr"])(pa.table({"user": [3, 3, 8], "label_ctr": [1, 1, 0]}))
+    >>> histories = Histories(features, ["ctr"])
+    >>> histories.add(histories.values(batch))
+    >>> histories(batch.sparse, batch.dense)[[0, 2]]  # user 3 clicked twice: 2 · (2 − 2 · 2/3) / (2 + 2) / .47
+    tensor([[ 0.7071,  0.2197],
+            [-0.9428,  0.1386]])
+    """
+
+    def __init__(self, features: FeatureSet, tasks: Sequence[str]):
+        super().__init__()
+        self._tasks = {task: t for t, task in enumerate(tasks)}
+        rows = {feature.name: feature.rows for feature in features.sparse}
+        for feature in features.history:
+            if feature.of is not None and feature.task not in self._tasks:
+                raise ConfigError(
+                    f"history `{feature.name}` is of `{feature.of}`, and the tasks are {', '.join(tasks)}; "
+                    "a student keeps histories of its own tasks only"
+                )
+        self._features = features.history
+        self._counting = [History(f, rows[f.by]) for f in features.history if f.of is not None]
+        self._keys = {history.feature.by for history in self._counting}
+        self.each = nn.ModuleList(self._counting)
+
+    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        if not self._features:
+            return dense
+        B, counting, inputs = len(dense), iter(self._counting), [dense]
+        bags = bags_in(sparse, self._keys, B)
+        for feature in self._features:
+            if feature.of is None:
+                inputs.append(dense.new_zeros(B, len(feature.inputs)))
+            else:
+                ids, owner = bags[feature.by]
+                x_I2 = next(counting)(ids)
+                inputs.append(x_I2 if owner is None else bag_means(x_I2, owner, B))
+        return torch.cat(inputs, dim=1)
+
+    def values(self, batch: Batch, *, every_logit: bool = False) -> HistoryValues:
+        """What a batch has to add: labels, and logits of rows that settle the label (once per impression and task) or,
+        with `every_logit`, of all that have one. What is not known adds nothing."""
+        found: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
+        if not self._counting:
+            return HistoryValues(found)
+        bags = bags_in(batch.sparse, self._keys, len(batch))
+        for history in self._counting:
+            t = self._tasks[history.feature.task]
+            x, known = batch.labels.numpy()[:, t], batch.label_mask.numpy()[:, t]
+            if history.feature.of_teacher:
+                x, there = batch.teacher_logits.numpy()[:, t], batch.teacher_mask.numpy()[:, t]
+                known = there if every_logit else there & known
+            if batch.own is not None and history.feature.rows == "own":
+                known = known & batch.own.numpy()
+            ids, owner = bags[history.feature.by]
+            n = _standing_for(batch, t, by_row=history.feature.of_teacher and every_logit)
+            times = None if history.feature.half_life_s is None else _seconds(batch, history.feature)
+            if owner is not None:
+                x, known, n = x[owner.numpy()], known[owner.numpy()], n[owner.numpy()]
+                times = None if times is None else times[owner.numpy()]
+            shown = None if times is None else times[known]
+            found.append((history, ids.numpy()[known], x[known].astype(np.float64), n[known], shown))
+        return HistoryValues(found)
+
+    def add(self, values: HistoryValues) -> None:
+        for history, ids, x, n, times in values.of:
+            history.add(ids, x, n, times)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state itself, `<name>/{sum,count,total}`, and `last`, `clock`: to write into it is to load it."""
+        return {f"{h.feature.name}/{key}": tensor for h in self._counting for key, tensor in h.named_buffers()}
+
+
+def unfit_history(features: FeatureSet, names: Collection[str], tasks: Collection[str], teacher: bool) -> str | None:
+    """Why a student that reads `names` of the features cannot keep one of its histories; None where it can."""
+    for history in features.history:
+        if history.name not in names:
+            continue
+        reads = f"reads history `{history.name}`"
+        if history.by not in names:
+            own = [name for name in features.sparse_names if name in names]
+            return (
+                f"{reads} by `{history.by}`, a sparse feature that it does not read; it reads {', '.join(own)}: add "
+                f"`{history.by}` to its features, or list them without `{history.name}`"
+            )
+        if history.task not in tasks:
+            return (
+                f"{reads} of `{history.of}`, and its tasks are {', '.join(sorted(tasks))}; list its features without "
+                f"`{history.name}`"
+            )
+        if history.of_teacher and not teacher:
+            return (
+                f"{reads} of the teacher's logits, and its arm `none` never looks at them; for the history and nothing "
+                "else of the teacher, take arm `single_head` with weight 0"
+            )
+    return None
+
+
+def _seconds(batch: Batch, feature: HistoryFeature) -> np.ndarray:
+    """(B,) float64: event times."""
+    if batch.shown_ms is None:
+        raise ModelError(
+            f"history `{feature.name}` forgets by event time (half_life_s), and the rows have no column event_time_ms"
+        )
+    return batch.shown_ms.numpy() / 1000
+
+
+def _standing_for(batch: Batch, t: int, *, by_row: bool) -> np.ndarray:
+    """(B,) float64: how many rows of all traffic each stands for, by its label of task t or by all of its labels."""
+    rows = torch.ones(len(batch))
+    if batch.negative_rate is not None:
+        counted = row_weights if by_row else label_weights
+        stands = counted(rows, batch.labels, batch.label_mask, batch.negative_rate)
+        rows = stands.expand(batch.labels.shape)[:, t]
+    return rows.numpy().astype(np.float64)
+
+
+class BagIds(NamedTuple):
+    """The ids (I,) of a key's bags, and whose they are: (I,), or None where every example has exactly one."""
+
+    ids: Tensor
+    owner: Tensor | None
+
+
+def bags_in(sparse: KeyedJaggedTensor, keys: Collection[str], B: int) -> dict[str, BagIds]:
+    """The bags of some keys of a batch."""
+    values, names = sparse.values(), sparse.keys()
+    lengths_FB = sparse.lengths().view(len(names), B)
+    if len(values) == lengths_FB.numel() and bool((lengths_FB == 1).all()):
+        return {key: BagIds(values[B * (f := names.index(key)) : B * (f + 1)], None) for key in keys}
+    found, ends = {}, lengths_FB.sum(1).cumsum(0).tolist()
+    for key in keys:
+        f = names.index(key)
+        owner = torch.repeat_interleave(torch.arange(B), lengths_FB[f])
+        found[key] = BagIds(values[ends[f] - len(owner) : ends[f]], owner)
+    return found
+
+
+def bag_means(x: Tensor, owner: Tensor, B: int) -> Tensor:
+    """(I, n) -> (B, n): the mean over every bag, 0 over an empty one."""
+    sums = [torch.zeros(B).index_add_(0, owner, column) for column in x.unbind(1)]
+    return torch.stack(sums, dim=1) / torch.bincount(owner, minlength=B).clamp(min=1).unsqueeze(1)

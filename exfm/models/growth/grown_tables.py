@@ -1,0 +1,73 @@
+"""Tables that are more than what was stored, read by window: nothing is made whole to be cut again.
+
+>>> stored = torch.tensor([[1.0], [2.0], [3.0]])
+>>> out = torch.empty(4, 1)
+>>> Repeated(stored, 6).fill(out, (2, 0))
+>>> out.flatten().tolist()
+[3.0, 1.0, 2.0, 3.0]
+>>> Appended(stored, zeros((5, 1))).fill(out, (1, 0))
+>>> out.flatten().tolist()
+[2.0, 3.0, 0.0, 0.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from exfm.embeddings.weights import draw_initial_weights
+from exfm.snapshots.windows import Offsets, TensorSource, fill_window
+
+
+class Repeated:
+    """Row i is row i mod R of a table of R rows."""
+
+    def __init__(self, source: TensorSource, rows: int):
+        self._source = source
+        self.shape, self.dtype = (rows, *source.shape[1:]), source.dtype
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        R, done = self._source.shape[0], 0
+        while done < len(out):
+            row = (offsets[0] + done) % R
+            part = out[done : done + R - row]
+            fill_window(part, self._source, (row, *offsets[1:]))
+            done += len(part)
+
+
+class Appended:
+    """The rows of `source`, and after them those that `longer` has at their places."""
+
+    def __init__(self, source: TensorSource, longer: TensorSource):
+        self._source, self._longer = source, longer
+        self.shape, self.dtype = tuple(longer.shape), source.dtype
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        stored = min(max(0, self._source.shape[0] - offsets[0]), len(out))
+        if stored:
+            fill_window(out[:stored], self._source, offsets)
+        if stored < len(out):
+            fill_window(out[stored:], self._longer, (offsets[0] + stored, *offsets[1:]))
+
+
+class Initial:
+    """What a table starts from, by the seed and its name alone."""
+
+    dtype = torch.float32
+
+    def __init__(self, name: str, rows: int, width: int, seed: int):
+        self._name, self._seed = name, seed
+        self.shape = (rows, width)
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        window = out if out.dtype == self.dtype else torch.empty(out.shape)
+        draw_initial_weights(self._name, *self.shape, self._seed, [((offsets[0], offsets[1]), window)])
+        if window is not out:
+            out.copy_(window)
+
+
+def zeros(shape: Sequence[int]) -> Tensor:
+    """Zeros that take no memory; to be read only."""
+    return torch.zeros(()).expand(tuple(shape))

@@ -1,0 +1,336 @@
+"""A state of one feature set, fitted to a model of another: tables that grew, features added, features dropped.
+
+    table grown, `hash`     by a whole multiple: row i starts as a copy of old row i mod R, weights and accumulator. An
+                            id's row is its hash mod rows: every id finds what it had, and the model says what it said
+    table grown, `index`    new rows start from the seed, their accumulators from 0
+    feature added           its table, and what else it alone has, start from the seed; its slices of the dense part
+                            (which the layers declare as `feature_axes`) from 0, so that they add nothing yet; Adam's
+                            moments of them are 0; its weights in the linear part are 0
+    feature dropped         its table and slices are left out; what the model says changes, so it has to be asked for
+
+Whatever stays is kept bit for bit: weights, accumulators, Adam's moments and counts of steps. What a teacher says after
+a feature was added is what it said before, up to rounding, where its interaction is DLRM, DCN-V2, or Wukong without
+layer norm. With it, LN(flatten(FM(X))) takes mean and variance over n · k values, and a new unit brings k more: that
+moves logits a little, and nothing that starts at 0 can prevent it.
+
+Where a Wukong layer had as many units as it puts out, its residual R was the identity; with a unit more it becomes the
+map that picks the old ones, which is exact. The other way round a learned map would be lost: that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from exfm.embeddings.weights import TableSize, table_sizes
+from exfm.errors import ModelError
+from exfm.features.dense import DenseFeature
+from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.features.statistics import Statistics
+from exfm.interactions.interaction import Axes
+from exfm.interactions.units import input_labels
+from exfm.models.growth.grown_tables import Appended, Initial, Repeated, zeros
+from exfm.models.teacher_config import TeacherConfig
+from exfm.snapshots.checkpoint import Checkpoint
+from exfm.snapshots.stored import StoredTensor
+from exfm.snapshots.windows import TensorSource, whole_tensor
+
+if TYPE_CHECKING:
+    from exfm.models.teacher_net import TeacherNet
+
+Feature = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
+
+
+Tabled = SparseFeature | SequenceFeature
+
+
+class MadeWith(BaseModel):
+    """What decides the shapes and the initial values of a state. A checkpoint holds it in its meta, as `made_with`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    features: FeatureSet = Field(description="The features of the model.")
+    model: dict[str, Any] = Field(description="The settings of a teacher or student.")
+    tasks: tuple[str, ...] = Field(description="The tasks, in order.")
+    seed: int = Field(description="The seed of the initial weights.")
+
+    @classmethod
+    def of(cls, model: BaseModel, features: FeatureSet, tasks: Sequence[str], seed: int) -> MadeWith:
+        return cls(features=features, model=model.model_dump(mode="json"), tasks=tuple(tasks), seed=seed)
+
+    @classmethod
+    def of_meta(cls, meta: Mapping[str, Any]) -> MadeWith:
+        """What a checkpoint's meta says. Raises ModelError where that cannot be read."""
+        try:
+            return cls.model_validate(meta)
+        except ValidationError as error:
+            raise ModelError(f"what a checkpoint says it was made with cannot be read: {error}") from None
+
+
+class FeatureChange(NamedTuple):
+    """One difference of two feature sets for which there is a rule, in words."""
+
+    feature: str
+    kind: str  # grown, added, dropped
+    text: str
+
+
+def feature_changes(was: FeatureSet, now: FeatureSet) -> list[FeatureChange]:
+    """The changes that fit a state of `was` to `now`; none where the two are equal.
+
+    Raises ModelError, with every problem, where there is no rule: a feature whose definition changed under its name, or
+    a table that shrank or grew in another way.
+
+    >>> was = FeatureSet(sparse=[SparseFeature(name="user", rows=10)])
+    >>> now = FeatureSet(sparse=[SparseFeature(name="user", rows=20), SparseFeature(name="ad", rows=5)])
+    >>> [(change.feature, change.kind) for change in feature_changes(was, now)]
+    [('user', 'grown'), ('ad', 'added')]
+    """
+    before: dict[str, Feature] = {feature.name: feature for feature in (*was.all, *was.history)}
+    after: dict[str, Feature] = {feature.name: feature for feature in (*now.all, *now.history)}
+    found, problems = [], []
+    for name, feature in after.items():
+        if name not in before:
+            found.append(FeatureChange(name, "added", f"`{name}` is added: {_start_of(feature)}"))
+        elif (problem := why_not_grown(before[name], feature)) is not None:
+            problems.append(problem)
+        elif feature != before[name]:
+            found.append(FeatureChange(name, "grown", _growth(before[name], feature)))
+    for name in before:
+        if name not in after:
+            text = f"`{name}` is dropped: its table and slices are left out, and what the model says changes"
+            found.append(FeatureChange(name, "dropped", text))
+    if problems:
+        raise ModelError("; ".join(problems))
+    return found
+
+
+def fitted_teacher(
+    tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith, *, drop: bool = False
+) -> dict[str, TensorSource]:
+    """A teacher's state or snapshot of `was`, as one of `now`. Tables are read by window, when they are loaded.
+
+    Raises ModelError, before any tensor is read, where there is no rule; features are dropped only with `drop`.
+    """
+    if was == now:
+        return dict(tensors)
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection  # here: a student needs none of it
+
+    from exfm.embeddings.tables import bag_configs
+    from exfm.models.teacher_config import wide_columns
+    from exfm.models.teacher_net import TeacherNet
+
+    _same_model(was, now)
+    if (dropped := [c.text for c in feature_changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
+        raise ModelError(f"{'; '.join(dropped)}: that has to be asked for")
+    cfg = TeacherConfig.model_validate(now.model)
+    meta = EmbeddingBagCollection(bag_configs(now.features, cfg.width), device=torch.device("meta"))
+    net = TeacherNet(cfg, now.features, now.tasks, now.seed, tables=meta)
+    fresh = {name: p.detach() for name, p in net.named_parameters() if not name.startswith("tables.")}
+    fresh |= _grown(net, was, now)
+    before, after = (net.feature_axes(made.features) for made in (was, now))
+    norms = {
+        f"{name}.{p}" for name, m in net.named_modules() if isinstance(m, nn.LayerNorm) for p, _ in m.named_parameters()
+    }
+    learned = any(name.startswith("adam/") for name in tensors)
+
+    own = ("dense", "adam", "table", "wide", "statistics")
+    fitted = {n: t for n, t in tensors.items() if n.partition("/")[0] not in own}
+    fitted |= {n: tensors.get(n, start) for n, start in Statistics(now.features).tensors().items()}
+    for name, start in fresh.items():
+        axes = before.get(name), after.get(name)
+        if f"dense/{name}" in tensors:
+            slices = start if name in norms else torch.zeros_like(start)  # a norm starts at weight 1, bias 0
+            fitted[f"dense/{name}"] = _refitted(tensors[f"dense/{name}"], *axes, slices)
+        else:
+            fitted[f"dense/{name}"] = start
+        for moment in ("exp_avg", "exp_avg_sq") if learned else ():
+            adam = tensors.get(f"adam/{name}/{moment}", torch.zeros_like(start))
+            fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
+        if learned:
+            fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
+    fitted |= fitted_tables(tensors, now, table_sizes(now.features, cfg.width))
+    from exfm.models.stack import has_wide
+
+    if has_wide(tensors):
+        columns = wide_columns(len(now.tasks))
+        sizes = [size._replace(width=columns) for size in table_sizes(now.features, columns)]
+        fitted |= fitted_tables(tensors, now, sizes, of="wide")
+    return fitted
+
+
+def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str, TensorSource]:
+    """A saved state, fitted to `now` by what its meta says it was made with. Older releases did not write that; then
+    the state is unchanged, and loading it raises ModelError unless nothing differs."""
+    made_with = stored.meta.get("made_with")
+    if made_with is None:
+        return dict(stored.tensors)
+    return fitted_teacher(stored.tensors, MadeWith.of_meta(made_with), now, drop=True)
+
+
+def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:
+    """A student's state of `was`, as one of `now`: its tables may have grown, histories and
+    residuals with them, nothing else.
+    Raises ModelError as `fitted_teacher` does."""
+    if was == now:
+        return dict(tensors)
+    _same_model(was, now)
+    if other := [c.text for c in feature_changes(was.features, now.features) if c.kind != "grown"]:
+        raise ModelError(f"{'; '.join(other)}: a student keeps the features it began with; begin another one")
+    if was.features.names != now.features.names:
+        raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
+    kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
+    return kept | fitted_tables(tensors, now, table_sizes(now.features, now.model["width"])) | _by_id(tensors, now)
+
+
+# --- features --------------------------------------------------------------------------------------------------------
+
+
+def why_not_grown(old: Feature, new: Feature) -> str | None:
+    """Why a feature cannot become this one of the same name; None where it can."""
+    if type(old) is not type(new):
+        return f"`{new.name}` was another kind of feature: {_ANOTHER_NAME}"
+    for key in type(new).model_fields:
+        grows = key == "rows" and isinstance(new, Tabled)
+        if not grows and (was := getattr(old, key)) != (now := getattr(new, key)):
+            return f"`{new.name}`: {key} was {was}, is {now}: {_ANOTHER_NAME}"
+    if not isinstance(old, Tabled) or not isinstance(new, Tabled) or old.rows == new.rows:
+        return None
+    if new.rows < old.rows:
+        return f"`{new.name}` had {old.rows} rows, and {new.rows} are wanted: a table never shrinks; leave it as it was"
+    if new.transform == "hash" and new.rows % old.rows:
+        return (
+            f"`{new.name}` had {old.rows} rows, and {new.rows} are wanted: a hashed table grows by whole multiples, "
+            f"in which every id finds its row again; take {old.rows * 2}, {old.rows * 3}, …"
+        )
+    return None
+
+
+_ANOTHER_NAME = (
+    "what its table learned would mean something else; leave it as it was, and add the new one by another name"
+)
+
+
+def _growth(old: Feature, new: Feature) -> str:
+    assert isinstance(old, Tabled)
+    assert isinstance(new, Tabled)
+    text = f"`{new.name}` grows from {old.rows:,} to {new.rows:,} rows: "
+    if new.transform == "hash":
+        return text + f"row i starts as a copy of row i mod {old.rows:,}, and nothing that the model says changes"
+    return text + f"the {new.rows - old.rows:,} new ones start from the seed"
+
+
+def _start_of(feature: Feature) -> str:
+    if isinstance(feature, DenseFeature):
+        return "its weights start from 0" + (", its statistics with the next row" if feature.online else "")
+    if isinstance(feature, HistoryFeature):
+        return "it starts empty"
+    return f"its table of {feature.rows:,} rows starts from the seed, its slices of the dense part from 0"
+
+
+def _same_model(was: MadeWith, now: MadeWith) -> None:
+    for key in ("tasks", "seed"):
+        if getattr(was, key) != getattr(now, key):
+            raise ModelError(
+                f"the state is of a model whose {key} was {getattr(was, key)}, and is wanted for {getattr(now, key)}: "
+                "only features may differ"
+            )
+    for key in sorted(now.model.keys() & was.model.keys()):
+        if not _same_settings(was.model[key], now.model[key]):
+            raise ModelError(
+                f"the state is of a model whose `{key}` was {was.model[key]}, and is wanted for {now.model[key]}: "
+                "only features may differ"
+            )
+
+
+def _same_settings(was: Any, now: Any) -> bool:
+    """Also where one release knew settings that the other did not: what a config says of them is compared by its hash.
+
+    >>> _same_settings({"kind": "none"}, {"kind": "none", "rows": "all"}), _same_settings({"kind": "none"}, {"kind": 1})
+    (True, False)
+    """
+    if isinstance(was, dict) and isinstance(now, dict):
+        return all(_same_settings(was[key], now[key]) for key in was.keys() & now.keys())
+    return bool(was == now)
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def _grown(net: TeacherNet, was: MadeWith, now: MadeWith) -> dict[str, Tensor]:
+    """Parameters of the interaction that are new and have to start from a certain value."""
+    labels = (input_labels(made.features, net.units.width) for made in (was, now))
+    return {f"trunk.{name}": start for name, start in net.trunk.grown_parameters(*labels).items()}
+
+
+def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: Tensor) -> TensorSource:
+    """`start`, with what `source` has where labels are the same."""
+    if was == now:
+        return source
+    assert was is not None
+    assert now is not None
+    old, new = whole_tensor(source), start.clone()
+    there, here = [], []
+    for dim, (before, after) in enumerate(zip(was, now, strict=True)):
+        if before is None or after is None:
+            there.append(torch.arange(old.shape[dim]))
+            here.append(torch.arange(old.shape[dim]))
+            continue
+        place = {label: at for at, label in enumerate(before)}
+        pairs = [(place[label], at) for at, label in enumerate(after) if label in place]
+        there.append(torch.tensor([pair[0] for pair in pairs], dtype=torch.int64))
+        here.append(torch.tensor([pair[1] for pair in pairs], dtype=torch.int64))
+    new[torch.meshgrid(*here, indexing="ij")] = old[torch.meshgrid(*there, indexing="ij")]
+    return new
+
+
+def fitted_tables(
+    tensors: Mapping[str, TensorSource],
+    now: MadeWith,
+    tables: Sequence[TableSize],
+    *,
+    of: str = "table",
+) -> dict[str, TensorSource]:
+    """The tensors `<of>/<table>/…`. Those of a linear part start from 0."""
+    tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
+    kind = {feature.name: feature.transform for feature in tabled}
+    learned = any(name.endswith("/accumulator") for name in tensors)
+    per_value = of == "wide" or now.model.get("sparse_optimizer") == "adagrad"
+    fitted: dict[str, TensorSource] = {}
+    for table in tables:
+        name, shape = table.name, (table.rows, table.width)
+        start: dict[str, TensorSource] = {"weight": zeros(shape) if of == "wide" else Initial(name, *shape, now.seed)}
+        if learned:
+            stored = tensors.get(f"{of}/{name}/accumulator")
+            more = shape[1:] if per_value else ()
+            start["accumulator"] = zeros((shape[0], *(more if stored is None else stored.shape[1:])))
+        for what, initial in start.items():
+            key = f"{of}/{name}/{what}"
+            stored = tensors.get(key)
+            if stored is None:
+                fitted[key] = initial
+            elif stored.shape[0] == shape[0]:
+                fitted[key] = stored
+            else:
+                fitted[key] = Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)
+    return fitted
+
+
+def _by_id(tensors: Mapping[str, TensorSource], now: MadeWith) -> dict[str, TensorSource]:
+    """Sums, counts and residuals grow as the table does whose ids they belong to: an id that is hashed finds its own
+    again."""
+    by = {feature.name: feature for feature in now.features.sparse}
+    of = {f"history/{h.name}/{key}": by[h.by] for h in now.features.history for key in ("sum", "count", "last")}
+    of |= {f"residuals/{name}/mean": feature for name, feature in by.items()}
+    fitted: dict[str, TensorSource] = {}
+    for key, feature in of.items():
+        if (stored := tensors.get(key)) is None or stored.shape[0] == feature.rows:
+            continue
+        grown = Appended(stored, zeros((feature.rows, *stored.shape[1:])))
+        fitted[key] = Repeated(stored, feature.rows) if feature.transform == "hash" else grown
+    return fitted

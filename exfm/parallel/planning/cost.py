@@ -1,0 +1,77 @@
+"""What a teacher costs: its parameters, and the FLOPs of its dense part per example.
+
+Both are read off the network itself, made on the meta device, where tensors have shapes but no memory. FLOPs are those
+that torch.utils.flop_counter counts in one example's forward pass: two per multiplication and addition of a product of
+matrices. It leaves out norms, activations and biases, and it has no count for looking up embeddings, which is a matter
+of bandwidth; so the tables are left out, too, and with them the teacher's linear part, which is nothing but tables.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.embeddings.weights import table_sizes
+from exfm.features.features import FeatureSet
+from exfm.models.teacher_config import TeacherConfig
+
+if TYPE_CHECKING:
+    from exfm.models.teacher_net import TeacherNet
+
+TRAINING_OVER_FORWARD = 3  # FLOPs of a training step over those of its forward pass
+
+
+class Parameters(NamedTuple):
+    """Numbers that a teacher's network learns. Adam holds two more per dense parameter, the tables' AdaGrad one more
+    per row."""
+
+    dense: int
+    tables: int
+
+
+def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
+    """How many parameters a teacher's network has: those of its dense part, and those of its tables."""
+    tables = sum(table.rows * table.width for table in table_sizes(features, cfg.width))
+    return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
+
+
+def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> int:
+    """FLOPs of one example's forward pass through the dense part.
+
+    >>> from exfm.features.sparse import SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=9), SparseFeature(name="user", rows=9)])
+    >>> cfg = TeacherConfig(interaction="dlrm", width=4, dlrm={"top": (8,)}, head=())
+    >>> flops_per_example(cfg, features, tasks=1)  # pairs 2·2·2·4, top 2·1·8, head 2·8·1
+    64
+    """
+    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # its import warns where triton is not
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from exfm.parallel.planner import quiet_torchrec
+
+    net = _dense_part(cfg, features, tasks)
+    width = sum(table.width * len(table.keys) for table in table_sizes(features, cfg.width))
+    keys = list(features.keys)
+    with quiet_torchrec(), torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        ids = KeyedJaggedTensor(
+            keys, torch.empty(0, dtype=torch.int64), lengths=torch.ones(len(keys), dtype=torch.int64), stride=1
+        )
+        h = net.trunk(net.units(torch.empty(1, width), ids), torch.empty(1, len(features.dense_labels)))
+        for head in net.heads.values():
+            head(h)
+    return counter.get_total_flops()
+
+
+def _dense_part(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> TeacherNet:
+    """The network without its tables, and without memory."""
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection  # here: to name a teacher needs none of it
+
+    from exfm.models.teacher_net import TeacherNet
+
+    cfg = cfg.model_copy(update={"dense_dtype": "float32"})
+    with torch.device("meta"):
+        tables = EmbeddingBagCollection([], device=torch.device("meta"))  # they are counted from their sizes
+        return TeacherNet(cfg, features, [f"task{t}" for t in range(tasks)], seed=0, tables=tables)

@@ -1,0 +1,305 @@
+"""Named tensors on disk: checkpoints to resume from, snapshots to score with.
+
+    <root>/<name>/tensors*.bin      the tensors' bytes, in pieces: one file, or one of each rank that saved together
+    <root>/<name>/manifest.json     format version, kind, meta, parent, where each piece lies, and the sha256 of each
+                                    (exfm/snapshots/manifest.py)
+    <root>/.damaged-<name>/         what did not verify, set aside so that its name can be written again
+
+The directory is written under another name, forced to disk with the manifest last, and then renamed into place: it is
+there whole or not at all. A name is never used again with other content. The same content, cut in the same way, gives
+the same bytes. Ranks that cut their tables differently can read what others saved.
+
+Format 3: tensors in pieces, each with a checksum of its own. Format 2: one checksum for all tensors. Format 1: none for
+the manifest. All are read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+from exfm.errors import ModelError, NewerFormat
+from exfm.snapshots.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
+from exfm.snapshots.staging import (
+    NamedWindow,
+    Part,
+    Storable,
+    announce,
+    gather,
+    joined,
+    refuse_unstorable,
+    windows,
+    write_part,
+)
+from exfm.snapshots.stored import StoredTensor, altered, as_bytes, sha256_of, size_of
+from exfm.snapshots.windows import whole_tensor
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Checkpoint(NamedTuple, Generic[T]):
+    """What `load_checkpoint` returns with whole tensors, and `open_checkpoint` with tensors that are still on disk."""
+
+    tensors: dict[str, T]
+    meta: dict[str, Any]
+    kind: str
+    parent: str | None
+    format_version: int = FORMAT_VERSION
+
+
+class Together(NamedTuple):
+    """This rank, among those that save one checkpoint together.
+
+    `attempt` is a word that these ranks share and that no earlier start of them knew (`RankGroup.token`): files left by
+    ranks that were killed are never mistaken for theirs. Rank 0 gives up when nothing was written for `timeout_s`.
+    """
+
+    rank: int
+    ranks: int
+    attempt: str
+    timeout_s: float = 120.0
+
+
+def save_checkpoint(
+    root: str | os.PathLike[str],
+    name: str,
+    tensors: Mapping[str, Storable],
+    meta: Mapping[str, Any],
+    *,
+    kind: str = "checkpoint",
+    parent: str | None = None,
+    together: Together | None = None,
+) -> Path:
+    """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
+
+    With `together`, every rank of the group calls it, one name after another, each in a process or thread of its own:
+
+        1. every rank writes the pieces it holds into a file of its own; rank 0 writes whole tensors, too
+        2. rank 0 waits for the files of the others
+        3. rank 0 writes the manifest, with its own meta, and renames
+
+    A rank other than 0 returns after 1.
+
+    Names are ordered as text by `latest_checkpoint`: pad numbers with zeros. Saving the same content again changes
+    nothing, so keep the time of day out of `meta`. What a killed writer of this name left behind is removed, and a
+    damaged directory of this name is set aside.
+
+    Raises ModelError if the name exists with other content, a tensor has a type that cannot be stored, the ranks'
+    pieces do not make up a tensor, or a rank wrote nothing for `timeout_s` while rank 0 waited for it.
+
+    >>> import tempfile
+    >>> root = tempfile.mkdtemp()
+    >>> path = save_checkpoint(root, "v00000001", {"w": torch.arange(3)}, {"lake_seq": 41})
+    >>> load_checkpoint(path).tensors["w"], load_checkpoint(latest_checkpoint(root)).meta
+    (tensor([0, 1, 2]), {'lake_seq': 41})
+    """
+    refuse_unstorable(tensors)
+    target = Path(root) / name
+    head = {"kind": kind, "parent": parent, "meta": json.loads(json.dumps(dict(meta)))}
+    group = together or Together(rank=0, ranks=1, attempt=uuid4().hex)
+    staging = Path(root) / f".{name}.{group.attempt}"
+    if group.rank:
+        _write_own_part(staging, name, tensors, group)
+        return target
+    if group.ranks == 1 and target.exists():
+        shapes = {name: Entry(t.dtype, tuple(t.shape), []) for name, t in tensors.items()}
+        if _holds(target, head, shapes, windows(tensors, 0)):
+            return target
+    with _cleared(staging, name):
+        mine = write_part(staging, tensors, group.rank, group.ranks)
+        others = gather(staging, name, group.ranks, group.timeout_s)
+        _publish(staging, target, head, joined([mine, *others]))
+    return target
+
+
+def _write_own_part(staging: Path, name: str, tensors: Mapping[str, Storable], group: Together) -> None:
+    staging.mkdir(parents=True, exist_ok=True)
+    try:
+        announce(staging, write_part(staging, tensors, group.rank, group.ranks), group.rank)
+    except FileNotFoundError:
+        raise ModelError(
+            f"rank 0 gave up saving `{name}` before rank {group.rank} was done; see rank 0's error"
+        ) from None
+
+
+def _publish(staging: Path, target: Path, head: Mapping[str, Any], part: Part) -> None:
+    """Make what was staged the content of `target`, unless it is that already. Raises ModelError as saving does."""
+    manifest = {"format_version": FORMAT_VERSION, **head, **part._asdict()}
+    index = index_of(manifest, target.name)
+    if target.exists() and _holds(target, head, index, _staged(staging, index)):
+        return
+    _write(staging / MANIFEST, sealed(manifest))
+    sync_directory(staging)
+    try:
+        staging.rename(target)
+    except OSError:
+        if not target.exists() or not _holds(target, head, index, _staged(staging, index)):
+            raise
+        return
+    sync_directory(target.parent)
+
+
+@contextmanager
+def _cleared(staging: Path, name: str) -> Iterator[None]:
+    """The only staging folder of `name`: others, which killed writers left, go first, and this one when it is done."""
+    staging.mkdir(parents=True, exist_ok=True)
+    for abandoned in staging.parent.glob(f".{name}.*"):
+        if abandoned != staging:
+            shutil.rmtree(abandoned, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
+    """A saved directory whose tensors are read when they are asked for, by window: `fill_window`, `whole_tensor`.
+
+    Every piece that is read is verified (in formats before 3: everything, here). Raises ModelError where the directory
+    is none, or damaged as far as can be seen without reading the tensors; a read raises it for what it touches.
+
+    >>> import tempfile
+    >>> from exfm.snapshots.windows import fill_window
+    >>> path = save_checkpoint(tempfile.mkdtemp(), "v1", {"table": torch.arange(8).view(4, 2)}, {})
+    >>> rows = torch.empty(2, 2, dtype=torch.int64)
+    >>> fill_window(rows, open_checkpoint(path).tensors["table"], (1, 0))
+    >>> rows.tolist()
+    [[2, 3], [4, 5]]
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    for file, expected in manifest["files"].items():
+        if (size := size_of(path, file)) != expected["bytes"]:
+            raise ModelError(
+                f"`{path.name}` is truncated: {file} has {size} bytes, its manifest says {expected['bytes']}; "
+                "take another version"
+            )
+        if manifest["format_version"] < 3 and (found := sha256_of(path, file)) != expected["sha256"]:
+            raise altered(path, file, found, expected["sha256"])
+    tensors = {name: StoredTensor(path, entry) for name, entry in index_of(manifest, path.name).items()}
+    return Checkpoint(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[Tensor]:
+    """Read a saved directory, checking every byte of it.
+
+    Raises ModelError if it is not one, was written by a newer version, or is truncated or altered.
+    """
+    stored = open_checkpoint(path)
+    tensors = {name: whole_tensor(tensor) for name, tensor in stored.tensors.items()}
+    return Checkpoint(tensors, stored.meta, stored.kind, stored.parent, stored.format_version)
+
+
+def verified_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
+    """As `open_checkpoint`, after a check of every byte. Raises ModelError as `load_checkpoint` does."""
+    stored = open_checkpoint(path)
+    for tensor in stored.tensors.values():
+        tensor.verify()
+    return stored
+
+
+def set_checkpoint_aside(path: Path) -> Path:
+    """Rename a damaged directory to `.damaged-<name>`, so that its name is free and it can still be inspected."""
+    aside = path.with_name(f".damaged-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    return aside
+
+
+def checkpoint_names(root: str | os.PathLike[str]) -> list[str]:
+    """Names of everything saved whole under `root`, in order of text."""
+    if not Path(root).is_dir():
+        return []
+    return sorted(p.name for p in Path(root).iterdir() if not p.name.startswith(".") and (p / MANIFEST).exists())
+
+
+def latest_checkpoint(root: str | os.PathLike[str]) -> Path | None:
+    """The last name under `root`, or None when nothing is saved there."""
+    saved = checkpoint_names(root)
+    return Path(root) / saved[-1] if saved else None
+
+
+def prune_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
+    """Delete all but the last `keep` names under `root`. Each is renamed first, so that no partial directory has a
+    name."""
+    for name in checkpoint_names(root)[:-keep]:
+        doomed = Path(root) / f".{name}.{uuid4().hex}"
+        (Path(root) / name).rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def remove_leftovers(root: str | os.PathLike[str]) -> None:
+    """Delete what killed writers and interrupted `prune_checkpoints` calls left. No process may write to `root`."""
+    for leftover in Path(root).glob(".*"):
+        if leftover.is_dir() and not leftover.name.startswith(".damaged-"):
+            shutil.rmtree(leftover)
+
+
+def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], given: Iterable[NamedWindow]) -> bool:
+    """Whether `target` is this content, in any format and pieces, every byte of it; what is damaged is set aside.
+
+    Raises ModelError where it is whole and something else.
+    """
+    try:
+        there = open_checkpoint(target)
+        same = all(getattr(there, key) == value for key, value in head.items()) and _same(there.tensors, index, given)
+        if not same:
+            verified_checkpoint(target)
+    except NewerFormat:
+        raise
+    except ModelError as error:
+        log.error("%s; it is set aside and written again", error)
+        set_checkpoint_aside(target)
+        return False
+    if not same:
+        raise ModelError(
+            f"`{target.name}` exists with other content; a version is never written twice: take a new name"
+        )
+    return True
+
+
+def _same(there: Mapping[str, StoredTensor], index: Mapping[str, Entry], given: Iterable[NamedWindow]) -> bool:
+    if {n: (t.dtype, t.shape) for n, t in there.items()} != {n: (e.dtype, e.shape) for n, e in index.items()}:
+        return False
+    for name, start, values in given:
+        found = torch.empty_like(values)
+        there[name].fill(found, start)
+        if not torch.equal(as_bytes(found), as_bytes(values)):  # bytes: NaN is NaN, and -0.0 is not 0.0
+            return False
+    return True
+
+
+def _staged(staging: Path, index: Mapping[str, Entry]) -> Iterator[NamedWindow]:
+    for name, entry in index.items():
+        for piece in entry.pieces:
+            values = torch.empty(piece.size, dtype=entry.dtype)
+            StoredTensor(staging, entry).fill(values, piece.start)
+            yield NamedWindow(name, piece.start, values)
+
+
+def _write(file: Path, text: bytes) -> None:
+    with open(file, "wb") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Force the names in a directory to disk, so that a file moved into place survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

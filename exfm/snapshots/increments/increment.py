@@ -1,0 +1,124 @@
+"""An increment: what of a served student changed between two moments of the student that it is made of, and a probe
+that tells whether it was taken up right.
+
+    rows     tables, histories, weights of the linear part: the rows that batches touched
+    whole    units, trunk, heads, prior, stack, statistics, sums of the histories: all of it
+    probe    some rows, and the student's own logits of them when the increment was taken
+
+Ids and fixed buckets follow from the features, which a full version holds. A student whose features change begins
+another chain.
+
+B rows of a probe, T tasks, K rows of a tensor that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.errors import ModelError
+from exfm.features.batch import Batch
+from exfm.models.changes import Rows, Touched, all_of
+from exfm.models.served import PARITY, ServedStudent, served_meta
+from exfm.models.student import Student
+
+PROBED_ROWS = 32
+
+
+class Probe(NamedTuple):
+    """Rows, and the student's logits (B, T) of them. `ids`, `lengths`: of the features' keys × B bags; `raw`: as in a
+    `Batch`, of no columns where there is none."""
+
+    ids: Tensor
+    lengths: Tensor
+    dense: Tensor
+    logits: Tensor
+    raw: Tensor = torch.zeros(0, 0, dtype=torch.float64)
+
+    def check(self, served: ServedStudent, version: str) -> None:
+        """Raise ModelError where the served student says something else of the rows than the student did."""
+        keys = served.features.keys
+        sparse = KeyedJaggedTensor(keys=keys, values=self.ids, lengths=self.lengths)
+        with torch.inference_mode():
+            said = served(sparse, self.dense, self.raw if self.raw.shape[1] else None).numpy()
+        asked = self.logits.numpy()
+        differs = ~((asked == said) | (np.isnan(asked) & np.isnan(said)))
+        difference = float(np.abs(asked[differs] - said[differs]).max(initial=0.0))
+        if not difference <= PARITY:
+            raise ModelError(
+                f"{version} differs from the student that it was taken of by {difference:.3g} in a logit of "
+                f"{len(said)} rows, and may by {PARITY:g}; the next full version is waited for"
+            )
+
+
+class Full(NamedTuple):
+    """A served student whole: its tensors by name, what it is made of, and a probe."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+    probe: Probe
+
+
+class Increment(NamedTuple):
+    """`parent`: the digest of the state that it leads on from. `version`: the name of the one that it leads to.
+    `about`: anything JSON can hold."""
+
+    number: int
+    parent: str
+    version: str
+    about: dict[str, Any]
+    rows: dict[str, Rows]
+    whole: dict[str, Tensor]
+    probe: Probe
+
+    @property
+    def nbytes(self) -> int:
+        parts = [tensor for rows in self.rows.values() for tensor in (rows.at, rows.values)]
+        return sum(tensor.nbytes for tensor in (*parts, *self.whole.values(), *self.probe))
+
+
+def probe_of(student: Student, batch: Batch) -> Probe:
+    """The last rows of a batch, and what the student says of them now."""
+    last = torch.zeros(len(batch), dtype=torch.bool)
+    last[-PROBED_ROWS:] = True
+    some = student.as_served(batch if len(batch) <= PROBED_ROWS else batch.only(last))
+    logits = torch.from_numpy(np.array(student.score(some)))
+    raw = {} if some.raw is None else {"raw": some.raw}
+    return Probe(some.sparse.values(), some.sparse.lengths(), some.dense, logits, **raw)
+
+
+def take_full(student: Student, touched: Touched, probe: Probe) -> Full:
+    """A copy of all that is served of a student. What was touched until now is in it."""
+    cfg = student.cfg
+    meta = served_meta(cfg.trunk, cfg.width, student.features, student.tasks, wide=student.wide is not None)
+    return Full(all_of(student, touched), meta, probe)
+
+
+def take_up(served: ServedStudent, increment: Increment) -> None:
+    """Be what the student was when the increment was taken. Raises ModelError, and changes nothing, where it is of
+    another student. It is for the caller to ask the probe."""
+    mine: Mapping[str, Tensor] = served.state_dict()
+    _check(mine, increment)
+    with torch.no_grad():
+        for name, (dim, at, values) in increment.rows.items():
+            mine[name].index_copy_(dim, at, values)
+        for name, tensor in increment.whole.items():
+            mine[name].copy_(tensor)
+
+
+def _check(mine: Mapping[str, Tensor], increment: Increment) -> None:
+    unlike = [name for name, tensor in increment.whole.items() if name not in mine or mine[name].shape != tensor.shape]
+    for name, (dim, at, values) in increment.rows.items():
+        there = list(mine[name].shape) if name in mine else []
+        if not there or [*there[:dim], len(at), *there[dim + 1 :]] != list(values.shape) or at[-1] >= there[dim]:
+            unlike.append(name)
+    if unlike:
+        raise ModelError(
+            f"{increment.version} does not fit the student that is served: {len(unlike)} tensors differ, `{unlike[0]}` "
+            "first; the next full version is waited for"
+        )

@@ -1,0 +1,188 @@
+"""The folder into which the ranks of a group write one thing together, before it is renamed into place.
+
+    <staging>/tensors.bin                        of a single rank
+    <staging>/tensors-00001-of-00004.bin         what rank 1 of 4 holds, on disk before …
+    <staging>/rank-00001.json                    … its index is here, in one move: rank 1 is done
+
+Ranks see each other by these files alone. They write in background threads, where a collective would cross those of
+the training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from exfm.errors import ModelError
+from exfm.snapshots.manifest import DTYPES, TENSORS
+from exfm.snapshots.stored import StoredTensor, as_bytes
+from exfm.snapshots.windows import TensorPieces, narrowed
+
+PIECE_BYTES = 1 << 26
+"""The largest piece, unless a row is larger. To verify any part of a piece, all of it has to be read."""
+
+SYNC_BYTES = 1 << 30
+"""Bytes between two flushes: a growing file shows the other ranks that its writer lives."""
+
+POLL_S = 0.01
+
+
+Storable = Tensor | TensorPieces | StoredTensor
+"""Whole, this rank's pieces, or still on disk."""
+
+
+class Part(NamedTuple):
+    """What one rank wrote, in the words of the manifest: its file's size, and the pieces of its tensors."""
+
+    files: dict[str, Any]
+    tensors: dict[str, Any]
+
+
+class NamedWindow(NamedTuple):
+    """A piece of a tensor as it is stored: at most PIECE_BYTES, contiguous, in this process's memory."""
+
+    name: str
+    start: tuple[int, ...]
+    values: Tensor
+
+
+def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[NamedWindow]:
+    """What a rank has to write, in order of name: its own pieces, and of what all have alike, rank 0 everything. What
+    is still on disk is read piece by piece."""
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if isinstance(tensor, TensorPieces):
+            held: list[tuple[tuple[int, ...], Tensor | StoredTensor]] = [*sorted(tensor.pieces, key=lambda p: p[0])]
+        else:
+            held = [((0,) * len(tensor.shape), tensor)] if rank == 0 else []
+        for start, window in held:
+            for offset, shape in _cut(window.shape, window.dtype.itemsize):
+                if isinstance(window, Tensor):
+                    values = narrowed(window.detach(), offset, shape).cpu().contiguous()
+                else:
+                    values = torch.empty(shape, dtype=window.dtype)
+                    window.fill(values, offset)
+                yield NamedWindow(name, tuple(a + b for a, b in zip(start, offset, strict=True)), values)
+
+
+def refuse_unstorable(tensors: Mapping[str, Storable]) -> None:
+    """Raises ModelError for a tensor of a type that has no name in a manifest."""
+    for name, tensor in tensors.items():
+        if (dtype := _name_of(tensor.dtype)) not in DTYPES:
+            raise ModelError(f"tensor `{name}` is {dtype}, which cannot be stored; storable: {', '.join(DTYPES)}")
+
+
+def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks: int) -> Part:
+    """Write what this rank holds into its file, through to the disk."""
+    file = TENSORS if ranks == 1 else f"{Path(TENSORS).stem}-{rank:05}-of-{ranks:05}.bin"
+    index: dict[str, dict[str, Any]] = {
+        name: {"dtype": _name_of(tensor.dtype), "shape": list(tensor.shape), "pieces": []}
+        for name, tensor in tensors.items()
+        if rank == 0 or (isinstance(tensor, TensorPieces) and tensor.pieces)
+    }
+    end = synced = 0
+    with open(staging / file, "wb") as out:
+        for name, start, values in windows(tensors, rank):
+            data = as_bytes(values).numpy().data
+            out.write(data)
+            piece = {"file": file, "offset": end, "bytes": data.nbytes, "start": list(start)}
+            digest = hashlib.sha256(data).hexdigest()
+            index[name]["pieces"].append(piece | {"size": list(values.shape), "sha256": digest})
+            end += data.nbytes
+            if end - synced >= SYNC_BYTES:
+                out.flush()
+                os.fsync(out.fileno())
+                synced = end
+        out.flush()
+        os.fsync(out.fileno())
+    return Part({file: {"bytes": end}}, index)
+
+
+def announce(staging: Path, part: Part, rank: int) -> None:
+    """Announce that this rank's part is written."""
+    unfinished = staging / f".rank-{rank:05}"
+    unfinished.write_text(json.dumps(part._asdict()))
+    unfinished.rename(_announced(staging, rank))
+
+
+def gather(staging: Path, name: str, ranks: int, timeout_s: float) -> list[Part]:
+    """The parts of all ranks but 0, once all are written; their announcements are deleted then.
+
+    Raises ModelError when a rank is missing and nothing was written for `timeout_s`.
+    """
+    missing, parts = set(range(1, ranks)), {}
+    seen: list[tuple[str, int]] = []
+    since = time.monotonic()
+    while missing:
+        for rank in sorted(missing):
+            if _announced(staging, rank).exists():
+                parts[rank] = Part(**json.loads(_announced(staging, rank).read_text()))
+                missing.remove(rank)
+        now, found = time.monotonic(), _sizes(staging)
+        if found != seen:
+            seen, since = found, now
+        elif missing and now - since > timeout_s:
+            raise ModelError(
+                f"`{name}` is not saved: of {ranks} ranks, {', '.join(map(str, sorted(missing)))} did not write "
+                f"their part, and for {timeout_s:g} s nothing was written; restart them all from the last checkpoint"
+            )
+        if missing:
+            time.sleep(POLL_S)
+    for rank in parts:
+        _announced(staging, rank).unlink()
+    return [parts[rank] for rank in sorted(parts)]
+
+
+def joined(parts: list[Part]) -> Part:
+    """The parts as one."""
+    files: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
+    for part in parts:
+        files |= part.files
+        for name, entry in part.tensors.items():
+            mine = tensors.setdefault(name, {**entry, "pieces": []})
+            if not mine["pieces"]:
+                mine["dtype"] = entry["dtype"]  # a rank without a piece does not know the type
+            mine["pieces"] = mine["pieces"] + entry["pieces"]
+    return Part(files, tensors)
+
+
+def _cut(shape: Sequence[int], itemsize: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Along the first dimension, into what fits into a piece: offsets and shapes.
+
+    >>> list(_cut((PIECE_BYTES, 3), 1))[:2]
+    [((0, 0), (22369621, 3)), ((22369621, 0), (22369621, 3))]
+    """
+    size, rest = math.prod(shape) * itemsize, (0,) * (len(shape) - 1)
+    if size <= PIECE_BYTES or not shape:
+        yield (0,) * len(shape), tuple(shape)
+        return
+    rows = max(1, PIECE_BYTES * shape[0] // size)
+    for first in range(0, shape[0], rows):
+        yield (first, *rest), (min(rows, shape[0] - first), *shape[1:])
+
+
+def _announced(staging: Path, rank: int) -> Path:
+    return staging / f"rank-{rank:05}.json"
+
+
+def _sizes(staging: Path) -> list[tuple[str, int]]:
+    found = []
+    for file in staging.iterdir():
+        with suppress(FileNotFoundError):  # moved meanwhile
+            found.append((file.name, file.stat().st_size))
+    return sorted(found)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,1 @@
+"""What every program stands on: the config, the run directory, and the files that are shipped."""

@@ -1,0 +1,74 @@
+"""The configs that a run had before this one, and which checkpoints its workers take up because of them.
+
+    lineage.json    [{"from": config hash, "to": config hash, "changes": [what was announced],
+                      "workers": {worker: [identity before, identity now]}}, …]
+
+An identity is null where the worker did not exist, or begins anew. A worker takes up checkpoints of its own identity
+and of those it came from. Releases before had one hash of the whole config for all workers: they wrote it into every
+checkpoint, and entries without `workers`. Such a hash is accepted wherever a config with that hash gave the worker an
+identity that is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pipelines.core.config.hash import hash_of
+from pipelines.core.config.identity import identity_of, workers_of
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from streaming.disk.files import read_json, write_json
+from streaming.errors import StreamingError
+
+
+def remember(
+    run_dir: RunDir, before: Mapping[str, Any], now: Config, lines: Sequence[str], anew: Collection[str] = ()
+) -> None:
+    """To be called before the run directory's config is replaced. `before`: the settings as they were written; `anew`:
+    workers that take nothing over although both configs have them."""
+    settings = now.model_dump(mode="json")
+    was, has = workers_of(before), workers_of(settings)
+    workers = {
+        worker: [
+            identity_of(before, worker) if worker in was and worker not in anew else None,
+            identity_of(settings, worker) if worker in has else None,
+        ]
+        for worker in dict.fromkeys([*was, *has])
+    }
+    entry = {"from": hash_of(before), "to": now.hash, "changes": list(lines), "workers": workers}
+    entries = _lineage(run_dir)
+    if entry not in entries[-1:]:
+        write_json(run_dir.lineage, [*entries, entry])
+
+
+def accepted_identities(run_dir: RunDir, config: Config, worker: str) -> list[str]:
+    """What a checkpoint may say so that `worker` resumes from it: its own identity first, then what it came from."""
+    found = [config.identity(worker), config.hash]
+    for entry in reversed(_lineage(run_dir)):
+        if "workers" not in entry:  # written by a release that had one hash for all workers
+            found += [entry["from"]] if entry["to"] in found else []
+            continue
+        was, has = entry["workers"].get(worker, (None, None))
+        if has is not None and has in found:
+            found += [entry["to"]] if was is None else [entry["to"], was]
+        if was is not None and was in found:
+            found.append(entry["from"])
+    return list(dict.fromkeys(found))
+
+
+def hashes_of_run(run_dir: RunDir, config: Config) -> list[str]:
+    """Hashes of the configs, this one first, under which the run had the same workers: a summary of one of them says
+    that this run is finished."""
+    found = [config.hash]
+    for entry in reversed(_lineage(run_dir)):
+        if entry["to"] == found[-1] and all(None not in pair for pair in entry.get("workers", {}).values()):
+            found.append(entry["from"])
+    return found
+
+
+def _lineage(run_dir: RunDir) -> list[dict[str, Any]]:
+    entries = read_json(run_dir.lineage) or []
+    if not isinstance(entries, list) or not all(isinstance(e, dict) and {"from", "to"} <= e.keys() for e in entries):
+        raise StreamingError(f"{run_dir.lineage} is damaged (no list of configs); put it back from a copy")
+    return entries

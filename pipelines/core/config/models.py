@@ -1,0 +1,225 @@
+"""The sections of a run's config that say what is trained: the scoring teacher, the teacher, the students."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from exfm.features.dense import DenseFeature
+from exfm.features.features import HistoryFeature
+from exfm.features.learned_rows import LearnedRows, Whose
+from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.models.student_config import StudentConfig
+from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel.layout import Sharding
+from pipelines.core.config.topics import Frozen
+from pipelines.live.feeds.growth import Growth, batch_growth
+from streaming.schema import RowSchema
+
+FIRST_BATCH_ROWS = 32
+
+
+class Augmentation(Frozen):
+    """How settled rows are scored on their way into the lake."""
+
+    score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
+    buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
+    buffer_mb: float = Field(
+        default=64.0,
+        gt=0,
+        exclude_if=lambda most: most == 64,
+        description="and their bytes, in MiB: what is decoded ahead of a partition that event time waits for",
+    )
+    idle_s: float = Field(
+        default=5.0, gt=0, description="a partition that the broker confirms to be at its end for this long is idle"
+    )
+    ranks: int = Field(default=1, ge=1, description="processes that hold the scoring teacher together")
+    sharding: Sharding = Field(default=Sharding(), description="how the ranks share the tables")
+
+
+class TeacherSettings(Frozen):
+    """The teacher: its batches, its model, when it is published, and the processes that hold it."""
+
+    batch_rows: int = Field(default=2048, gt=0, description="rows of one training step, over all ranks")
+    first_batch_rows: int = Field(
+        default=FIRST_BATCH_ROWS,
+        gt=0,
+        exclude_if=lambda rows: rows == FIRST_BATCH_ROWS,
+        description="rows of the first steps: they double up to `batch_rows` as the lake grows",
+    )
+    only: tuple[str, ...] = Field(default=(), description="features that students never see")
+    model: TeacherConfig = Field(default=TeacherConfig(), description="the architecture and its optimizers")
+    publish_every_rows: int = Field(
+        default=16384, gt=0, description="free pace: rows between snapshots; fewer while blocks grow"
+    )
+    checkpoint_every_blocks: int = Field(default=1, ge=1, description="blocks between two checkpoints")
+    keep_snapshots: int = Field(default=8, ge=3, description="published snapshots that stay on disk")
+    ranks: int = Field(default=1, ge=1, description="processes that hold and train the teacher together")
+    sharding: Sharding = Field(default=Sharding(), description="how the ranks share the tables")
+    read_ahead: int = Field(
+        default=2, ge=0, description="batches that a thread makes ready ahead of the training; 0: no thread"
+    )
+
+    @property
+    def batches(self) -> Growth:
+        """Rows of a training step, by the rows of the lake before it."""
+        return batch_growth(self.first_batch_rows, self.batch_rows)
+
+
+Named = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
+
+
+class OwnFeatures(Frozen):
+    """Features that one student has and nobody else: of any column that is logged, also one that no model read before.
+    The teacher does not read them."""
+
+    sparse: tuple[SparseFeature, ...] = Field(default=(), description="embedding tables and the ids that look them up")
+    dense: tuple[DenseFeature, ...] = Field(default=(), description="floats")
+    sequence: tuple[SequenceFeature, ...] = Field(default=(), description="ids in order of time")
+    history: tuple[HistoryFeature, ...] = Field(default=(), description="running averages of its earlier rows")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        lists: tuple[tuple[Named, ...], ...] = (self.sparse, self.dense, self.sequence, self.history)
+        return tuple(feature.name for features in lists for feature in features)
+
+
+class StudentSettings(Frozen):
+    """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm.
+
+    The rows that pass its filter are its own: it is for them, and judged on them. `label_rows` and `distillation_rows`
+    say what it learns from the rows of the other verticals in the lake.
+
+    >>> [StudentSettings(name="feed", verticals=asked).row_filter for asked in ((), ("feed", "shop"), "all")]
+    [('feed',), ('feed', 'shop'), ()]
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names worker, checkpoints and exports")
+    verticals: tuple[str, ...] | Literal["all"] = Field(
+        default=(), description="whose rows it is for; `all`: those of every vertical; left out: the one of its name"
+    )
+    where: str | None = Field(
+        default=None,
+        exclude_if=lambda text: text is None,
+        description="a condition on the rows that it is for, such as `bid > 0.5 and device in (1, 2)`; null: none",
+    )
+    first_seq: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=lambda seq: seq == 0,
+        description="the `lake_seq` at which it begins: rows before it are not learned",
+    )
+    joins_at_rows: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=lambda rows: rows == 0,
+        description="rows of the lake at which it joins the run, or at the stream's end where there are fewer; it then "
+        "learns from its first row on, as a student that is spawned",
+    )
+    starts_from: str | None = Field(
+        default=None,
+        exclude_if=lambda name: name is None,
+        description="the student whose weights it starts with (`exfm spawn --from`); null: those of the seed",
+    )
+    label_rows: Whose = Field(
+        default="own",
+        exclude_if=lambda whose: whose == "own",
+        description="`own`: it learns the labels of its own rows; `all`: those of every row in the lake",
+    )
+    distillation_rows: Whose = Field(
+        default="own",
+        exclude_if=lambda whose: whose == "own",
+        description="`own`: it distils on its own rows; `all`: on every row in the lake that has a teacher logit",
+    )
+    tasks: tuple[str, ...] = Field(default=(), description="empty: all tasks")
+    features: tuple[str, ...] = Field(default=(), description="empty: all but the teacher's own")
+    own_features: OwnFeatures = Field(
+        default=OwnFeatures(),
+        exclude_if=lambda own: not own.names,
+        description="features of its own, besides those of the run; `features` left out, it reads them all",
+    )
+    batch_rows: int = Field(default=512, gt=0, description="rows of one training step")
+    first_batch_rows: int = Field(
+        default=FIRST_BATCH_ROWS,
+        gt=0,
+        exclude_if=lambda rows: rows == FIRST_BATCH_ROWS,
+        description="rows of the first steps: they double up to `batch_rows` as the student learns",
+    )
+    twin: bool = Field(default=False, description="also train a copy without the teacher, on the same rows")
+    baselines: bool = Field(
+        default=True,
+        exclude_if=lambda on: on,
+        description="also train a logistic regression, and count the label rate, on the rows whose labels it learns",
+    )
+    checkpoint_every_rows: int = Field(default=50_000, gt=0, description="rows learned between two checkpoints")
+    negative_rate: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        default={}, description="by task: the share of rows with label 0 that is learned; empty: all"
+    )
+    model: StudentConfig = Field(default=StudentConfig(), description="size, optimizers and arm")
+
+    @field_validator("verticals", mode="before")
+    @classmethod
+    def _a_list_or_all(cls, verticals: Any) -> Any:
+        if isinstance(verticals, str) and verticals != "all":
+            raise ValueError("a list is wanted, as in [a, b], or all")
+        return verticals
+
+    @property
+    def batches(self) -> Growth:
+        """Rows of a training step, by the rows that it learned before."""
+        return batch_growth(self.first_batch_rows, self.batch_rows)
+
+    @property
+    def row_filter(self) -> tuple[str, ...]:
+        """The verticals whose rows are its own; empty: all that there are."""
+        return () if self.verticals == "all" else self.verticals or (self.name,)
+
+    @property
+    def for_every_row(self) -> bool:
+        """Whether every row of the lake is its own."""
+        return not self.row_filter and self.where is None
+
+    @property
+    def learned_rows(self) -> LearnedRows:
+        """Whose labels and logits it learns."""
+        return LearnedRows(self.label_rows, self.distillation_rows if self.model.arm.distils else "own")
+
+    @property
+    def learns_from_others(self) -> bool:
+        """Whether it learns from rows that are not its own."""
+        return not self.for_every_row and "all" in self.learned_rows
+
+
+def unfit_constant(feature: str, column: str, value: float | str | None, rows: RowSchema) -> str | None:
+    """Why a column cannot have the value that a feature is served with; None where it can.
+
+    >>> rows = RowSchema(columns=[{"name": "slot"}], tasks=[{"name": "ctr", "window_s": 60}])
+    >>> unfit_constant("position", "slot", "first", rows)
+    'feature `position` has serve_as `first`, and its column `slot` is int64'
+    """
+    kind = next((c.type.removeprefix("list<").removesuffix(">") for c in rows.columns if c.name == column), "")
+    kinds: dict[str, tuple[type, ...]] = {"int64": (int, float), "float32": (int, float), "string": (str,), "": (str,)}
+    return (
+        None
+        if isinstance(value, kinds[kind])
+        else (f"feature `{feature}` has serve_as `{value}`, and its column `{column}` is {kind or 'text'}")
+    )
+
+
+def unfit_length(feature: DenseFeature, rows: RowSchema) -> str | None:
+    """Why a column does not hold the lists of floats that a feature reads; None where it does, or they are numbers.
+
+    >>> rows = RowSchema(columns=[{"name": "v", "type": "list<float32>"}], tasks=[{"name": "ctr", "window_s": 60}])
+    >>> unfit_length(DenseFeature(name="v", length=8), rows)
+    'feature `v` reads lists of 8 floats, and column `v` is list<float32> without `length`; declare it with length: 8'
+    """
+    (name,) = feature.reads
+    column = next((column for column in rows.columns if column.name == name), None)
+    if feature.length is None or column is None or column.length == feature.length:
+        return None
+    of = f"{column.type} " + ("without `length`" if column.length is None else f"of length {column.length}")
+    return (
+        f"feature `{feature.name}` reads lists of {feature.length} floats, and column `{name}` is {of}; declare it "
+        f"with length: {feature.length}"
+    )

@@ -1,0 +1,386 @@
+"""The whole run as one frozen object, read from YAML, refused when a key is unknown.
+
+    config = load("configs/demo.yaml", ["source.impressions=100000", "seed=2"])
+
+Nothing is taken from the environment. The resolved config is written into the run directory, and the hash of what a
+worker depends on goes into its checkpoints (identity.py), so that none is resumed under another config by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow.compute as pc
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from exfm.errors import ConfigError
+from exfm.features.features import FeatureSet
+from exfm.features.history import unfit_history
+from exfm.features.sparse import SequenceFeature, SparseFeature
+from pipelines.core.config.files import place_files
+from pipelines.core.config.hash import decisive, hash_of
+from pipelines.core.config.identity import identity_of
+from pipelines.core.config.models import (
+    Augmentation,
+    OwnFeatures,
+    StudentSettings,
+    TeacherSettings,
+    unfit_constant,
+    unfit_length,
+)
+from pipelines.core.config.sections import (
+    AlarmLimits,
+    Generated,
+    LossLimits,
+    MetricsSettings,
+    Pace,
+    Recorded,
+    RegistrySettings,
+    Resources,
+    Tracking,
+)
+from pipelines.core.config.text import choices, mapping, merged, override, problems, read_settings
+from pipelines.core.config.topics import Frozen, Kafka
+from pipelines.core.shipped.files import config_file
+from pipelines.live.feeds.own_rows import OwnRows
+from streaming.errors import BadInput
+from streaming.lake.settings import LakeSettings
+from streaming.lake.where import Where
+from streaming.messages.limits import Limits
+from streaming.schema import RowSchema, SettlementGroup
+from streaming.settlement.config import FUTURE_SKEW_S, SettlementConfig
+
+if TYPE_CHECKING:
+    from exfm.models.as_shown import AsShownConfig
+
+WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
+"""Settings of a student that its section has in every config that a run wrote down, of whichever release."""
+
+
+class Config(Frozen):
+    """Everything about a run. `rows` says what the stream holds, the rest what is done with it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run and its registered models")
+    seed: int = Field(default=1, description="of initial weights, and of which negatives are sampled")
+    rows: RowSchema
+    source: Annotated[Generated | Recorded, Field(discriminator="kind")] | None = Field(
+        default=None, description="what is fed into the input topics; null: topics that others feed"
+    )
+    features: FeatureSet
+    pace: Pace = Pace()
+    kafka: Kafka = Kafka()
+    settlement: SettlementConfig = SettlementConfig()
+    augmentation: Augmentation = Augmentation()
+    lake: LakeSettings = LakeSettings()
+    teacher: TeacherSettings = TeacherSettings()
+    students: tuple[StudentSettings, ...]
+    metrics: MetricsSettings = MetricsSettings()
+    losses: LossLimits = LossLimits()
+    alarms: AlarmLimits = AlarmLimits()
+    tracking: Tracking = Tracking()
+    registry: RegistrySettings = RegistrySettings()
+    resources: Resources = Resources()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        """What no section can check alone."""
+        self._check_columns()
+        if self.source is not None and "avro" in (self.kafka.impressions.codec, self.kafka.feedback.codec):
+            raise ValueError("`source` fills the input topics, and Avro is read only: give them codec arrow or json")
+        topics = (self.kafka.impressions, self.kafka.feedback)
+        if self.source is not None and any(t.unwrap is not None or t.impression_id == "key" for t in topics):
+            raise ValueError(
+                "`source` fills the input topics with rows as they are: unwrap and impression_id are of others"
+            )
+        self._check_teacher()
+        self._check_sharding()
+        self._check_pace()
+        self._check_verticals()
+        for student in self.students:
+            self._check_student(student)
+        try:
+            self.settlement.horizon_ms(self.rows)
+        except BadInput as error:
+            raise ValueError(f"settlement: {error}") from None
+        return self
+
+    def _check_columns(self) -> None:
+        columns = {c.name for c in self.rows.columns} | {"vertical", "event_time_ms"}
+        read = [
+            ("features read", self.features),
+            *((f"student `{s.name}` reads", self._known_to(s)) for s in self.students),
+        ]
+        for who, features in read:
+            for column in sorted(set(features.needs_columns()) - columns):
+                raise ValueError(f"{who} column `{column}`, which rows do not have; {choices(column, columns)}")
+            for dense in features.dense:
+                if problem := unfit_length(dense, self.rows):
+                    raise ValueError(problem)
+            for feature in features.train_only:
+                if problem := unfit_constant(feature.name, feature.reads[0], feature.serve_as, self.rows):
+                    raise ValueError(problem)
+        self.metrics.check(self.rows)
+
+    def _check_verticals(self) -> None:
+        named, most = self.declared_verticals, self.lake.max_verticals
+        if len(named) > most:
+            raise ValueError(
+                f"lake.max_verticals is {most}, and students and source name {len(named)} verticals "
+                f"({', '.join(named[:5])}, …), which each get files of their own in the lake; raise it to "
+                f"{len(named)}, or name fewer"
+            )
+
+    def _check_teacher(self) -> None:
+        features = set(self.features.names)
+        for feature in self.teacher.only:
+            if feature not in features:
+                raise ValueError(f"teacher.only names feature `{feature}`; {choices(feature, features)}")
+        if self.teacher.ranks > self.kafka.examples.partitions:
+            raise ValueError(
+                f"teacher.ranks is {self.teacher.ranks}, and kafka.examples has {self.kafka.examples.partitions} "
+                f"partitions: each rank reads its own; make kafka.examples.partitions {self.teacher.ranks} or more"
+            )
+
+    def _check_sharding(self) -> None:
+        optimizer = self.teacher.model.sparse_optimizer
+        for name, held, learns in (("teacher", self.teacher, optimizer), ("augmentation", self.augmentation, None)):
+            try:
+                held.sharding.check(self.features.table_names, learns)
+                held.sharding.world(held.ranks)
+            except ConfigError as error:
+                raise ValueError(f"{name}.sharding: {error}") from None
+
+    def _check_pace(self) -> None:
+        ahead = self.teacher.publish_every_rows + self.pace.block_rows
+        if self.pace.mode == "free" and self.pace.max_rows_ahead < ahead:
+            raise ValueError(
+                f"pace.max_rows_ahead is {self.pace.max_rows_ahead}, and the teacher publishes every "
+                f"{self.teacher.publish_every_rows} rows: augmentation and teacher would wait for each other; make it "
+                f"{ahead} or more (publish_every_rows + block_rows)"
+            )
+
+    def _check_student(self, student: StudentSettings) -> None:
+        known = self._known_to(student)
+        features, tasks = set(known.names), set(self.tasks)
+        if [s.name for s in self.students].count(student.name) > 1:
+            raise ValueError(f"two students are named `{student.name}`")
+        for feature in student.features:
+            if feature not in features:
+                raise ValueError(f"student `{student.name}` wants feature `{feature}`; {choices(feature, features)}")
+        own = set(self.student_tasks(student))
+        for task, possible in (*((t, tasks) for t in student.tasks), *((t, own) for t in student.negative_rate)):
+            if task not in possible:
+                raise ValueError(f"student `{student.name}` wants task `{task}`; {choices(task, possible)}")
+        try:
+            self.own_rows(student)
+        except BadInput as error:
+            raise ValueError(f"student `{student.name}`, where: {error}") from None
+        self._check_own_indexes(student)
+        reads = self._feature_names(student)
+        if not set(reads) & set(known.sparse_names):
+            raise ValueError(
+                f"student `{student.name}` reads no sparse feature, and needs 1 or more; sparse features: "
+                f"{', '.join(known.sparse_names)}, of which teacher.only keeps {list(self.teacher.only)}"
+            )
+        if student.learns_from_others and not any("vertical" in f.reads for f in self.student_features(student).all):
+            setting = "label_rows" if student.label_rows == "all" else "distillation_rows"
+            raise ValueError(
+                f"student `{student.name}` learns from rows of other verticals ({setting}: all), and none of its "
+                "features reads the column `vertical`: it could not tell them from its own. Add a sparse feature "
+                f"`vertical` to what it reads, or set {setting}: own"
+            )
+        arm = student.model.arm
+        sparse = set(reads) & set(known.sparse_names)
+        for feature in arm.residuals_by:
+            if feature not in sparse:
+                raise ValueError(
+                    f"student `{student.name}`: arm.residuals_by names `{feature}`, which is no sparse feature that it "
+                    f"reads; {choices(feature, sparse)}"
+                )
+        if problem := unfit_history(known, reads, self.student_tasks(student), arm.distils):
+            raise ValueError(f"student `{student.name}` {problem}")
+
+    def _check_own_indexes(self, student: StudentSettings) -> None:
+        """Rows that no model looked up by these ids are in the lake already: their columns have to be bounded."""
+        columns = {column.name: column for column in self.rows.columns}
+        tables: list[SparseFeature | SequenceFeature] = [*student.own_features.sparse, *student.own_features.sequence]
+        for feature in tables:
+            column = columns.get(feature.reads[0])
+            if feature.transform != "index" or column is None:
+                continue
+            if column.minimum is None or column.minimum < 0 or column.maximum is None or column.maximum >= feature.rows:
+                raise ValueError(
+                    f"student `{student.name}`: its own feature `{feature.name}` is an index of {feature.rows} rows, "
+                    f"and nothing keeps `{column.name}` below that in the lake (rows.columns: minimum, maximum); use "
+                    "transform `hash`"
+                )
+
+    @property
+    def limits(self) -> Limits:
+        """What a row may hold because of what the models make of it; how large it may be is the topics' matter."""
+        return Limits(self.features.index_rows, self.features.ranges)
+
+    @property
+    def declared_verticals(self) -> tuple[str, ...]:
+        """The verticals that students and a generated source name: they are taken, whatever others come."""
+        source = [vertical.name for vertical in self.source.verticals] if isinstance(self.source, Generated) else []
+        return tuple(dict.fromkeys([*(name for student in self.students for name in student.row_filter), *source]))
+
+    @property
+    def reads_live(self) -> bool:
+        """Whether others feed the topics while it runs: the clock here says what lies in the future."""
+        return self.source is None and self.pace.mode == "free"
+
+    @property
+    def max_future_skew_s(self) -> float | None:
+        """How far event times may be in the future; None: they are not bounded."""
+        named = self.settlement.max_future_skew_s
+        return FUTURE_SKEW_S if named is None and self.pace.mode == "free" else named
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(t.name for t in self.rows.tasks)
+
+    @property
+    def reader_names(self) -> list[str]:
+        """Who reads the lake, by the names of the workers."""
+        return ["teacher", *(f"student-{student.name}" for student in self.students)]
+
+    def student(self, name: str) -> StudentSettings:
+        return next(s for s in self.students if s.name == name)
+
+    def student_tasks(self, student: StudentSettings) -> tuple[str, ...]:
+        return student.tasks or self.tasks
+
+    def student_features(self, student: StudentSettings) -> FeatureSet:
+        return self._known_to(student).select(self._feature_names(student))
+
+    def own_rows(self, student: StudentSettings) -> OwnRows:
+        """The rows that a student is for. Raises BadInput where its condition does not fit the rows."""
+        return OwnRows(student.row_filter, None if student.where is None else Where(student.where, self.rows))
+
+    def groups_of(self, student: StudentSettings) -> list[SettlementGroup]:
+        """The groups of tasks that settle a task of the student."""
+        tasks = self.student_tasks(student)
+        return [group for group in self.rows.groups if any(task.name in tasks for task in group.tasks)]
+
+    def settled_for(self, student: StudentSettings) -> pc.Expression:
+        """Which rows of the lake settle a task of the student."""
+        return pc.field("settlement").isin([group.name for group in self.groups_of(student)])
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """Raw columns that a model reads, or that say whose a row is, each once."""
+        needed = [*self.features.needs_columns()]
+        for student in self.students:
+            needed += [*self._known_to(student).needs_columns(), *self.own_rows(student).columns]
+        return tuple(dict.fromkeys(needed))
+
+    def as_shown(self, student: StudentSettings) -> AsShownConfig | None:
+        """How a student's predictions as shown are made; None where they are not wanted."""
+        return self.as_shown_of(student) if self.metrics.as_shown else None
+
+    def as_shown_of(self, student: StudentSettings) -> AsShownConfig:
+        """How they would be made, wanted or not."""
+        from exfm.models.as_shown import AsShownConfig
+
+        lateness_ms = self.settlement.lateness_ms
+        delays_ms = {group.name: group.window_ms + lateness_ms for group in self.groups_of(student)}
+        return AsShownConfig(delays_ms, self.metrics.as_shown_bytes)
+
+    @property
+    def teacher_features(self) -> FeatureSet:
+        """All that are made of a row alone: histories are a student's own."""
+        return self.features.select([feature.name for feature in self.features.all])
+
+    def reads_all_rows(self, student: StudentSettings) -> bool:
+        """Whether a student reads rows that are not its own, to learn from or to keep histories of."""
+        of_all = any(history.rows == "all" for history in self.student_features(student).history)
+        return student.learns_from_others or (of_all and not student.for_every_row)
+
+    def _feature_names(self, student: StudentSettings) -> tuple[str, ...]:
+        return student.features or tuple(n for n in self._known_to(student).names if n not in self.teacher.only)
+
+    def _known_to(self, student: StudentSettings) -> FeatureSet:
+        """The features of the run, and the student's own."""
+        return self.features.with_more(
+            **{kind: getattr(student.own_features, kind) for kind in OwnFeatures.model_fields}
+        )
+
+    def having(self, students: Sequence[Mapping[str, Any]], origin: str = "config") -> Config:
+        """This config with these sections as its students. Its passwords, which no text of a config holds, stay.
+
+        Raises BadInput where they do not fit.
+        """
+        settings = self.model_dump(mode="json") | {"students": list(students)}
+        return parse(settings, origin).model_copy(update={"kafka": self.kafka})
+
+    @property
+    def hash(self) -> str:
+        return hash_of(self.model_dump(mode="json"))
+
+    def identity(self, worker: str) -> str:
+        """The hash of what the state of `worker` (`teacher`, `student-<name>`, …) depends on."""
+        return identity_of(self.model_dump(mode="json"), worker)
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Everything that decides what the run computes: not where it runs, nor how it is watched."""
+        return decisive(self.model_dump(mode="json"))
+
+
+def load(path: str | Path, overrides: list[str] | None = None, *, overridden_in: str | Path = ".") -> Config:
+    """Read YAML, apply `path=value` overrides, validate.
+
+    `student_defaults` in the file is merged under every student. Files that the config names lie relative to its own
+    folder, those that an override names relative to `overridden_in`, by default the working directory.
+    Raises BadInput, one line per problem.
+    """
+    raw = read_settings(path, "config")
+    for text in overrides or []:
+        override(raw, text)
+    overridden = [text.partition("=")[0] for text in overrides or []]
+    place_files(raw, config_file(path).parent, overridden, Path(overridden_in))
+    defaults = mapping(raw.pop("student_defaults", None) or {}, f"{path}: student_defaults")
+    if isinstance(raw.get("students"), list):
+        raw["students"] = [merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
+        _refuse_no_verticals(raw["students"], str(path))
+    return parse(raw, str(path))
+
+
+def _refuse_no_verticals(students: list[Any], origin: str) -> None:
+    """An empty list reads like all or none, and is neither. A section with every setting in it is one that a run has
+    written down, where it stands for the default."""
+    for student in students:
+        if isinstance(student, dict) and student.get("verticals") == [] and not student.keys() >= WRITTEN_DOWN:
+            name = student.get("name")
+            raise BadInput(
+                f"{origin} is not a valid config:\n  students.{name}.verticals: is empty; leave it out for the "
+                f"vertical `{name}`, list some, or write `verticals: all`"
+            )
+
+
+def parse(raw: dict[str, Any], origin: str = "config") -> Config:
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise BadInput(f"{origin} is not a valid config:\n" + "\n".join(problems(error, Config))) from None
+
+
+def dump(config: Config) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def shown(config: Config, *, diff: bool = False) -> str:
+    """A config as YAML, `student_defaults` merged into every student and files named as in it; `diff`: only what
+    differs from the defaults."""
+    settings = config.model_dump(mode="json", exclude_defaults=diff)
+    if config.source is not None:
+        settings["source"] = {"kind": config.source.kind, **settings["source"]}
+        for named in (settings["source"], settings["source"].get("feedback") or {}):
+            if "written_path" in named:
+                named["path"] = named.pop("written_path")
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,137 @@
+"""Where things are inside a run directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.core.run_dir.roster import Roster
+
+
+def version_name(version: int) -> str:
+    """The folder of a checkpoint, snapshot or export: names sort as versions do.
+
+    >>> version_name(7)
+    'v00000007'
+    """
+    return f"v{version:08d}"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """A run's own folder: `config.yaml lake/ checkpoints/ snapshots/ logs/ status.json summary.json …`."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def source_files(self) -> Path:
+        """Which files the run was begun with."""
+        return self.root / "source_files"
+
+    @property
+    def copies(self) -> Path:
+        """Copies of the source's files, as they are played. They outlive the run: `--fresh` keeps them."""
+        return self.root / "source"
+
+    @property
+    def lineage(self) -> Path:
+        return self.root / "lineage.json"
+
+    @property
+    def kept_columns(self) -> Path:
+        """Columns that came while the stream ran (`rows.undeclared: keep`)."""
+        return self.root / "kept_columns.json"
+
+    @property
+    def broker(self) -> Path:
+        return self.root / "broker"
+
+    @property
+    def lake(self) -> Path:
+        return self.root / "lake" / "augmented_examples"
+
+    @property
+    def side_tables(self) -> Path:
+        return self.root / "lake"
+
+    @property
+    def readers(self) -> Path:
+        return self.root / "lake" / "readers"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.root / "snapshots" / "teacher"
+
+    def checkpoints(self, worker: str) -> Path:
+        return self.root / "checkpoints" / worker
+
+    @property
+    def roster(self) -> Roster:
+        """Who is to be a student beyond what the config says."""
+        return Roster(self.root)
+
+    def predictions(self, student: str) -> Path:
+        return self.root / "predictions" / student
+
+    def quarantine(self, worker: str) -> Path:
+        return self.root / "quarantine" / f"{worker}.json"
+
+    def served(self, student: str) -> Path:
+        return self.root / "snapshots" / "students" / student
+
+    def served_twin(self, student: str) -> Path:
+        return self.root / "snapshots" / "twins" / student
+
+    def live(self, student: str) -> Path:
+        """What servers follow live: increments of a student, and full versions that they lead on from."""
+        return self.root / "snapshots" / "live" / student
+
+    @property
+    def registry(self) -> Path:
+        return self.root / "registry"
+
+    def ledger(self, student: str) -> Path:
+        return self.registry / f"{student}.jsonl"
+
+    def versions(self, student: str) -> Path:
+        return self.registry / student
+
+    @property
+    def truth(self) -> Path:
+        return self.root / "truth"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def mlflow(self) -> Path:
+        return self.root / "mlflow.db"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "mlartifacts"
+
+    @property
+    def status(self) -> Path:
+        return self.root / "status.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def picture(self) -> Path:
+        return self.root / "ne.png"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "run.lock"
+
+    @property
+    def end_offsets(self) -> Path:
+        return self.root / "end_offsets.json"

@@ -1,0 +1,197 @@
+"""Figures of models on the same rows, as functions: every list holds one entry per seed.
+
+l is a row's log-loss, w its weight, per seed s; b the baseline, a the arm:
+
+    gain         g_s = 100 · Σ w (l_b − l_a) / Σ w l_b          per cent of the baseline's NE; its mean over seeds
+
+Errors: exfm/metrics/estimates.py. With one generated stream per seed, seeds are the independent units. Where all seeds
+share a stream, both count: the seeds, and the clusters of rows, whose influence on a seed's gain is
+
+    ψ_sc = 100 · Σ_{i in c} w_i ( (Σ w l_a / Σ w l_b) · l_b,i − l_a,i ) / Σ w l_b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from exfm.metrics.classification import calibration, cross_entropy, normalised_entropy
+from exfm.metrics.clusters import Clusters, Sums
+from exfm.metrics.estimates import Estimate, average_estimates, mean_of_seeds, mean_of_shared
+from exfm.metrics.ranking import auc, gauc
+from exfm.metrics.reliability import brier, clipped_log_loss
+from pipelines.report.results.age import TENTHS
+
+WINDOWS = 24
+FIGURES = ("ne", "auc", "gauc", "calibration", "log_loss", "brier")
+
+
+class JudgedRows(NamedTuple):
+    """The rows of one seed that can be judged, in order, (n,) each: `at` is their place among the student's rows,
+    `places` in the stream; `logits` are those of all models but students, by snapshots, and the optimum's."""
+
+    at: np.ndarray
+    places: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    clusters: Clusters
+    logits: dict[Any, np.ndarray]
+    student_rows: int
+    stream_rows: int
+    left_out: int
+
+    def only(self, which: np.ndarray) -> JudgedRows:
+        """Those rows of which `which` is true. `at` becomes their number."""
+        at = np.flatnonzero(which)
+        return self._replace(
+            at=at,
+            places=self.places[at],
+            labels=self.labels[at],
+            weights=self.weights[at],
+            clusters=self.clusters.take(at),
+            logits={name: z[at].astype(np.float64) for name, z in self.logits.items()},
+        )
+
+
+Ids = tuple[np.ndarray, ...]
+"""Which clusters of the stream a student has rows of, ascending, for each way of clustering."""
+
+
+def own_clusters(clusters: Clusters) -> tuple[Clusters, Ids]:
+    """Those clusters alone that have a row, numbered anew: one student's are few of a stream's pairs.
+
+    >>> few, ids = own_clusters(Clusters((np.array([7, 2, 7]),), (9,)))
+    >>> few, ids
+    (Clusters(codes=(array([1, 0, 1]),), counts=(2,)), (array([2, 7]),))
+    """
+    found = [np.unique(code, return_inverse=True) for code in clusters.codes]
+    ids = tuple(known for known, _ in found)
+    return Clusters(tuple(code for _, code in found), tuple(map(len, ids))), ids
+
+
+def mean_over_students(estimates: Sequence[Estimate], ids: Sequence[Ids]) -> Estimate:
+    """The mean of one estimate per student, whose clusters are those of `ids`.
+
+    >>> both = [Estimate(1.0, (np.array([1.0, 2.0]),), np.empty(0)), Estimate(2.0, (np.array([3.0]),), np.empty(0))]
+    >>> mean_over_students(both, [(np.array([2, 7]),), (np.array([7]),)]).clusters
+    (array([0.5, 2.5]),)
+    """
+    every = [np.unique(np.concatenate(of)) for of in zip(*ids, strict=True)]
+
+    def aligned(sums: Sums, own: Ids) -> Sums:
+        placed = tuple(np.full(len(all_), np.nan, way.dtype) for all_, way in zip(every, sums, strict=False))
+        for new, way, all_, known in zip(placed, sums, every, own, strict=False):
+            new[np.searchsorted(all_, known)] = way
+        return placed
+
+    return average_estimates(
+        [
+            e._replace(clusters=aligned(e.clusters, own), crossed=aligned(e.crossed, own))
+            for e, own in zip(estimates, ids, strict=True)
+        ]
+    )
+
+
+BySeed = Sequence[np.ndarray]
+"""Logits or losses of the judged rows, (n,) float64; or which of them are taken, (n,) bool."""
+
+
+def losses(logits: BySeed, rows: Sequence[JudgedRows]) -> list[np.ndarray]:
+    return [cross_entropy(z, r.labels) for z, r in zip(logits, rows, strict=True)]
+
+
+def metrics(logits: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, grouped: bool) -> dict[str, Any]:
+    """{figure: {mean, se}} on the rows in `windows`; None where a figure is undefined under some seed. Without
+    `grouped` there is no GAUC."""
+    each: dict[str, list[float | None]] = {name: [] for name in FIGURES}
+    for z, r, window in zip(logits, rows, windows, strict=True):
+        arguments = z[window], r.labels[window], r.weights[window]
+        finite = bool(window.any()) and bool(np.isfinite(arguments[0]).all())
+        each["ne"].append(normalised_entropy(*arguments) if finite else None)
+        each["auc"].append(auc(*arguments) if finite else None)
+        in_groups = finite and grouped
+        each["gauc"].append(
+            gauc(*arguments[:2], r.clusters.codes[0][window], arguments[2]).value if in_groups else None
+        )
+        each["calibration"].append(calibration(*arguments) if finite else None)
+        each["log_loss"].append(clipped_log_loss(*arguments).value if finite else None)
+        each["brier"].append(brier(*arguments) if finite else None)
+    return {name: _mean(values) for name, values in each.items()}
+
+
+def by_tenth(logits: BySeed, rows: Sequence[JudgedRows]) -> list[float | None]:
+    """Mean NE over seeds in each tenth of the stream; None where it is undefined or the student was not born."""
+    found: list[float | None] = []
+    for tenth in range(TENTHS):
+        each: list[float | None] = []
+        for z, r in zip(logits, rows, strict=True):
+            at = r.places * TENTHS // r.stream_rows == tenth
+            alive = at.any() and np.isfinite(z[at]).all()
+            each.append(normalised_entropy(z[at], r.labels[at], r.weights[at]) if alive else None)
+        known = [ne for ne in each if ne is not None]
+        found.append(round(float(np.mean(known)), 6) if len(known) == len(each) else None)
+    return found
+
+
+def over_time(base: BySeed, own: BySeed, rows: Sequence[JudgedRows]) -> list[Any]:
+    """[share of the stream, mean gain, its s.e.] in windows of equally many rows of the student's life."""
+    places, gains = [], []
+    for b, a, r in zip(base, own, rows, strict=True):
+        alive = np.flatnonzero(np.isfinite(b) & np.isfinite(a))
+        pieces = [p for p in np.array_split(alive, WINDOWS) if len(p)]
+        places.append([float(r.places[p].mean()) / r.stream_rows for p in pieces])
+        w = r.weights
+        gains.append([100 * (1 - float((w[p] * a[p]).sum() / (w[p] * b[p]).sum())) for p in pieces])
+    count = min(map(len, gains))
+    at, g = (np.array([each[:count] for each in x]) for x in (places, gains))
+    spread = g.std(0, ddof=1) / len(g) ** 0.5 if len(g) > 1 else np.zeros(count)
+    return [[round(float(x), 5) for x in triple] for triple in zip(at.mean(0), g.mean(0), spread, strict=True)]
+
+
+def gain(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, clustered: bool) -> Estimate | None:
+    """What the losses `own` gain over `base` on the rows in `windows`; None where a loss is not finite.
+
+    clustered  whether clusters of rows are units of the error: all seeds then have the same rows
+    """
+    b, a = _sums(base, rows, windows), _sums(own, rows, windows)
+    if not (np.isfinite(a).all() and np.isfinite(b).all() and (b > 0).all()):
+        return None
+    w, window = rows[0].weights[windows[0]], windows[0]
+
+    def influence(seed: int) -> np.ndarray:
+        A, B = a[seed], b[seed]
+        return np.asarray(w * 100 / B * (A / B * base[seed][window] - own[seed][window]))
+
+    return over_seeds(100 * (1 - a / b), influence, rows, windows, clustered=clustered)
+
+
+def over_seeds(
+    values: Sequence[float],
+    influence: Callable[[int], np.ndarray],
+    rows: Sequence[JudgedRows],
+    windows: BySeed,
+    *,
+    clustered: bool,
+) -> Estimate:
+    """The mean over seeds of a figure of each; `influence(k)`, of the rows in the window on that of the k-th seed, is
+    asked for where all seeds have the same rows."""
+    if not clustered:
+        return mean_of_seeds(values)
+    influences = [influence(seed) for seed in range(len(values))]
+    return mean_of_shared(values, influences, rows[0].clusters.take(windows[0]))
+
+
+def _sums(values: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> np.ndarray:
+    """Σ w l of each seed, (S,)."""
+    triples = zip(values, rows, windows, strict=True)
+    return np.array([(r.weights[w] * x[w]).sum() for x, r, w in triples])
+
+
+def _mean(values: Sequence[float | None]) -> dict[str, Any] | None:
+    if any(value is None for value in values):
+        return None
+    x = np.array(values, dtype=np.float64)
+    se = float(x.std(ddof=1) / len(x) ** 0.5) if len(x) > 1 else None
+    return {"mean": float(x.mean()), "se": se}

@@ -1,0 +1,89 @@
+"""What a replay needs of a run that goes on, linked into the replay's folder before the run deletes it.
+
+    snapshots.json    the snapshots of the teacher that there were when the replay began     with the question
+    starts.json       RUN:STUDENT -> the checkpoint that was newest then
+    kept/             both; snapshots until the replay has finished and has their logits
+
+So the same command means the same whenever it is given again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from exfm.errors import ModelError
+from exfm.snapshots.checkpoint import checkpoint_names
+from exfm.snapshots.manifest import read_manifest
+from pipelines.core.run_dir.paths import RunDir
+from streaming.disk.files import link_file, make_folder, read_json, replacing_folder, write_json
+
+KEPT = "kept"
+SNAPSHOTS = "snapshots.json"
+STARTS = "starts.json"
+
+
+class Snapshot(NamedTuple):
+    """One that is on the disk, and the last row that it has learned."""
+
+    path: Path
+    lake_seq: int
+
+
+def snapshots_of(run_dir: RunDir) -> list[Snapshot]:
+    """Those of the run's teacher, oldest first."""
+    found = []
+    for name in checkpoint_names(run_dir.snapshots):
+        try:
+            manifest = read_manifest(run_dir.snapshots / name)
+        except (ModelError, OSError):  # deleted meanwhile
+            continue
+        found.append(Snapshot(run_dir.snapshots / name, manifest["meta"]["lake_seq"]))
+    return found
+
+
+def kept_snapshots(run_dir: RunDir, folder: Path, asked: Mapping[str, Any]) -> list[Snapshot]:
+    """Those that there were when the replay in `folder` was first asked this, oldest first. Those that have been
+    deleted since, in the run and in the folder, are among them."""
+    known = read_json(folder / SNAPSHOTS)
+    if known is None or known["asked"] != asked:
+        there = [[s.path.name, s.lake_seq] for s in snapshots_of(run_dir) if keep(s.path, _kept(folder, s.path.name))]
+        known = {"asked": dict(asked), "snapshots": there}
+        write_json(folder / SNAPSHOTS, known)
+    found = []
+    for name, lake_seq in known["snapshots"]:
+        kept = _kept(folder, name)
+        found.append(Snapshot(kept if kept.exists() else run_dir.snapshots / name, lake_seq))
+    return found
+
+
+def _kept(folder: Path, snapshot: str) -> Path:
+    return folder / KEPT / "snapshots" / snapshot
+
+
+def kept_start(folder: Path, starts_from: str) -> Path:
+    """Where the checkpoint RUN:STUDENT@CHECKPOINT is kept."""
+    whose, _, version = starts_from.rpartition("@")
+    return folder / KEPT / "starts" / hashlib.blake2b(whose.encode(), digest_size=6).hexdigest() / version
+
+
+def keep(source: Path, target: Path) -> bool:
+    """Link a checkpoint to another name, whole or not at all; False where it was deleted meanwhile."""
+    if target.exists():
+        return True
+    make_folder(target.parent)
+    try:
+        with replacing_folder(target) as folder:
+            for file in sorted(source.iterdir()):
+                link_file(file, folder / file.name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def drop_snapshots(folder: Path) -> None:
+    """They are not needed any more: the replay has their logits."""
+    shutil.rmtree(folder / KEPT / "snapshots", ignore_errors=True)

@@ -1,0 +1,153 @@
+"""A teacher in lockstep over settled rows, and the logits that its snapshots give them, as a run puts them in its lake.
+
+    block k:  scored by the snapshot of blocks ≤ k − lag − behind, for each `behind`    then learned, step by step,
+              unless the teacher is born later
+
+The engine, its steps, the lag and the mask of honest logits are those of the pipeline with one rank, so the logits of
+`behind` 0 are the lake's, bit for bit (tests/contracts/test_pipeline.py). One pass serves all ages of snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from exfm.features.batch import BatchBuilder
+from exfm.features.features import FeatureSet
+from exfm.models.engine import TeacherEngine
+from exfm.models.teacher_config import TeacherConfig
+from pipelines.core.config.settings import Config
+from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
+from pipelines.live.feeds.table import Sliced
+from pipelines.live.feeds.teacher import Portion, portion_of
+from pipelines.live.rules.policies import lockstep_version
+from pipelines.live.training.score_before_learn import not_yet_learned
+from streaming.delivery.reader import Block
+
+if TYPE_CHECKING:
+    from exfm.models.scorer import TeacherScorer
+
+
+class Logits(NamedTuple):
+    """The logits of one age of snapshots: (N, T) float32, NaN where the lake would hold none. `left_out`: rows of
+    batches that were not finite, and not learned."""
+
+    logits: np.ndarray
+    left_out: int
+
+
+def blocks_of(count: int, config: Config, first: int = 0) -> np.ndarray:
+    """The block of each of the first `count` rows of a stream, from the row `first` on, (N,)."""
+    return np.searchsorted(config.pace.blocks.ends(0, count), np.arange(first, count), side="right")
+
+
+def versions_of(count: int, config: Config, behind: int, first: int = 0) -> np.ndarray:
+    """The version of the snapshot that scores each of these rows, (N,)."""
+    blocks = blocks_of(count, config, first)
+    versions = [lockstep_version(block, config.pace.lag, behind) for block in range(int(blocks.max(initial=-1)) + 1)]
+    return np.array(versions, np.int64)[blocks]
+
+
+def lockstep_logits(
+    config: Config,
+    features: FeatureSet,
+    model: TeacherConfig,
+    stream: Sliced,
+    *,
+    behinds: Sequence[int],
+    count: int | None = None,
+    born: int = 0,
+    folder: Path | None = None,
+    advance: Callable[[int], None],
+) -> dict[int, Logits]:
+    """The logits of every row, or of the first `count`, by snapshots of each age in `behinds`.
+
+    born     whole blocks at the beginning of the stream that the teacher does not learn
+    folder   where logits are kept; None: in memory
+    advance  is called with the number of rows done
+    """
+    from exfm.models.scorer import TeacherScorer
+    from exfm.models.teacher import Teacher
+
+    N, birth = stream.num_rows if count is None else count, born * config.pace.block_rows
+    full = config.teacher.batch_rows
+    teacher = Teacher(model, features, config.tasks, config.seed, batch_rows=full, full_batch=full)
+    engine, build = TeacherEngine(teacher), BatchBuilder(features, config.tasks)
+    snapshots = _Snapshots(config, TeacherScorer(model, features, config.tasks), build, behinds)
+    snapshots.add(0, engine)
+    found = {behind: mapped_array((N, len(config.tasks)), np.float32, folder, fill=np.nan) for behind in behinds}
+    left_out = 0
+    try:
+        for number, (start, end) in enumerate(pairwise([0, *_ends(stream, N, config)])):
+            rows = stream.slice(start, end - start)
+            for behind, logits in snapshots.score(number, rows).items():
+                found[behind][start:end] = logits
+                release_pages(found[behind])
+            if start >= birth:
+                left_out += _learn(engine, build, _portion(rows, number, start - birth, config), config)
+            snapshots.add(number + 1, engine)
+            advance(end)
+    finally:
+        engine.close()
+    return {behind: Logits(logits, left_out) for behind, logits in found.items()}
+
+
+class _Snapshots:
+    """The snapshots of a teacher that blocks to come are still scored by. Version v has learned the blocks before v."""
+
+    def __init__(self, config: Config, scorer: TeacherScorer, build: BatchBuilder, behinds: Sequence[int]) -> None:
+        self._config, self._scorer, self._build, self._behinds = config, scorer, build, behinds
+        self._held: dict[int, Any] = {}
+
+    def add(self, version: int, engine: TeacherEngine) -> None:
+        """Take a snapshot, and drop those that no block from `version` on is scored by."""
+        self._held[version] = engine.snapshot()
+        oldest = version + 1 - self._config.pace.lag - max(self._behinds)
+        self._held = {v: snapshot for v, snapshot in self._held.items() if v >= oldest}
+
+    def score(self, block: int, rows: pa.Table) -> dict[int, np.ndarray]:
+        """Logits of a block's rows by each of `behinds`, (n, T) float32; NaN where the lake would hold none."""
+        config, step = self._config, self._config.augmentation.score_rows
+        honest = not_yet_learned(rows, config.tasks, config.rows.groups)
+        batches = [self._build(rows.slice(at, step)) for at in range(0, rows.num_rows, step)]
+        versions = {behind: lockstep_version(block, config.pace.lag, behind) for behind in self._behinds}
+        by_version, nothing = {}, np.empty((0, len(config.tasks)), np.float32)
+        for version in dict.fromkeys(versions.values()):
+            self._scorer.load(self._held[version])
+            z = np.concatenate([nothing, *(self._scorer.score(batch) for batch in batches)])
+            by_version[version] = np.where(honest & np.isfinite(z), z, np.float32(np.nan))
+        return {behind: by_version[version] for behind, version in versions.items()}
+
+
+def _learn(engine: TeacherEngine, build: BatchBuilder, portion: Portion, config: Config) -> int:
+    """Learn a block, step by step; returns the rows that were not learned since they were not finite."""
+    left_out = 0
+    for rows in portion.steps(config.teacher.batches):
+        if rows.num_rows:
+            left_out += rows.num_rows - engine.step(build(rows)).finite_rows
+    return left_out
+
+
+def _ends(stream: Sliced, count: int, config: Config) -> list[int]:
+    """Where blocks end: as a lake has them, or where a run would cut this stream."""
+    if "block" not in stream.slice(0, 0).schema.names:
+        return config.pace.blocks.ends(0, count)
+    ends: list[int] = []
+    before = None
+    for start in range(0, count, PIECE_ROWS):
+        blocks = stream.slice(start, min(PIECE_ROWS, count - start))["block"].to_numpy()
+        changes = np.flatnonzero(np.diff(blocks, prepend=blocks[0] if before is None else before))
+        ends += (start + changes).tolist()
+        before = blocks[-1]
+    return [*ends, count]
+
+
+def _portion(rows: pa.Table, number: int, start: int, config: Config) -> Portion:
+    """A block as a teacher of one rank is fed it."""
+    partitions = config.kafka.examples.partitions
+    return portion_of(Block(number, start, start + rows.num_rows - 1, rows, {}), partitions, range(partitions))

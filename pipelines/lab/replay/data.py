@@ -1,0 +1,274 @@
+"""A student's batches, from the feed of its worker, built once for all arms that train on the same columns.
+
+They come in stretches: one is in memory at a time, however long the stream is, and what has an entry for every row is
+in files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exfm.features.batch import Batch, BatchBuilder, own_rows_of
+from exfm.features.sampling import sample_negatives
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
+from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
+from pipelines.live.feeds.own_rows import OwnRows
+from pipelines.live.feeds.student import Cut, StudentFeed
+from pipelines.live.feeds.table import Places, Sliced, TableSource, taken
+from streaming.position import NOTHING_YET
+from streaming.schema import SAMPLE_WEIGHT
+
+HELD_ROWS = 1 << 18
+"""A student that has no more rows of its own than this keeps all batches in memory."""
+
+STRETCH_ROWS = 1 << 16
+"""Else this many of its own rows are in memory together, as batches."""
+
+
+class Stretch(NamedTuple):
+    """Batches of consecutive rows: batch i learns those of the student's own rows in `learned[i]`, (kᵢ,), and
+    `scored_only[i]` has rows that come before its end and were given up by negative downsampling."""
+
+    batches: list[Batch]
+    learned: list[np.ndarray]
+    scored_only: list[tuple[np.ndarray, Batch] | None]
+
+
+class Stretches:
+    """Stretches, made anew whenever they are gone through; with `hold`, made once and kept."""
+
+    def __init__(self, make: Callable[[], Iterator[Stretch]], *, hold: bool) -> None:
+        self._make, self._held = make, list(make()) if hold else None
+
+    def __iter__(self) -> Iterator[Stretch]:
+        return self._make() if self._held is None else iter(self._held)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A student's rows: their `places` in the stream, (n,), the labels by which it is judged, and its batches.
+
+    Its life begins with the row `first`. Of the rows from there on, its batches learn those that negative downsampling
+    did not give up; the others are scored. So every arm is judged on the same rows, whatever share of them it learns.
+
+    Batches may hold rows of other verticals in addition, which an arm learns from; they are not counted here. `folder`:
+    where what has an entry for every row is kept; None: in memory.
+    """
+
+    places: np.ndarray
+    first: int
+    targets_of: Callable[[pa.Table], Targets]
+    logged: Sliced
+    stretches: Iterable[Stretch]
+    as_shown: bool = False
+    folder: Path | None = None
+
+    def targets(self, start: int = 0, stop: int | None = None) -> Targets:
+        """Of the student's own rows from `start` to `stop`."""
+        return self.targets_of(taken(self.logged, self.places[start:stop]))
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        return self.targets().labels
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        return self.targets().weights
+
+
+class Targets(NamedTuple):
+    """Labels, and what these count, 0 where they are not known, (n, T) each."""
+
+    labels: np.ndarray
+    weights: np.ndarray
+
+
+def birth(start: float, stream: Sliced) -> int:
+    """The first row of a student born when `start` of the stream is over: that of the next whole block.
+
+    >>> stream = pa.table({"block": [0, 0, 1, 1, 2]})
+    >>> [birth(start, stream) for start in (0.0, 0.2, 0.4, 0.9)]
+    [0, 2, 2, 4]
+    """
+    at = round(start * stream.num_rows)
+    before = at - 1
+    while 0 < at < stream.num_rows:
+        blocks = stream.slice(before, PIECE_ROWS)["block"].to_numpy()
+        if len(later := np.flatnonzero(np.diff(blocks))):
+            return before + 1 + int(later[0])
+        if len(blocks) < PIECE_ROWS:
+            return stream.num_rows
+        before += PIECE_ROWS - 1
+    return at
+
+
+def places_of(stream: Sliced, config: Config, student: StudentSettings, folder: Path | None = None) -> np.ndarray:
+    """Where the rows stand that pass the student's filter; kept in a file of `folder`, if one is given."""
+    return _StudentStream(stream, config, student, folder).places(config.own_rows(student))
+
+
+def data_of(
+    stream: Sliced,
+    config: Config,
+    student: StudentSettings,
+    start: float = 0.0,
+    *,
+    as_shown: bool = False,
+    after: int = NOTHING_YET,
+    logged: Sliced | None = None,
+    folder: Path | None = None,
+    held_rows: int = HELD_ROWS,
+    stretch_rows: int = STRETCH_ROWS,
+) -> Data:
+    """The rows of a student that begins when the share `start` of the stream is over, not before its `first_seq`, and
+    behind the `lake_seq` `after`.
+
+    stream    as a lake holds it, teacher logits included
+    logged    the stream with the labels by which the student is judged, where it learns others; None: `stream`
+    as_shown  whether batches know when their rows were shown, and when they had settled
+    folder    as `Data` has it
+    """
+    source = _StudentStream(stream, config, student, folder)
+    own = source.places_and_seqs(config.own_rows(student))
+    begins = max(birth(start, stream), _before(stream, max(student.first_seq, after + 1)))
+    first = int(np.searchsorted(own.at, begins))
+    make = partial(source.stretches, own, begins, as_shown=as_shown, stretch_rows=stretch_rows)
+    return Data(
+        places=own.at,
+        first=first,
+        targets_of=partial(_targets, tasks=config.student_tasks(student), weighted=config.rows.weighted),
+        logged=stream if logged is None else logged,
+        stretches=Stretches(make, hold=len(own.at) - first <= held_rows),
+        as_shown=as_shown,
+        folder=folder,
+    )
+
+
+def _before(stream: Sliced, seq: int) -> int:
+    """How many rows come before this `lake_seq`."""
+    low, high = 0, stream.num_rows
+    while low < high:
+        middle = (low + high) // 2
+        if stream.slice(middle, 1)["lake_seq"][0].as_py() < seq:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _targets(rows: pa.Table, tasks: tuple[str, ...], *, weighted: bool) -> Targets:
+    columns = [rows[f"label_{task}"] for task in tasks]
+    labels = [column.fill_null(0).to_numpy().astype(np.float64) for column in columns]
+    known = np.stack([column.is_valid().to_numpy() for column in columns], axis=1)
+    weights = rows[SAMPLE_WEIGHT].to_numpy().astype(np.float64) if weighted else np.ones(rows.num_rows)
+    return Targets(np.stack(labels, axis=1), known * weights[:, None])
+
+
+@dataclass(frozen=True)
+class _StudentStream:
+    """A stream as a student reads it. `folder`: for arrays with an entry for every row; None: in memory."""
+
+    stream: Sliced
+    config: Config
+    student: StudentSettings
+    folder: Path | None
+
+    def places(self, of: OwnRows, seqs: np.ndarray | None = None) -> np.ndarray:
+        """Where those of these rows stand that settle a task of the student. `seqs`: filled with their `lake_seq`."""
+        stream, groups = self.stream, pa.array([group.name for group in self.config.groups_of(self.student)])
+        found, count = mapped_array((stream.num_rows,), np.int64, self.folder), 0
+        for start in range(0, stream.num_rows, PIECE_ROWS):
+            rows = stream.slice(start, PIECE_ROWS)
+            settled = pc.is_in(rows["settlement"], value_set=groups).to_numpy()
+            at = np.flatnonzero(settled & of.mask(rows))
+            found[count : count + len(at)] = start + at
+            if seqs is not None:
+                seqs[count : count + len(at)] = rows["lake_seq"].to_numpy()[at]
+                release_pages(seqs)
+            count += len(at)
+            release_pages(found)
+        return found[:count]
+
+    def places_and_seqs(self, of: OwnRows) -> Places:
+        seqs = mapped_array((self.stream.num_rows,), np.int64, self.folder)
+        at = self.places(of, seqs)
+        return Places(at, seqs[: len(at)])
+
+    def stretches(self, own: Places, begins: int, *, as_shown: bool, stretch_rows: int) -> Iterator[Stretch]:
+        """The student's batches from the row `begins` of the stream on. `own`: where its own rows stand."""
+        config, student = self.config, self.student
+        delays_ms = config.as_shown_of(student).delays_ms if as_shown else None
+        features, tasks = config.student_features(student), config.student_tasks(student)
+        build = BatchBuilder(features, tasks, student.negative_rate or None, delays_ms)
+        read = self.places_and_seqs(OwnRows()) if config.reads_all_rows(student) else own
+        given_up = None
+        if student.negative_rate:
+            given_up = _GivenUp(self.stream, own, int(np.searchsorted(own.at, begins)), build)
+        made, rows = Stretch([], [], []), 0
+        for cut, last in _with_last(self._feed(read, build, begins)):
+            seqs = cut.rows["lake_seq"].to_numpy()[own_rows_of(cut.rows)]
+            learned = np.searchsorted(own.seqs, seqs)
+            upto = None if last else cut.rows["lake_seq"][-1].as_py()
+            made.batches.append(cut.batch)
+            made.learned.append(learned)
+            made.scored_only.append(None if given_up is None else given_up.before(learned, upto))
+            rows += len(seqs)
+            if rows >= stretch_rows:
+                yield made
+                made, rows = Stretch([], [], []), 0
+                for array in (*own, *read):
+                    release_pages(array)
+        if made.batches:
+            yield made
+
+    def _feed(self, read: Places, build: BatchBuilder, begins: int) -> StudentFeed:
+        """The feed of the student's worker, over the rows at the places `read`."""
+        config, student, rates = self.config, self.student, self.student.negative_rate
+        tasks = config.student_tasks(student)
+        feed = StudentFeed(
+            TableSource(self.stream, batch_rows=config.resources.read_rows, places=read),
+            build,
+            batches=student.batches,
+            own=config.own_rows(student) if config.reads_all_rows(student) else None,
+            label_rows=student.label_rows,
+            sampling=partial(sample_negatives, tasks=tasks, negative_rate=rates, seed=config.seed) if rates else None,
+        )
+        feed.open(self.stream.slice(begins - 1, 1)["lake_seq"][0].as_py() if begins else NOTHING_YET)
+        return feed
+
+
+class _GivenUp:
+    """A student's own rows that are in no batch."""
+
+    def __init__(self, stream: Sliced, own: Places, first: int, build: Callable[[pa.Table], Batch]) -> None:
+        self._stream, self._seqs, self._places, self._build = stream, own.seqs, own.at, build
+        self._done = first
+
+    def before(self, learned: np.ndarray, upto: int | None) -> tuple[np.ndarray, Batch] | None:
+        """Those before the end of a batch that ends with the `lake_seq` `upto`; None: all that are left."""
+        end = len(self._seqs) if upto is None else int(np.searchsorted(self._seqs, upto))
+        some = np.setdiff1d(np.arange(self._done, end), learned)
+        self._done = end if upto is None else int(np.searchsorted(self._seqs, upto, side="right"))
+        if not len(some):
+            return None
+        return some, self._build(taken(self._stream, self._places[some]))
+
+
+def _with_last(feed: StudentFeed) -> Iterator[tuple[Cut, bool]]:
+    """Every cut, and whether it is the last."""
+    before: Cut | None = None
+    for cut in feed:
+        if before is not None:
+            yield before, False
+        before = cut
+    if before is not None:
+        yield before, True

@@ -1,0 +1,351 @@
+"""What processes of a replay do: settle rows, train teachers and students; each leaves parts and reports its progress.
+
+RowsJob -> rows     TeacherJob -> logits by age of snapshot     StudentJob -> tuning sums, or logits of every row
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from exfm.features.batch import Batch
+from exfm.metrics.classification import cross_entropy
+from exfm.models.engine import STUDENT, StudentEngine
+from exfm.threads import set_threads
+from pipelines.core.config.models import StudentSettings
+from pipelines.lab.logits.stored import rescored
+from pipelines.lab.logits.teachers import lockstep_logits
+from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
+from pipelines.lab.parts import save_part
+from pipelines.lab.pool import AddDone
+from pipelines.lab.replay.data import Data, data_of, places_of
+from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.spec.arms import with_features
+from pipelines.lab.spec.conditions import Condition, LogitSource
+from streaming.errors import BadInput
+
+TEACHER_COST = 8
+"""How many times longer a teacher's row takes than a student's; progress is counted in students' rows."""
+
+SIDE_BY_SIDE = 8
+"""Students that learn a batch one after the other: what is read, built and worked out of it for all of them costs each
+of eight little."""
+
+TIMED = 16
+"""Of so many batches one is timed: on it, each student works out by itself what it otherwise finds worked out."""
+
+ANOTHER_DRAW = 1_000_003
+"""Added to the seed of a student that is drawn anew."""
+
+
+class Job(Protocol):
+    def run(self, add_done: AddDone) -> Any: ...
+
+
+def work(job: Job, add_done: AddDone) -> Any:
+    set_threads(1)
+    return job.run(add_done)
+
+
+@dataclass(frozen=True)
+class RowsJob:
+    workspace: Workspace
+    seed: int
+
+    def run(self, add_done: AddDone) -> tuple[int, str]:
+        self.workspace.rows(self.seed, _increments(add_done))
+        return self.seed, "rows"
+
+
+@dataclass(frozen=True)
+class TeacherJob:
+    """The logits of one teacher. The `sources` that are asked for differ in `behind` alone, the age of the
+    snapshots."""
+
+    workspace: Workspace
+    seed: int
+    sources: tuple[LogitSource, ...]
+
+    def run(self, add_done: AddDone) -> tuple[int, str]:
+        workspace, more = self.workspace, _increments(add_done)
+        name, born, *_ = self.sources[0]
+        features, model = workspace.teacher(name)
+        found = lockstep_logits(
+            workspace.of(self.seed),
+            features,
+            model,
+            workspace.rows(self.seed),
+            count=workspace.taught_rows(self.seed),
+            behinds=[source.behind for source in self.sources],
+            born=born,
+            folder=workspace.folder,
+            advance=lambda done: more(done * TEACHER_COST),
+        )
+        for source in self.sources:
+            save_part(workspace.teacher_part(self.seed, source), **found[source.behind]._asdict())
+        return self.seed, "teacher"
+
+
+@dataclass(frozen=True)
+class RescoreJob:
+    """The logits of a run's stored snapshots."""
+
+    workspace: Workspace
+    seed: int
+    of: LogitSource
+
+    def run(self, add_done: AddDone) -> tuple[int, str]:
+        workspace, more = self.workspace, _increments(add_done)
+        assert workspace.run_dir is not None
+        assert self.of.stored is not None
+        config, rows = workspace.of(self.seed), workspace.rows(self.seed)
+        found = rescored(
+            config,
+            workspace.run_dir,
+            rows,
+            self.of.stored,
+            workspace.snapshots,
+            workspace.folder,
+            lambda done: more(done * TEACHER_COST),
+        )
+        save_part(workspace.teacher_part(self.seed, self.of), logits=found, left_out=0)
+        return self.seed, "teacher"
+
+
+class TrainRequest(NamedTuple):
+    """A student to train, and the file its result goes to.
+
+    student     with its model as an arm sets it
+    twin        the part with the logits of a student without a teacher, where those teach it
+    drawn_anew  whether its initial weights are others than those of the seed
+    arm         the arm whose features it reads; None: the config's
+    """
+
+    seed: int
+    student: StudentSettings
+    condition: Condition
+    path: Path
+    twin: Path | None = None
+    drawn_anew: bool = False
+    arm: str | None = None
+
+
+@dataclass(frozen=True)
+class StudentJob:
+    """Students of one name. Those that learn the same batches are trained together, `SIDE_BY_SIDE` at a time."""
+
+    workspace: Workspace
+    tuning: bool
+    requests: tuple[TrainRequest, ...]
+
+    def run(self, add_done: AddDone) -> int:
+        groups: dict[BatchKey, list[TrainRequest]] = {}
+        for request in self.requests:
+            groups.setdefault(BatchKey.of(self.workspace, request), []).append(request)
+        for key, group in groups.items():
+            data, stream_rows = shared_data(self.workspace, self.tuning, key)
+            for at in range(0, len(group), SIDE_BY_SIDE):
+                some = group[at : at + SIDE_BY_SIDE]
+                for request, result in zip(some, train_together(self.workspace, some, data, add_done), strict=True):
+                    self._save(request, result, data, stream_rows)
+        return len(self.requests)
+
+    def _save(self, request: TrainRequest, result: dict[str, Any], data: Data, stream_rows: int) -> None:
+        if self.tuning:
+            result = self._sums(result, data, stream_rows)
+        else:
+            result = _on_rows_of_config(self.workspace, request, result, data)
+        save_part(request.path, **result)
+
+    def _sums(self, result: dict[str, Any], data: Data, stream_rows: int) -> dict[str, Any]:
+        """`result` with its logits reduced to what settings are chosen by: Σ w·h, Σ w and Σ w·y by task, over the part
+        `chosen_on` of the stream, with the labels by which arms are judged."""
+        low, high = (share * stream_rows for share in self.workspace.spec.chosen_on)
+        logits, tasks = result.pop("logits"), data.targets(0, 0).labels.shape[1]
+        sums = {name: np.zeros(tasks) for name in ("loss", "weight", "positive")}
+        for start in range(data.first, len(data.places), PIECE_ROWS):
+            stop = min(start + PIECE_ROWS, len(data.places))
+            labels, weights = data.targets(start, stop)
+            places = data.places[start:stop]
+            weights = np.where(((places >= low) & (places < high))[:, None], weights, 0.0)
+            some = logits[start - data.first : stop - data.first]
+            losses = np.where(weights > 0, cross_entropy(some, labels), 0.0)
+            for name, summands in (("loss", losses * weights), ("weight", weights), ("positive", labels * weights)):
+                sums[name] += summands.sum(0)
+            release_pages(logits)
+        return result | sums
+
+
+def _on_rows_of_config(
+    workspace: Workspace, request: TrainRequest, result: dict[str, Any], data: Data
+) -> dict[str, Any]:
+    """The result of an arm with a filter or a first row of its own, laid out on the rows of the config's student: where
+    a row is not the arm's, logits are NaN and `absent` is true."""
+    own, base = request.student, workspace.config.student(request.student.name)
+    filters = ("row_filter", "where", "first_seq", "starts_from")
+    if all(getattr(own, name) == getattr(base, name) for name in filters):
+        return result
+    rows = places_of(workspace.rows(request.seed), workspace.config, base, data.folder)
+    absent = mapped_array((len(rows),), bool, data.folder, fill=True)
+    found = dict(result) | {"first": 0, "absent": absent}
+    of_rows = [name for name in ("logits", "shown") if name in result]
+    for name in of_rows:
+        found[name] = mapped_array((len(rows), result[name].shape[1]), np.float32, data.folder, fill=np.nan)
+    for start in range(data.first, len(data.places), PIECE_ROWS):
+        mine = data.places[start : start + PIECE_ROWS]
+        at = np.searchsorted(rows, mine)
+        there = at < len(rows)
+        there[there] = rows[at[there]] == mine[there]
+        absent[at[there]] = False
+        for name in of_rows:
+            found[name][at[there]] = result[name][start - data.first :][: len(mine)][there]
+            release_pages(found[name])
+            release_pages(result[name])
+    return found
+
+
+class StudentTraining:
+    """A student in training: it scores every row before it learns it, a stretch of its rows at a time."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        seed: int,
+        student: StudentSettings,
+        data: Data,
+        *,
+        drawn_anew: bool = False,
+        arm: str | None = None,
+    ) -> None:
+        config = workspace.of(seed, arm)
+        tasks, features = config.student_tasks(student), config.student_features(student)
+        draw = seed + ANOTHER_DRAW if drawn_anew else seed
+        rows, full = student.learned_rows, student.batch_rows
+        versions = config.as_shown_of(student) if data.as_shown else None
+        self.engine = StudentEngine(
+            student.model, features, tasks, draw, learned_rows=rows, full_batch=full, as_shown=versions
+        )
+        if self.engine.as_shown_is_off is not None:
+            raise BadInput(self.engine.as_shown_is_off)
+        workspace.start(self.engine, config, student)
+        shape = len(data.places) - data.first, len(tasks)
+        self._logits = mapped_array(shape, np.float32, data.folder, fill=np.nan)
+        self._shown = mapped_array(shape, np.float32, data.folder, fill=np.nan) if data.as_shown else None
+        self._first, self._left_out = data.first, 0
+        self._seconds, self._timed_rows = 0.0, 0
+
+    def learn(
+        self, batch: Batch, learned: np.ndarray, scored_only: tuple[np.ndarray, Batch] | None, *, timed: bool
+    ) -> None:
+        """Learn a batch whose rows are at `learned`; `timed`: and let that count as what a row costs."""
+        if scored_only is not None:
+            self._logits[scored_only[0] - self._first] = self.engine.score(scored_only[1])
+        began = time.process_time()
+        judged = self.engine.step(batch)
+        if timed:
+            self._seconds += time.process_time() - began
+            self._timed_rows += len(learned)
+        self._logits[learned - self._first] = judged.logits
+        if self._shown is not None and STUDENT in judged.as_shown:
+            self._shown[learned - self._first] = judged.as_shown[STUDENT]
+        self._left_out += len(learned) - judged.finite_rows
+
+    def release(self) -> None:
+        """Let the system write what was predicted so far, and take the memory."""
+        for array in (self._logits, self._shown):
+            if array is not None:
+                release_pages(array)
+
+    def result(self) -> dict[str, Any]:
+        """`logits` (n, T) of each row, made before it was learned; where batches know when their rows were shown, those
+        made by then as `shown`. `seconds` of CPU time to learn `rows` rows by itself, as the timed batches say."""
+        rows = len(self._logits)
+        seconds = self._seconds * rows / max(1, self._timed_rows)
+        found = {"logits": self._logits, "first": self._first, "left_out": self._left_out}
+        found |= {"seconds": seconds, "rows": rows}
+        return found | ({} if self._shown is None else {"shown": self._shown})
+
+
+def train_together(
+    workspace: Workspace, requests: Sequence[TrainRequest], data: Data, add_done: AddDone
+) -> Iterator[dict[str, Any]]:
+    """Train students on all of `data`, each batch by all in turn; `StudentTraining.result` of each, in order."""
+    students = [
+        StudentTraining(workspace, r.seed, r.student, data, drawn_anew=r.drawn_anew, arm=r.arm) for r in requests
+    ]
+    for stretch in data.stretches:
+        for n, (batch, learned, scored_only) in enumerate(zip(*stretch, strict=True)):
+            timed = n % TIMED == 0
+            for student in students:
+                student.learn(batch, learned, scored_only, timed=timed)
+                if timed:
+                    batch.forget()
+                add_done(len(learned))
+            batch.forget()
+        for student in students:
+            student.release()
+    while students:
+        yield students.pop(0).result()  # its arrays are released once they are stored
+
+
+class BatchKey(NamedTuple):
+    """What decides a student's batches: all of its settings except the model (of which only the rows that it distils
+    on count), and the seed where rows or logits depend on it. Requests of equal keys learn the same batches."""
+
+    settings: str
+    condition: Condition
+    twin: Path | None
+    features: str
+    seed: int
+
+    @classmethod
+    def of(cls, workspace: Workspace, request: TrainRequest) -> BatchKey:
+        student, spec = request.student, workspace.spec
+        without_model = {"model": type(student.model)(), "distillation_rows": student.learned_rows.distillation}
+        features = {} if request.arm is None else spec.arms[request.arm].features
+        by_seed = request.twin is not None or student.negative_rate or workspace.has_seeds(request.condition)
+        return cls(
+            student.model_copy(update=without_model).model_dump_json(),
+            request.condition,
+            request.twin,
+            json.dumps(features, sort_keys=True),
+            request.seed if by_seed else spec.all_seeds[0],
+        )
+
+
+@lru_cache(maxsize=1)
+def shared_data(workspace: Workspace, tuning: bool, key: BatchKey) -> tuple[Data, int]:
+    """The batches of a key, and how many rows the whole stream has."""
+    student, condition = StudentSettings.model_validate_json(key.settings), key.condition
+    stream = workspace.lake(key.seed, condition, student, key.twin)
+    some = stream.first(round(workspace.spec.chosen_on[1] * stream.num_rows)) if tuning else stream
+    data = data_of(
+        some,
+        with_features(workspace.of(key.seed), json.loads(key.features), student.name),
+        student,
+        condition.start,
+        as_shown=workspace.spec.as_shown and not tuning,
+        after=workspace.starts_after(student),
+        logged=workspace.rows(key.seed),
+        folder=workspace.folder,
+    )
+    return data, stream.num_rows
+
+
+def _increments(add_done: AddDone) -> AddDone:
+    """From how many are done, how many more."""
+    done = 0
+
+    def advance(now: int) -> None:
+        nonlocal done
+        add_done(now - done)
+        done = now
+
+    return advance

@@ -1,0 +1,339 @@
+"""One student and task, judged: every arm against the baselines, on rows that were scored before they were learned.
+
+All models are judged on the same rows: those of the second half of the stream (and of the student's life) with a label
+and every teacher's logit.
+
+    gain         per cent of a baseline's NE (figures.py), and of the best twin's: of that baseline which was better
+                 where settings are chosen
+    transfer     gain of the arm / gain of the teacher          the share of the teacher's lead that the student got
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.estimates import Estimate, estimate_ratio
+from exfm.metrics.paired import consecutive_blocks
+from pipelines.core.config.models import StudentSettings
+from pipelines.lab.judging.evidence import too_little
+from pipelines.lab.judging.figures import (
+    BySeed,
+    JudgedRows,
+    by_tenth,
+    gain,
+    losses,
+    metrics,
+    over_time,
+    own_clusters,
+)
+from pipelines.lab.parts import load_part
+from pipelines.lab.pool import AddDone
+from pipelines.lab.replay.data import places_of
+from pipelines.lab.replay.details import Details
+from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.rows import OPTIMUM
+from pipelines.lab.spec.conditions import TWIN, LogitSource
+from pipelines.quality.columns import codes_of_values
+from pipelines.report.results.figures import CLUSTER_ROWS
+from streaming.schema import SAMPLE_WEIGHT
+
+EARLY = 0.05
+"""The share of a student's life, its first rows, that is also judged by itself."""
+
+Parts = Mapping[tuple[str, str, int], Path]
+"""Condition, arm and seed -> the part with the logits of a trained student."""
+
+
+@dataclass(frozen=True)
+class JudgeJob:
+    """`student`: as the config has it, whose rows all parts lie on. `best_twin`: the baseline that is best for this
+    student where settings are chosen. `learned_upto`: as `Judge` takes it."""
+
+    workspace: Workspace
+    student: StudentSettings
+    task: str
+    best_twin: str
+    parts: Parts
+    learned_upto: Mapping[str, int]
+
+    def run(self, add_done: AddDone) -> tuple[str, str, dict[str, Any]]:
+        judge = Judge(self.workspace, self.student, self.task, self.best_twin, self.parts, self.learned_upto)
+        found = {}
+        for condition in self.workspace.spec.conditions:
+            found[condition] = judge.under(condition)
+            add_done(1)
+        return self.student.name, self.task, found
+
+
+class _Seen(NamedTuple):
+    """What all arms of a condition are compared with and on."""
+
+    bases: Mapping[str, BySeed]
+    teachers: Mapping[str, BySeed]
+    leads: dict[str, Estimate | None]
+    windows: BySeed
+    early: BySeed
+
+
+class Judge:
+    """`learned_upto`: arm -> the last `lake_seq` that the weights it starts with have learned, where they are not the
+    seed's. Rows up to there are not judged, though they are part of its life."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        student: StudentSettings,
+        task: str,
+        best_twin: str,
+        parts: Parts,
+        learned_upto: Mapping[str, int] | None = None,
+    ) -> None:
+        self._workspace, self._spec, self._parts, self._learned_upto = (
+            workspace,
+            workspace.spec,
+            parts,
+            learned_upto or {},
+        )
+        self._student, self._task, self._best_twin = student, task, best_twin
+        self._own = workspace.config.student_tasks(student).index(task)
+        self._seeds = workspace.spec.seeds
+        self._read: dict[Path, dict[str, np.ndarray]] = {}  # of the condition that is being judged
+        every = [self._complete(seed) for seed in self._seeds]
+        if workspace.one_stream:  # the same rows for all seeds
+            common = np.logical_and.reduce([complete for _, complete in every])
+            every = [(rows, common) for rows, _ in every]
+        self.rows = [rows.only(complete) for rows, complete in every]
+        self._clustered = workspace.one_stream or len(self._seeds) == 1
+        clusters, self._ids = own_clusters(self.rows[0].clusters)
+        if self._clustered:
+            self.rows = [rows._replace(clusters=clusters) for rows in self.rows]
+        self._details = Details(workspace, student, task, self.rows, clustered=self._clustered)
+
+    def _complete(self, seed: int) -> tuple[JudgedRows, np.ndarray]:
+        """All of the student's rows, and which of them can be judged, (n,) bool."""
+        workspace, config = self._workspace, self._workspace.of(seed)
+        table = workspace.rows(seed).table
+        places = places_of(table, config, self._student)
+        label = table[f"label_{self._task}"].take(pa.array(places)).combine_chunks()
+        logits = self._known_logits(table, seed, places)
+        weights = np.ones(len(places))
+        if config.rows.weighted:
+            weights = table[SAMPLE_WEIGHT].to_numpy()[places].astype(np.float64)
+        labelled = label.is_valid().to_numpy(zero_copy_only=False)
+        complete = np.logical_and.reduce([labelled, *(np.isfinite(z) for z in logits.values())])
+        rows = JudgedRows(
+            at=np.arange(len(places)),
+            places=places,
+            labels=label.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64),
+            weights=weights,
+            clusters=_clusters(table, self._spec.clustered_by).take(places),
+            logits=logits,
+            student_rows=len(places),
+            stream_rows=table.num_rows,
+            left_out=int((labelled & ~complete).sum()),
+        )
+        return rows, complete
+
+    def _known_logits(self, table: pa.Table, seed: int, places: np.ndarray) -> dict[Any, np.ndarray]:
+        """Logits of teachers and the truth on the student's rows."""
+        workspace, t = self._workspace, self._workspace.of(seed).tasks.index(self._task)
+        logits: dict[Any, np.ndarray] = {}
+        for snapshots in self._spec.logit_sources(seed):
+            logits[snapshots] = workspace.teacher_logits(seed, snapshots)[places, t]
+        if OPTIMUM + self._task in table.schema.names:
+            optimum = table[OPTIMUM + self._task].to_numpy()[places]
+            if np.isfinite(optimum).any():
+                logits[OPTIMUM] = optimum
+        return logits
+
+    def under(self, condition: str) -> dict[str, Any]:
+        """Everything that is known of one condition. Estimates are still estimates."""
+        self._read.clear()
+        windows, early = self.windows(condition)
+        bases = {name: losses(self.arm_logits(condition, name), self.rows) for name in self._spec.baselines}
+        teachers = self._teachers(condition)
+        leads = self._leads(bases, teachers, windows)
+        seen = _Seen(bases, teachers, leads, windows, early)
+        others = teachers | self._other_logits(condition, teachers["teacher"])
+        return {
+            "clusters": self._ids,
+            **self._evidence(windows, early),
+            "rows_left_out": [r.left_out for r in self.rows],
+            "others": {
+                name: {
+                    "figures": self._metrics(z, windows),
+                    "gain": leads.get(name),
+                    "ne_by_tenth": by_tenth(z, self.rows),
+                }
+                for name, z in others.items()
+            },
+            "arms": {arm: self._arm(condition, arm, seen) for arm in self._spec.arms},
+        }
+
+    def _leads(
+        self, bases: Mapping[str, BySeed], teachers: Mapping[str, BySeed], windows: BySeed
+    ) -> dict[str, Estimate | None]:
+        """What each teacher gains over the best twin."""
+        best = bases[self._best_twin]
+        return {name: self._gain(best, losses(z, self.rows), windows) for name, z in teachers.items()}
+
+    def _evidence(self, windows: BySeed, early: BySeed) -> dict[str, Any]:
+        """How much there is to judge by."""
+        return {
+            "rows": [int(w.sum()) for w in windows],
+            "positives": [int(r.labels[w].sum()) for r, w in zip(self.rows, windows, strict=True)],
+            "too_few": too_little(self.rows, windows, clustered=self._clustered),
+            "early_too_few": too_little(self.rows, early, clustered=self._clustered),
+            "early_rows": [int(w.sum()) for w in early],
+        }
+
+    def _arm(self, condition: str, arm: str, seen: _Seen) -> dict[str, Any]:
+        """Figures of one arm, and what it gains over each baseline; for all but the baselines, over the best twin."""
+        common = seen
+        logits, seen = self.arm_logits(condition, arm), self._of_both(condition, arm, seen)
+        own = losses(logits, self.rows)
+        found: dict[str, Any] = {
+            "figures": self._metrics(logits, seen.windows),
+            "cost": self._cost(condition, arm),
+            "ne_by_tenth": by_tenth(logits, self.rows),
+            "gain_over": {n: self._gain(base, own, seen.windows) for n, base in seen.bases.items() if n != arm},
+        }
+        if seen is not common:
+            found |= self._evidence(seen.windows, seen.early)
+        found |= self._details_of(condition, arm, logits, seen.windows)
+        if arm in seen.bases:
+            return found
+        if self._spec.as_shown:
+            found["as_shown"] = self._as_shown(condition, arm, seen.windows)
+        base = seen.bases[self._best_twin]
+        found["gain"] = own_gain = found["gain_over"][self._best_twin]
+        found["early_gain"] = self._gain(base, own, seen.early)
+        found["transfer"] = {
+            name: own_gain and lead and estimate_ratio(own_gain, lead) for name, lead in seen.leads.items()
+        }
+        found["over_time"] = over_time(base, own, self.rows)
+        return found
+
+    def _of_both(self, condition: str, arm: str, seen: _Seen) -> _Seen:
+        """What an arm with a filter, a birth or first weights of its own is compared on: rows that both judge."""
+        has = self._judged_by(condition, arm)
+        windows, early = ([w & own for w, own in zip(of, has, strict=True)] for of in (seen.windows, seen.early))
+        if all(np.array_equal(own, w) for own, w in zip([*windows, *early], [*seen.windows, *seen.early], strict=True)):
+            return seen
+        leads = self._leads(seen.bases, seen.teachers, windows)
+        return seen._replace(leads=leads, windows=windows, early=early)
+
+    def _judged_by(self, condition: str, arm: str) -> BySeed:
+        """Which rows an arm has judged before it knew them, by seed."""
+        found = []
+        for seed, rows in zip(self._seeds, self.rows, strict=True):
+            part = self._part(condition, arm, seed)
+            has = rows.at >= int(part["first"])
+            if "absent" in part:
+                has &= ~part["absent"][rows.at]
+            if (upto := self._learned_upto.get(arm, -1)) >= 0:
+                has &= self._workspace.rows(seed).table["lake_seq"].to_numpy()[rows.places] > upto
+            found.append(has)
+        return found
+
+    def _details_of(self, condition: str, arm: str, logits: BySeed, windows: BySeed) -> dict[str, Any]:
+        details, first = self._details, condition == self._spec.tuned_under
+        base = None if arm == self._best_twin else self.arm_logits(condition, self._best_twin)
+        found = details.alone(logits, base, windows) if first else {}
+        if first and self._spec.ranking is not None:
+            found["ranking"] = details.ranked(self.whole_logits(condition, arm))
+        if base is not None and arm not in self._spec.baselines:
+            found["segments"] = details.by_segment(base, logits, windows)
+            if first:
+                found |= details.over_time(base, logits, windows)
+        return found
+
+    def _as_shown(self, condition: str, arm: str, windows: BySeed) -> dict[str, Any]:
+        """Of predictions with what had settled when a row was shown, by the arm and the best twin alike."""
+        own, base = (self.arm_logits(condition, name, "shown") for name in (arm, self._best_twin))
+        gained = self._gain(losses(base, self.rows), losses(own, self.rows), windows)
+        return {"ne": self._metrics(own, windows)["ne"], "gain": gained}
+
+    def _metrics(self, logits: BySeed, windows: BySeed) -> dict[str, Any]:
+        return metrics(logits, self.rows, windows, grouped=self._spec.cluster is not None)
+
+    def _gain(self, base: BySeed, own: BySeed, windows: BySeed) -> Estimate | None:
+        return gain(base, own, self.rows, windows, clustered=self._clustered)
+
+    # --- logits ------------------------------------------------------------------------------------------------------
+
+    def _teachers(self, condition: str) -> dict[str, BySeed]:
+        """Honest logits: of the condition's teacher, and of each other teacher as it would be without a fault."""
+        own = self._spec.conditions[condition].logit_source
+        found = {
+            "teacher": [r.logits[own] for r in self.rows] if own else self.arm_logits(self._spec.tuned_under, TWIN)
+        }
+        fresh = {name: LogitSource(name) for name in self._spec.teachers}
+        return found | {name: [r.logits[s] for r in self.rows] for name, s in fresh.items() if s != own}
+
+    def _other_logits(self, condition: str, teacher: BySeed) -> dict[str, BySeed]:
+        """The teacher as students see it, where that differs, and the best possible logits, where they are known."""
+        setting = self._spec.conditions[condition]
+        found: dict[str, BySeed] = {}
+        if not setting.honest:
+            found["teacher, as seen"] = [setting.scale * z + setting.shift for z in teacher]
+        if all(OPTIMUM in r.logits for r in self.rows):
+            found["optimum"] = [r.logits[OPTIMUM] for r in self.rows]
+        return found
+
+    def arm_logits(self, condition: str, arm: str, which: str = "logits") -> list[np.ndarray]:
+        """An arm's logits of the rows that can be judged, by seed; NaN before the student's birth. `which`: those as
+        settled, or as `shown`."""
+        whole = self.whole_logits(condition, arm, which)
+        return [logits[rows.at] for logits, rows in zip(whole, self.rows, strict=True)]
+
+    def whole_logits(self, condition: str, arm: str, which: str = "logits") -> list[np.ndarray]:
+        """The same of all rows of the student, by seed."""
+        found = []
+        for rows, seed in zip(self.rows, self._seeds, strict=True):
+            part = self._part(condition, arm, seed)
+            logits = np.full(rows.student_rows, np.nan)
+            logits[int(part["first"]) :] = part[which][:, self._own]
+            found.append(logits)
+        return found
+
+    # --- rows and parts ----------------------------------------------------------------------------------------------
+
+    def windows(self, condition: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Which rows are judged, by seed: those of the second half, and the first ones of the student's life. Every
+        baseline has judged them."""
+        judged, early = [], []
+        of_bases = [self._judged_by(condition, name) for name in self._spec.baselines]
+        for rows, *has in zip(self.rows, *of_bases, strict=True):
+            life = np.logical_and.reduce(has)
+            judged.append(life & (rows.places >= self._spec.judged_from * rows.stream_rows))
+            early.append(life & (np.cumsum(life) <= EARLY * life.sum()))
+        return judged, early
+
+    def _part(self, condition: str, arm: str, seed: int) -> dict[str, np.ndarray]:
+        path = self._parts[condition, arm, seed]
+        if path not in self._read:
+            part = load_part(path)
+            assert part is not None
+            self._read[path] = part
+        return self._read[path]
+
+    def _cost(self, condition: str, arm: str) -> dict[str, Any]:
+        parts = [self._part(condition, arm, seed) for seed in self._seeds]
+        seconds, rows = (float(sum(p[key] for p in parts)) for key in ("seconds", "rows"))
+        left_out = int(sum(p["left_out"] for p in parts))
+        return {"seconds": seconds, "rows": int(rows), "rows_not_learned": left_out}
+
+
+def _clusters(table: pa.Table, columns: Sequence[str]) -> Clusters:
+    """The clusters of the stream's rows: by one column or two, or stretches of consecutive rows."""
+    if not columns:
+        return Clusters.of(consecutive_blocks(table.num_rows, CLUSTER_ROWS))
+    return Clusters.of(*(codes_of_values(table[name].combine_chunks()) for name in columns))

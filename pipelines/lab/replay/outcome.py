@@ -1,0 +1,119 @@
+"""What a replay leaves in its folder: the report as JSON, as a page, as Markdown and in pictures; every prediction as
+Parquet; and the same as a run of MLflow, where the config names a store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.lab.mapped import PIECE_ROWS, release_pages
+from pipelines.lab.page.page import page_of
+from pipelines.lab.parts import load_part
+from pipelines.lab.replay.data import places_of
+from pipelines.lab.replay.picture import draw
+from pipelines.lab.replay.text import markdown
+from pipelines.lab.replay.workspace import Workspace
+from pipelines.live.feeds.table import taken
+from pipelines.track.mlflow import Tracker
+from streaming.disk.files import replacing, write_json
+
+PREDICTIONS = "predictions"
+PAGE = "report.html"
+PATIENCE_S = 20.0
+
+
+def write_outcome(workspace: Workspace, kind: str, report: dict[str, Any], parts: Mapping[Any, Path]) -> list[Path]:
+    """Everything but the parts; the paths of what a reader opens, the page first. `parts`: student, condition, arm and
+    seed -> the part with the logits of that student."""
+    folder = workspace.folder
+    files = [folder / PAGE, folder / f"{kind}.md", folder / f"{kind}.json"]
+    write_json(files[2], report)
+    files[1].write_text(markdown(report))
+    files[0].write_text(page_of(report))
+    files += draw(report, folder)
+    write_predictions(workspace, parts)
+    track(workspace, kind, report, files)
+    return files
+
+
+def write_predictions(workspace: Workspace, parts: Mapping[tuple[str, str, str, int], Path]) -> None:
+    """A file for each trained student, all readable as one data set: student, condition, arm, seed, lake_seq, task,
+    logit, label. Rows are those that the student scored before it learned them; without a lake, `lake_seq` is the row's
+    number in the stream."""
+    root = workspace.folder / PREDICTIONS
+    root.mkdir(exist_ok=True)
+    wanted = set()
+    for (student, condition, arm, seed), part in parts.items():
+        if arm not in workspace.spec.arms:
+            continue
+        name = "-".join(re.sub(r"[^\w.]+", "_", text) for text in (student, arm, condition))
+        path = root / f"{name}-seed{seed}-{part.stem.rpartition('-')[2]}.parquet"
+        wanted.add(path)
+        if not path.exists():
+            constant = {"student": student, "condition": condition, "arm": arm, "seed": seed}
+            _write_student(workspace, constant, part, path)
+    for stale in set(root.glob("*.parquet")) - wanted:
+        stale.unlink()
+
+
+def _write_student(workspace: Workspace, constant: Mapping[str, Any], part: Path, path: Path) -> None:
+    with replacing(path) as file, ExitStack() as writing:
+        writer = None
+        for rows in _predictions(workspace, constant["student"], constant["seed"], part):
+            for at, (key, value) in enumerate(constant.items()):
+                rows = rows.add_column(at, key, pa.repeat(value, rows.num_rows))
+            if writer is None:
+                writer = writing.enter_context(pq.ParquetWriter(file, rows.schema, compression="zstd"))
+            writer.write_table(rows)
+
+
+def _predictions(workspace: Workspace, student: str, seed: int, path: Path) -> Iterator[pa.Table]:
+    """The predictions of a student in pieces, task after task."""
+    part, config = load_part(path), workspace.of(seed)
+    assert part is not None
+    rows, settings = workspace.rows(seed), config.student(student)
+    places = places_of(rows, config, settings, workspace.folder)[int(part["first"]) :]
+    for t, task in enumerate(config.student_tasks(settings)):
+        for start in range(0, max(1, len(places)), PIECE_ROWS):  # of no rows, a piece without any
+            own = places[start : start + PIECE_ROWS]
+            table = taken(rows, own)
+            label = table[f"label_{task}"].combine_chunks()
+            positions = table["lake_seq"] if "lake_seq" in table.schema.names else pa.array(own)
+            piece = {"lake_seq": positions, "task": pa.repeat(task, len(own))}
+            piece |= {"logit": part["logits"][start : start + PIECE_ROWS, t], "label": label}
+            yield pa.table(piece).filter(label.is_valid())
+            release_pages(part["logits"])
+            release_pages(places)
+
+
+def track(workspace: Workspace, kind: str, report: Mapping[str, Any], files: list[Path]) -> None:
+    """One run of MLflow with the figures and files of this report; nothing where the config names no store."""
+    settings = workspace.config.tracking
+    if not settings.enabled or settings.uri is None:
+        return
+    tracker = Tracker(
+        settings.uri,
+        workspace.folder / "artifacts",
+        workspace.config.name,
+        workspace.folder / "mlflow.json",
+        settings.interval_s,
+    )
+    about = report["sweep"]
+    tracker.params(kind, {key: str(about[key]) for key in ("config_hash", "seeds", "code", "command")})
+    figures: dict[str, float] = {}
+    for of in report["verdicts"]:
+        if of.get("gain"):
+            figures |= {
+                f"{of['task']}/gain_{k}": of["gain"][k] for k in ("value", "low", "high") if of["gain"][k] is not None
+            }
+    tracker.metrics(kind, 0, figures)
+    for path in files:
+        tracker.artifact(kind, path)
+    tracker.finish(kind)
+    tracker.close(PATIENCE_S)

@@ -1,0 +1,374 @@
+"""A replay as one frozen object, read from YAML: which arms, under which conditions, tuned how, on which stream.
+
+    spec, config = load("configs/sweeps/quick.yaml", ["seeds=[1, 2, 3]"])
+
+Every arm tries the same number of settings: one that tried more would profit from choosing among more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from exfm.errors import ConfigError
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.sections import Generated
+from pipelines.core.config.settings import Config
+from pipelines.core.config.settings import load as load_config
+from pipelines.core.config.text import choices, merged, override, problems, read_settings
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.shipped.files import config_file
+from pipelines.lab.judging.settings import SECOND_HALF, Judging
+from pipelines.lab.logits.starts import Starts
+from pipelines.lab.spec.arms import ArmSpec, arm_of_line, condition_of_line, nested, with_features
+from pipelines.lab.spec.conditions import TWIN, Condition, LogitSource, TeacherSpec
+from pipelines.live.loop.reconciler import with_roster
+from streaming.errors import BadInput
+
+T = TypeVar("T")
+
+EXTENSIONS = 2
+"""How many times a grid is extended beyond an edge."""
+
+CHOICE_ENDS = SECOND_HALF
+
+
+OF_STUDENT = "student."
+"""What a tuned path begins with that is not one of the student's model."""
+
+STARTS_FROM = "starts_from"
+
+
+class Spec(Judging):
+    config: str = Field(description="the run's config, relative to this file")
+    set: tuple[str, ...] = Field(default=(), description="path=value, overrides on it")
+    seeds: tuple[int, ...] = Field(
+        default=(1, 2, 3, 4, 5), min_length=1, description="of the models, and of a generated stream; one run each"
+    )
+    tuning_seeds: Annotated[int, Field(ge=1)] | tuple[int, ...] | None = Field(
+        default=None,
+        description="those that settings are chosen with, which may be others than `seeds`; a number: that many of "
+        "`seeds`, the first ones; null: all of them",
+    )
+    rows: int | None = Field(default=None, gt=0, description="take this many settled rows, the first ones; null: all")
+    since: int | str | None = Field(
+        default=None,
+        description="of a run's lake: the first row, by lake_seq, by time (2026-11-20T06:00), or by a length before "
+        "the end (7d, 12h); null: the first there is",
+    )
+    until: int | str | None = Field(
+        default=None, description="the last row, by lake_seq, or the end in time as in `since`; null: the last there is"
+    )
+    students: tuple[str, ...] = Field(default=(), description="empty: all of the config's")
+    baselines: tuple[str, ...] = Field(
+        default=("none",),
+        min_length=1,
+        description="the arms that the others are compared with: with each, and with the best twin, which is the one "
+        "of them that is better where settings are chosen, student by student. Costs are those of the first",
+    )
+    cluster: str | tuple[str, str] | None = Field(
+        default="user_id",
+        description="rows of one value are not independent; two columns, as in [user_id, item_id]: rows that share "
+        "either; null: consecutive blocks, no GAUC. GAUC is by the first",
+    )
+    arms: dict[str, ArmSpec]
+    conditions: dict[str, Condition] = Field(default={"fresh": Condition()}, min_length=1)
+    teachers: dict[str, TeacherSpec] = Field(default={})
+    chosen_on: tuple[float, float] = Field(
+        default=(0.0, CHOICE_ENDS), description="settings are chosen by NE on this part of the stream"
+    )
+    extend: bool = Field(
+        default=True,
+        description="where the best of three or more numbers is the first or the last, try the next one beyond, at "
+        f"most {EXTENSIONS} times, for every arm and student alike",
+    )
+    as_shown: bool = Field(
+        default=False,
+        description="students also predict every row that is judged with what had settled when it was shown, and gains "
+        "are shown of these predictions, too; a student takes about a quarter as long again",
+    )
+    unequal_effort: bool = Field(
+        default=False, description="allow arms that try more settings than others; the report then says so"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Spec:
+        for name in self.baselines:
+            if name not in self.arms:
+                raise ValueError(f"baselines has `{name}`, which is no arm; {choices(name, set(self.arms))}")
+        for kind in ("teachers", "arms"):
+            if TWIN in getattr(self, kind):
+                raise ValueError(f"{kind} has `{TWIN}`, which stands for students that teach; give it another name")
+        for name, condition in self.conditions.items():
+            if condition.teacher is not None and condition.teacher not in {TWIN, *self.teachers}:
+                known = choices(condition.teacher, {TWIN, *self.teachers})
+                raise ValueError(
+                    f"conditions.{name}.teacher is `{condition.teacher}`, which is not in teachers; {known}"
+                )
+        counts = {name: len(arm.trials) for name, arm in self.arms.items()}
+        for name, count in counts.items():
+            if not count:
+                raise ValueError(f"arm `{name}` tries no setting: a list in its `tune` is empty")
+        if len(set(counts.values())) > 1 and not self.unequal_effort:
+            efforts = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ValueError(
+                f"the arms do not try equally many settings ({efforts}), which favours those that try more; give each "
+                "the same number, or set `unequal_effort: true`, and the report will say so"
+            )
+        if self.judged_from < CHOICE_ENDS and (len(self.baselines) > 1 or max(counts.values()) > 1):
+            raise ValueError(
+                f"judged_from is {self.judged_from:g}, and settings are chosen on the first half of the stream; give "
+                f"{CHOICE_ENDS} or more, or leave `tune` and further baselines out"
+            )
+        first, last = self.chosen_on
+        if not 0 <= first < last <= CHOICE_ENDS:
+            raise ValueError(
+                f"chosen_on is {first} to {last}; it must lie within 0 to {CHOICE_ENDS}, since the rest is judged"
+            )
+        name, condition = next(iter(self.conditions.items()))
+        if condition.start:
+            raise ValueError(f"condition `{name}` is the first, under which arms are tuned: its students start at 0")
+        if condition.teacher == TWIN:
+            raise ValueError(f"condition `{name}` is the first, under which arms are tuned: it needs a teacher")
+        for kind, seeds in {"seeds": self.seeds, "tuning_seeds": self.tuned_with}.items():
+            if not seeds or len(set(seeds)) < len(seeds):
+                raise ValueError(f"{kind} are {list(seeds)}; give one or more, each once")
+        return self
+
+    @property
+    def clustered_by(self) -> tuple[str, ...]:
+        return (self.cluster,) if isinstance(self.cluster, str) else self.cluster or ()
+
+    @property
+    def tuned_under(self) -> str:
+        """The first condition, which the others are compared with."""
+        return next(iter(self.conditions))
+
+    @property
+    def tuned_with(self) -> tuple[int, ...]:
+        """The seeds that settings are chosen with."""
+        given = self.tuning_seeds
+        return given if isinstance(given, tuple) else self.seeds[:given]
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """Those that are judged, and those that are tuned with alone."""
+        return tuple(dict.fromkeys([*self.seeds, *self.tuned_with]))
+
+    def logit_sources(self, seed: int) -> list[LogitSource]:
+        """The logits that are needed of a seed: a seed that is tuned with alone needs those of the first condition."""
+        if seed not in self.seeds:
+            first = self.conditions[self.tuned_under].logit_source
+            return [first] if first else []
+        asked = [condition.logit_source for condition in self.conditions.values()]
+        return list(dict.fromkeys([s for s in asked if s] + [LogitSource(name) for name in self.teachers]))
+
+    def controls_of(self, condition: str) -> dict[str, str]:
+        """The names of those controls of a condition that are conditions of this spec, too."""
+        names = {made: name for name, made in reversed(self.conditions.items())}
+        wanted = self.conditions[condition].controls()
+        return {kind: names[made] for kind, made in wanted.items() if made in names}
+
+    @property
+    def unequal(self) -> bool:
+        return len({len(arm.trials) for arm in self.arms.values()}) > 1
+
+
+class Setting(NamedTuple):
+    """What one student trains with in one trial of one arm."""
+
+    arm: str
+    trial: int
+    tuned: dict[str, Any]
+    student: StudentSettings
+
+
+FolderOf = Callable[[Config], Path]
+"""The folder of a replay of a config."""
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), folder_of: FolderOf | None = None) -> tuple[Spec, Config]:
+    """A spec file and the config it names, checked together. Files that its `set` names lie relative to the spec
+    file, or to the working directory where an override says what is set. `folder_of`: where the replay is, and the
+    checkpoints are written down that students were found to start from. Raises BadInput."""
+    raw = read_settings(path, "sweep")
+    for text in overrides:
+        override(raw, text)
+    try:
+        spec = Spec.model_validate(raw)
+    except ValidationError as error:
+        raise BadInput(f"{path} is not a valid spec:\n" + "\n".join(problems(error, Spec))) from None
+    folder = config_file(path).parent
+    given = any(text.partition("=")[0].partition(".")[0] == "set" for text in overrides)
+    config = load_config(folder / spec.config, list(spec.set), overridden_in=Path() if given else folder)
+    return _checked(spec, config, str(path), folder_of)
+
+
+RUNS_OWN = "as run"
+"""The arm of the run's own settings, the first baseline where no other is named."""
+
+
+def load_run(
+    run_dir: RunDir,
+    arms: Sequence[str],
+    conditions: Sequence[str] = (),
+    teachers: Sequence[str] = (),
+    *,
+    baseline: str | None = None,
+    students: Sequence[str] = (),
+    seeds: int = 1,
+    since: str | None = None,
+    until: str | None = None,
+    overrides: Sequence[str] = (),
+    folder_of: FolderOf | None = None,
+) -> tuple[Spec, Config]:
+    """A spec of these arms, conditions and further teachers, each a line, over the lake of a run; and the run's config
+    with the students that were spawned. A teacher is a condition, too: that students learn from it. Without `baseline`
+    the run's own settings are an arm, which the others are compared with.
+
+    Raises BadInput."""
+    if not run_dir.config.exists():
+        raise BadInput(f"no run in {run_dir.root} (no config.yaml there); give the folder of one with --run-dir")
+    config = with_roster(load_config(run_dir.config), run_dir.roster)
+    own = [] if baseline is not None else [(RUNS_OWN, ArmSpec())]
+    further = _each_once("teacher", [condition_of_line(line, "--teacher") for line in teachers])
+    of_teachers = [(name, {"teacher": name}) for name in further]
+    asked = [("as logged", {}), *of_teachers, *map(condition_of_line, conditions)]
+    raw: dict[str, Any] = {
+        "config": str(run_dir.config),
+        "arms": {n: arm.model_dump() for n, arm in _each_once("arm", [*own, *map(arm_of_line, arms)]).items()},
+        "conditions": _each_once("condition", asked),
+        "teachers": further,
+        "baselines": [baseline or RUNS_OWN],
+        "cluster": "user_id" if any(column.name == "user_id" for column in config.rows.columns) else None,
+        "students": list(students),
+        "seeds": [config.seed + n for n in range(seeds)],
+        "since": since,
+        "until": until,
+    }
+    for text in overrides:
+        override(raw, text)
+    try:
+        spec = Spec.model_validate(raw)
+    except ValidationError as error:
+        raise BadInput("the replay is not valid:\n" + "\n".join(problems(error, Spec))) from None
+    return _checked(spec, config, "the replay", folder_of)
+
+
+def _each_once(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """By name. Raises BadInput where two have one: the second would silently take the place of the first."""
+    found: dict[str, T] = {}
+    for name, value in named:
+        if name in found:
+            raise BadInput(f"{kind} `{name}` stands twice (or is the replay's own); give each a name of its own")
+        found[name] = value
+    return found
+
+
+def _checked(spec: Spec, config: Config, path: str, folder_of: FolderOf | None) -> tuple[Spec, Config]:
+    """Both, with the checkpoints that students start from named, and the config's value where the spec has none."""
+    if spec.value is None and config.metrics.value is not None:
+        spec = spec.model_copy(update={"value": config.metrics.value})
+    starts = Starts(None if folder_of is None else folder_of(config))
+
+    def named(value: Any) -> Any:
+        return starts.named(value) if isinstance(value, str) else value
+
+    arms = {name: arm.model_copy(update=_named(arm, named)) for name, arm in spec.arms.items()}
+    students = tuple(s.model_copy(update={STARTS_FROM: named(s.starts_from)}) for s in config.students)
+    spec, config = spec.model_copy(update={"arms": arms}), config.model_copy(update={"students": students})
+    _check(spec, config, path)
+    starts.store()
+    return spec, config
+
+
+def _named(arm: ArmSpec, named: Callable[[Any], Any]) -> dict[str, Any]:
+    """What an arm changes of a student and tries, with the checkpoints named."""
+    tuned = OF_STUDENT + STARTS_FROM
+    tune: Any = arm.tune
+    if isinstance(tune, dict):
+        if tuned in tune:
+            tune = tune | {tuned: [named(value) for value in tune[tuned]]}
+    else:
+        tune = [trial | ({tuned: named(trial[tuned])} if tuned in trial else {}) for trial in tune]
+    student = arm.student
+    return {
+        "tune": tune,
+        "student": student | ({STARTS_FROM: named(student[STARTS_FROM])} if STARTS_FROM in student else {}),
+    }
+
+
+def _check(spec: Spec, config: Config, path: str) -> None:
+    names = {student.name for student in config.students}
+    for name in spec.students:
+        if name not in names:
+            raise BadInput(f"{path}: students names `{name}`; {choices(name, names)}")
+    columns = {"vertical", "impression_id", *(column.name for column in config.rows.columns)}
+    for column in spec.clustered_by:
+        if column not in columns:
+            raise BadInput(f"{path}: cluster is column `{column}`; {choices(column, columns)}")
+    for key, column in spec.named_columns():
+        if column not in columns:
+            raise BadInput(f"{path}: {key} is column `{column}`; {choices(column, columns)}")
+    for name, teacher in spec.teachers.items():
+        known = set(config.teacher_features.names)
+        for feature in () if teacher.features == "students" else teacher.features:
+            if feature not in known:
+                raise BadInput(f"{path}: teachers.{name}.features names `{feature}`; {choices(feature, known)}")
+    for arm, changes in spec.arms.items():
+        if fixed := sorted({"name", "tasks"} & changes.student.keys()):
+            raise BadInput(f"{path}: arm `{arm}` changes {', '.join(fixed)}; arms are compared on the same tasks")
+        own = with_features(config, changes.features, arm)
+        trials = [settings_of(spec, student, arm) for student in students_of(spec, config)]
+        if spec.as_shown and any(s.student.negative_rate for each in trials for s in each):
+            raise BadInput(
+                f"{path}: as_shown, and arm `{arm}` learns a share of the negatives: rows that it leaves out are not "
+                "predicted as shown. Leave one of the two out"
+            )
+        for settings in zip(*trials, strict=True):
+            try:
+                own.model_validate(own.model_dump() | {"students": [s.student.model_dump() for s in settings]})
+            except ValidationError as error:
+                raise BadInput(
+                    f"{path}: arm `{arm}`, {settings[0].tuned}:\n" + "\n".join(problems(error, Config))
+                ) from None
+
+
+def students_of(spec: Spec, config: Config) -> list[StudentSettings]:
+    return [student for student in config.students if not spec.students or student.name in spec.students]
+
+
+def settings_of(spec: Spec, student: StudentSettings, arm: str) -> list[Setting]:
+    """What `student` tries under an arm. Raises BadInput where a setting makes no valid student."""
+    return [setting_of(spec, student, arm, trial, tuned) for trial, tuned in enumerate(spec.arms[arm].trials)]
+
+
+def setting_of(spec: Spec, student: StudentSettings, arm: str, trial: int, tuned: dict[str, Any]) -> Setting:
+    """The student under an arm with these values. Raises BadInput where they make no valid student."""
+    changes = spec.arms[arm]
+    raw = merged(student.model_dump(mode="json"), changes.student)
+    model = raw["model"]
+    arm_set = changes.set.get("arm")
+    if isinstance(arm_set, dict) and {"kind", "preset"} & arm_set.keys():
+        model = model | {"arm": {}}
+    raw["model"] = merged(model, changes.set)
+    for path, value in tuned.items():
+        of_student = path.removeprefix(OF_STUDENT)
+        raw = merged(raw, nested(of_student if of_student != path else f"model.{path}", value))
+    try:
+        return Setting(arm, trial, tuned, StudentSettings.model_validate(raw))
+    except (ValidationError, ConfigError) as error:
+        faults = "\n".join(problems(error, StudentSettings)) if isinstance(error, ValidationError) else f"  {error}"
+        tried = f" with {tuned}" if tuned else ""
+        raise BadInput(f"arm `{arm}`{tried} makes no valid student `{student.name}`:\n{faults}") from None
+
+
+def seeded(config: Config, seed: int) -> Config:
+    """The run with this seed; a generated source gets it too."""
+    changes: dict[str, Any] = {"seed": seed}
+    if isinstance(config.source, Generated):
+        changes["source"] = config.source.model_copy(update={"seed": seed})
+    return config.model_copy(update=changes)

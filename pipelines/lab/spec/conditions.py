@@ -1,0 +1,185 @@
+"""Conditions: whose logits students get, what is wrong with logits and labels, and when a student starts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from pipelines.core.config.topics import Frozen
+
+
+class TeacherSpec(Frozen):
+    """A further teacher on the same rows: conditions name it, and every arm is measured against it."""
+
+    features: tuple[str, ...] | Literal["students"] = Field(
+        default=(),
+        description="`students`: those of a student that names none; empty: those of the config's teacher",
+    )
+    dial: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=lambda dial: dial == 0,
+        description="steps of the scaling family, each about twice the FLOPs: 2 is 4×, 4 is 16×",
+    )
+    model: dict[str, Any] = Field(default={}, description="merged into `teacher.model`")
+
+
+class Stored(NamedTuple):
+    """Which of a run's stored snapshots score a row: this `version`; or the newest one that is behind the row by at
+    least `rows` of the lake and `seconds` of event time; or the one that is `snapshots` older than that."""
+
+    version: int | None = None
+    rows: int = 0
+    seconds: float = 0.0
+    snapshots: int = 0
+
+
+class LogitSource(NamedTuple):
+    """Whose logits: a teacher's (None: the config's) that begins to learn `born` blocks after the stream begins, by
+    its snapshots that are `behind` blocks older than the pace's; or those of a run's `stored` snapshots."""
+
+    teacher: str | None = None
+    born: int = 0
+    behind: int = 0
+    stored: Stored | None = None
+
+
+TWIN = "twin"
+"""The teacher of a condition whose students get the logits of a student like them, of another draw, that has none."""
+
+LAKE_ALONE = ("snapshot", "stale_rows", "stale_s", "stale_snapshots")
+
+
+def _unless(default: Any) -> Any:
+    return lambda value: value == default
+
+
+class Condition(Frozen):
+    """The logged logits that students get, what is wrong with labels, and when a student starts."""
+
+    teacher: str | None = Field(
+        default=None,
+        description=(
+            "a name in `teachers`; `twin`: another draw of the same student without a teacher (the first baseline), "
+            "which learns the same rows: a teacher that knows nothing more; null: the config's teacher"
+        ),
+    )
+    behind: int = Field(default=0, ge=0, description="scored by a snapshot this many blocks older than the pace's")
+    born: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "the teacher begins to learn this many whole blocks after the stream begins: as few rows as one that is as "
+            "many blocks `behind`, and the newest ones"
+        ),
+    )
+    snapshot: int | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=_unless(None),
+        description="of a run's lake: rows are scored again by this stored snapshot; those that it has learned have no "
+        "logit",
+    )
+    stale_rows: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=_unless(0),
+        description="of a run's lake: rows are scored again by the newest stored snapshot that had learned nothing of "
+        "so many rows before them",
+    )
+    stale_s: float = Field(default=0.0, ge=0, exclude_if=_unless(0), description="the same in seconds of event time")
+    stale_snapshots: int = Field(
+        default=0, ge=0, exclude_if=_unless(0), description="the same in stored snapshots: 1: by the one before"
+    )
+    scale: float = Field(default=1.0, allow_inf_nan=False, description="students see scale · logit + shift")
+    shift: float = Field(default=0.0, allow_inf_nan=False, description="see scale")
+    missing: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        exclude_if=_unless(0),
+        description="share of impressions whose logits are missing, by their ids; 1: there is no teacher",
+    )
+    lost: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        exclude_if=_unless(0),
+        description="share of positives whose feedback never comes, or too late, by their ids: students learn label 0, "
+        "and are judged by the label that was logged",
+    )
+    window_s: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=_unless(None),
+        description="a shorter attribution window, seconds, of all tasks that have a longer one: students learn label "
+        "0 where feedback came later, and are judged by the label that was logged. Rows keep their order: what earlier "
+        "labels would gain is not in it",
+    )
+    unknown: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        exclude_if=_unless(0),
+        description="share of impressions whose labels students do not get, by their ids; they are judged on all",
+    )
+    start: float = Field(
+        default=0.0, ge=0, lt=0.95, description="share of the stream that has passed when a student starts"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Condition:
+        if self.teacher == TWIN and (self.behind or self.born):
+            raise ValueError("the twin's logits have no snapshots; leave `behind` and `born` out, or name a teacher")
+        if self.stored is not None and (self.teacher is not None or self.behind or self.born):
+            given = next(name for name in LAKE_ALONE if getattr(self, name))
+            raise ValueError(
+                f"`{given}` is of the run's own snapshots; leave out `teacher`, `behind` and `born`, or `{given}`"
+            )
+        if self.snapshot is not None and (self.stale_rows or self.stale_s or self.stale_snapshots):
+            raise ValueError("`snapshot` says which one; leave `stale_rows`, `stale_s` and `stale_snapshots` out")
+        return self
+
+    @property
+    def honest(self) -> bool:
+        """Whether students see logits as they were made, as far as they see them."""
+        return (self.scale, self.shift) == (1.0, 0.0)
+
+    @property
+    def as_logged(self) -> bool:
+        """Whether students see what was logged, logits and labels."""
+        return self.honest and not self.missing and not self.label_faults
+
+    @property
+    def label_faults(self) -> dict[str, float]:
+        """What is wrong with labels, by name; nothing where nothing is."""
+        named = {name: getattr(self, name) for name in ("lost", "window_s", "unknown")}
+        return {name: value for name, value in named.items() if value}
+
+    @property
+    def stored(self) -> Stored | None:
+        """Which stored snapshots score the rows again; None: none do."""
+        found = Stored(self.snapshot, self.stale_rows, self.stale_s, self.stale_snapshots)
+        return None if found == Stored() else found
+
+    @property
+    def logit_source(self) -> LogitSource | None:
+        """Whose logits these are; None for the twin's."""
+        return None if self.teacher == TWIN else LogitSource(self.teacher, self.born, self.behind, self.stored)
+
+    def controls(self) -> dict[str, Condition]:
+        """What it is compared with, to see what a fault costs: the same teacher without the fault, and for old
+        snapshots those that learned as many rows, but the newest ones.
+
+        >>> controls = Condition(behind=3, start=0.5).controls()
+        >>> controls["fresh"] == Condition(start=0.5), controls["as mature"] == Condition(born=3, start=0.5)
+        (True, True)
+        >>> Condition().controls()
+        {}
+        """
+        fresh = Condition(teacher=self.teacher, start=self.start)
+        found = {"fresh": fresh} if fresh != self else {}
+        if self.behind and not self.born:
+            found["as mature"] = self.model_copy(update={"behind": 0, "born": self.behind})
+        return found

@@ -1,0 +1,182 @@
+"""A student retrained: its own worker over the run's lake, which keeps in memory what a run would write.
+
+    lake ──► feed ──► engine ──► record ──► compared predictions
+                                    ╵──► tensors and counts at the checkpoint's position
+
+Engine, feed, cuts, sampling and bookkeeping are those of the worker; only what it writes is kept in memory. Where the
+student's tables grew during the run, the retraining stops there, and continues with the larger ones as the run did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from exfm.features.batch import Batch
+from exfm.features.features import FeatureSet
+from exfm.snapshots.checkpoint import Checkpoint
+from exfm.snapshots.staging import Storable
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.roster import Roster
+from pipelines.lab.verify.bits import ComparedLog
+from pipelines.live.workers.keeper import Keeper, Resumable
+from pipelines.live.workers.ranks import Ranks
+from pipelines.live.workers.student.export import Exports
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.worker import Orders
+from streaming.messages.source import EndOfStream
+
+
+@dataclass(frozen=True)
+class ScratchRunDir(RunDir):
+    """A run directory for what a retraining writes; lake and roster are those of the run `of`."""
+
+    of: RunDir
+
+    @property
+    def lake(self) -> Path:
+        return self.of.lake
+
+    @property
+    def roster(self) -> Roster:
+        return self.of.roster
+
+
+class Stage(NamedTuple):
+    """A part of a student's training with one set of features, up to this `lake_seq`."""
+
+    features: FeatureSet
+    upto: int
+
+
+class Retrained(NamedTuple):
+    """The state at the end, as a checkpoint holds it."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def retrained(
+    config: Config,
+    name: str,
+    run_dir: ScratchRunDir,
+    stages: Sequence[Stage],
+    predictions: ComparedLog,
+    advance: Callable[[int], None],
+) -> Retrained:
+    """Train the student on its rows, up to the end of the last stage. `advance` is called with positions in the lake.
+
+    Raises DataLost where rows were deleted, ModelError as training does."""
+    stored: Checkpoint[Any] | None = None
+    for stage in stages:
+        of_stage = with_features(config, stage.features)
+        worker = _RetrainingWorker(of_stage, of_stage.student(name), run_dir, stored, predictions)
+        try:
+            worker.learn_upto(stage.upto, advance)
+            kept = worker.memory.kept
+        finally:
+            worker.abandon()
+        stored = Checkpoint(kept.tensors, kept.meta, "student-checkpoint", None)
+    assert stored is not None
+    return Retrained(stored.tensors, stored.meta)
+
+
+def stages_of(meta: Mapping[str, Any]) -> list[Stage]:
+    """The stages of a student up to a checkpoint, from the checkpoint's meta."""
+    made_with = [*(event["was"] for event in meta["past"]["grown"]), meta["made_with"]]
+    ends = [*(event["after"] for event in meta["past"]["grown"]), meta["lake_seq"]]
+    return [Stage(FeatureSet.model_validate(m["features"]), end) for m, end in zip(made_with, ends, strict=True)]
+
+
+def with_features(config: Config, features: FeatureSet) -> Config:
+    """The config with its features replaced by those of the same name in `features`."""
+    sizes = {}
+    for kind in type(features).model_fields:
+        here = {feature.name: feature for feature in getattr(features, kind)}
+        sizes[kind] = tuple(here.get(feature.name, feature) for feature in getattr(config.features, kind))
+    return config.model_copy(update={"features": config.features.model_copy(update=sizes)})
+
+
+class _InMemoryKeeper(Keeper):
+    """Keeps the last checkpoint in memory, and writes nothing."""
+
+    stored: Checkpoint[Any] | None
+    kept: Retrained
+
+    def open(
+        self, engine: Resumable, older: Callable[[], Collection[str]], ranks: Ranks | None = None
+    ) -> Checkpoint[Any] | None:
+        return self.stored
+
+    def commit(
+        self,
+        name: str,
+        tensors: Mapping[str, Storable],
+        meta: Mapping[str, Any],
+        *,
+        kind: str,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        before()
+        self.kept = Retrained(dict(tensors), dict(meta))  # type: ignore[arg-type]  # whole tensors: one process
+        after()
+
+    def put(self, write: Callable[[], None], *, alone: bool = False) -> None:
+        write()
+
+    def check(self) -> None:
+        pass
+
+    def write_quarantine(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class _NoExports(Exports):
+    def __init__(self) -> None:
+        self.alarm = None
+
+    def of(self, batch: Batch, name: str, tensors: Mapping[str, Tensor]) -> Callable[[], None]:
+        return lambda: None
+
+
+class _RetrainingWorker(StudentWorker):
+    def __init__(
+        self,
+        config: Config,
+        settings: StudentSettings,
+        run_dir: RunDir,
+        stored: Checkpoint[Any] | None,
+        predictions: ComparedLog,
+    ) -> None:
+        super().__init__(config, settings, run_dir)
+        self.keeper = self.memory = _InMemoryKeeper(self.name, run_dir, self.watch, queue=1)
+        self.memory.stored = stored
+        self._compared = predictions
+
+    def resume(self) -> bool:
+        grew = super().resume()
+        self.record.predictions, self._exports = self._compared, _NoExports()
+        return grew
+
+    def learn_upto(self, position: int, advance: Callable[[int], None]) -> None:
+        """Learn every row up to there; the last batch of a stream that ends there may be short."""
+        self.orders = Orders(end_seq=position)
+        self.open()
+        assert self.feed is not None
+        while True:
+            try:
+                cut = self.feed.read()
+            except EndOfStream:
+                break
+            if cut is not None:
+                self.learn(cut)
+                advance(self._position)
+        self._move_to(position)
+        self.checkpoint()

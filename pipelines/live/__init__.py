@@ -1,0 +1,1 @@
+"""A live run: its loop, its workers and where they run."""

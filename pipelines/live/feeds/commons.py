@@ -1,0 +1,28 @@
+"""What the students of one process have in common: a reader of the lake, and what their batches hold of its rows.
+
+    lake ──► windows (read once for all that are near) ──► rows of each ──► cuts of each
+                └──► stretches (hashed and built once, by feature) ───────────► batches of each
+
+None of it is a student's state: what it learns is the same whoever is there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from exfm.features.stretches import Stretches
+from streaming.lake.reader import LakeReader
+from streaming.schema import RowSchema
+
+
+class Commons:
+    """`shared_bytes`: of rows that were read and that somebody still has to come to."""
+
+    def __init__(self, lake: Path, rows: RowSchema, shared_bytes: int) -> None:
+        self.lake = LakeReader(lake, rows, shared_bytes=shared_bytes)
+        self.stretches = Stretches(self._tables)
+
+    def _tables(self) -> list[pa.Table]:
+        return [window.rows for window in self.lake.windows.held]

@@ -1,0 +1,299 @@
+"""What a run leaves behind when its workers are done: summary.json, the picture, its results in MLflow; and how a full
+disk is waited for meanwhile."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.config.identity import STUDENT
+from pipelines.core.config.lineage import hashes_of_run
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.rules.causes import cause_of
+from pipelines.live.rules.policies import Cause, Death, GiveUp, Patience, verdict
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
+from pipelines.live.training.predictions import count_predictions
+from pipelines.report.results.champion import Champion, champion_of, outcomes_of
+from pipelines.report.results.figures import clustered_by
+from pipelines.report.results.losses import Losses, Severity, losses_in
+from pipelines.report.results.picture import draw
+from pipelines.report.results.stored import current
+from pipelines.report.results.summary import Summary, summarise
+from pipelines.report.results.verdict import JUDGED, verdict_on
+from pipelines.track.mirror import Mirrors, mirror_of
+from pipelines.track.mlflow import Tracker
+from pipelines.track.registration import champion_lines, registration_of
+from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger, LedgerWriter
+from pipelines.track.registry.standing import Action, twin_version
+from streaming.disk.files import link_file, make_folder, read_json, replacing_folder, write_json
+from streaming.errors import StreamingError
+
+FINISHED_WAIT_S = 120.0
+STOPPED_WAIT_S = 5.0
+"""For entries that are still on their way to MLflow."""
+NEEDED = (
+    "scipy.special",
+    "pyarrow.dataset",
+    "matplotlib.pyplot",
+    "exfm.models.served",
+    "pipelines.live.workers.student.tables",
+)
+"""What a conclusion imports, for two seconds: a run does without it until then."""
+
+log = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+
+
+def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
+    """The summary of a run that is finished: one in which a student was paused is not, once it is to go on.
+
+    Raises StreamingError for a file that no run wrote.
+    """
+    value = read_json(run_dir.summary)
+    if value is None:
+        return None
+    try:
+        known = value["run"]["config_hash"] in hashes_of_run(run_dir, config)
+        ended = set(value["run"].get("paused", ())) <= run_dir.roster.paused
+        return Summary(current(value, run_dir.summary)) if known and ended else None
+    except (KeyError, TypeError):
+        raise StreamingError(
+            f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"
+        ) from None
+
+
+class Conclusion:
+    """Tracks a run from its start; `conclude` writes its results, and may be called again after a full disk."""
+
+    def __init__(self, run_dir: RunDir, status: RunStatus, tracker: Tracker | None, say: Say) -> None:
+        self._run_dir, self._status, self._tracker, self._say = run_dir, status, tracker, say
+        self.summary: Summary | None = None
+        self._importing: threading.Thread | None = None
+
+    def prepare(self) -> None:
+        """Import what `conclude` needs, in a thread, while the last workers are at work. May be called again."""
+        if self._importing is None:
+            needed = NEEDED if self._tracker is None else (*NEEDED, "mlflow.pyfunc")
+            self._importing = threading.Thread(target=_import, args=(needed,), name="prepare", daemon=True)
+            self._importing.start()
+
+    def _prepared(self) -> None:
+        if self._importing is not None:
+            self._importing.join()
+
+    def conclude(self, config: Config) -> None:
+        run_dir, tracker = self._run_dir, self._tracker
+        self._prepared()
+        self._say("computing the summary from every prediction")
+        with ThreadPoolExecutor(1) as thread:
+            drawing = thread.submit(draw, config, run_dir)
+            summary = summarise(config, run_dir, self._status)
+        losses = losses_in(summary.value, config)
+        self._status.losses = losses.as_json()
+        self._drawn(drawing)
+        grave = losses if losses.severity is Severity.FAIL else None
+        kept = conclude_versions(config, run_dir, summary, grave)
+        if tracker is not None and not tracker.closed:  # once, however often a full disk has this called
+            self._say("writing MLflow")
+            if losses.severity is Severity.FAIL:  # nothing that learned from such a stream is to be served
+                for name in config.reader_names:
+                    tracker.finish(name, "FAILED")
+            else:
+                track_results(config, run_dir, tracker, summary, self._say, kept)
+            Mirrors(run_dir, tracker.mirror, time.monotonic).look(config)
+            self._close(tracker, FINISHED_WAIT_S)
+        write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
+        self.summary = summary
+
+    def break_off(self, workers: Iterable[str]) -> None:
+        """The run ended without a conclusion: MLflow's run of every worker is closed as failed or killed."""
+        self._prepared()  # a process that ends does not stop in the middle of an import
+        if self._tracker is None or self.summary is not None:
+            return
+        for name in workers:
+            self._tracker.finish(name, "FAILED" if self._status.state is RunState.FAILED else "KILLED")
+        self._close(self._tracker, STOPPED_WAIT_S)
+
+    def _drawn(self, drawing: Future[Path | None]) -> None:
+        if (error := drawing.exception()) is not None:
+            log.error("drawing the picture", exc_info=error)
+            self._say(f"the picture could not be drawn; {self._run_dir.logs / 'coordinator.log'} says why")
+
+    def _close(self, tracker: Tracker, wait_s: float) -> None:
+        tracker.close(wait_s)
+        if tracker.problem:
+            self._say(f"tracking: {tracker.problem}; {tracker.dropped} entries were dropped, training is not affected")
+
+
+def _import(modules: Sequence[str]) -> None:
+    for module in modules:
+        with suppress(Exception):  # who needs it says what is wrong
+            importlib.import_module(module)
+
+
+class Finishing:
+    """Calls `finish` until it succeeds; where it returns False there is more to do first. `waiting` says why it has to
+    be called again, `given_up` why it will not be.
+
+    >>> finishing = Finishing(lambda: None, Patience(0, 1.0, 1.0, 1.0), clock=lambda: 0.0)
+    >>> finishing.attempt()
+    True
+    """
+
+    def __init__(self, finish: Callable[[], bool | None], patience: Patience, clock: Callable[[], float]) -> None:
+        self._finish, self._patience, self._clock = finish, patience, clock
+        self._deaths: list[Death] = []
+        self._next_at = float("-inf")
+        self.waiting: str | None = None
+        self.given_up: str | None = None
+
+    def attempt(self) -> bool:
+        """Whether the run is finished now. Raises what `finish` raises unless that is a full disk."""
+        now = self._clock()
+        if now < self._next_at:
+            return False
+        self.waiting = None
+        try:
+            if self._finish() is False:
+                return False
+        except Exception as error:
+            if cause_of(error) is not Cause.DISK_FULL:
+                raise
+            self._deaths.append(Death(now, Cause.DISK_FULL, str(error)))
+            decision = verdict(self._deaths, now, self._patience)
+            if isinstance(decision, GiveUp):
+                self.given_up = f"writing the summary: {decision.reason}"
+                return False
+            self._next_at = now + decision.delay_s
+            self.waiting = f"disk full: the summary waits for room ({error})"
+            return False
+        return True
+
+
+def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
+    """The tracker, with what the models are made with; None where tracking is off."""
+    if not config.tracking.enabled:
+        return None
+    uri = config.tracking.uri or f"sqlite:///{run_dir.mlflow.absolute()}"
+    settings, runs = config.tracking, run_dir.root / "mlflow_runs.json"
+    tracker = Tracker(uri, run_dir.artifacts.absolute(), config.name, runs, settings.interval_s, settings.queue_entries)
+    tracker.params("teacher", _of_all(config) | config.teacher.model.model_dump(mode="json"))
+    for student in config.students:
+        track_student(config, student, tracker)
+    return tracker
+
+
+def track_student(config: Config, student: StudentSettings, tracker: Tracker) -> None:
+    values = {"verticals": ",".join(student.row_filter) or "all", "tasks": ",".join(config.student_tasks(student))}
+    values["final_window"] = f"{JUDGED.replace('_', ' ')} of the stream"  # of every metric `final/…`
+    values["intervals_clustered_by"] = clustered_by({"cluster_by": config.metrics.clusters})
+    tracker.params(STUDENT + student.name, _of_all(config) | values | student.model.model_dump(mode="json"))
+
+
+def track_results(
+    config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary, say: Say, kept: Mapping[str, str] = {}
+) -> None:
+    """Final figures into MLflow, and every student that learned a row into its registry, with its twin. `kept`: of
+    students whose champion stays what a person has chosen, why, as `conclude_versions` gives it."""
+    registered = []
+    for student in config.students:
+        worker, results = STUDENT + student.name, summary.value["students"][student.name]
+        registration = registration_of(config, run_dir, student, results)
+        if registration is None:
+            say(f"student `{student.name}` saw no row: it is not registered")
+        else:
+            for task, result in results.items():
+                tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
+            if run_dir.picture.exists():
+                tracker.artifact(worker, run_dir.picture)
+            if student.name in kept:
+                stays = f"models:/{registration.model}@champion stays what a person made it"
+                say(f"{stays}: {kept[student.name]}")
+                registration = registration.without_champion()
+            else:
+                registered.append(registration)
+            tracker.register(worker, registration, mirror_of(config, run_dir, student.name))
+        tracker.finish(worker)
+    tracker.finish("teacher")
+    for line in champion_lines(registered):
+        say(line)
+
+
+def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: Losses | None) -> dict[str, str]:
+    """The end of the run in the ledgers: the last version of each student, and of its twin; the champion among the two
+    is champion, unless a person chose the one that is. Returns whose champion stays for that, with the person's reason.
+    Of a run with `grave` losses nothing is to be served. Called again, it changes nothing."""
+    kept = {}
+    for student in config.students:
+        ledger = Ledger(run_dir, student.name)
+        results, exports = summary.value["students"].get(student.name, {}), _last_exports(run_dir, student)
+        if not exports and not ledger.size:
+            continue
+        with ledger.writing() as writing:
+            if grave is not None:
+                if writing.standing.champion is not None:
+                    writing.add(Action.WITHDRAWN, None, by=CONCLUSION, reason="; ".join(grave.words))
+                continue
+            for role, (name, export) in exports.items():
+                stated = partial(_stated, config, student, run_dir, export)
+                _publish(writing, ledger, role, name, export, stated)
+            chosen = champion_of(outcomes_of(results), twin=Champion.TWIN in exports)
+            if chosen not in exports:
+                continue
+            changes = [e for e in writing.entries if e["action"] in (Action.PROMOTED, Action.ROLLED_BACK)]
+            if changes and changes[-1]["by"] == HAND:
+                kept[student.name] = changes[-1]["reason"]
+            elif writing.standing.champion != exports[chosen][0]:
+                reason = f"the run has ended: {verdict_on(results)}"
+                writing.add(Action.PROMOTED, exports[chosen][0], by=CONCLUSION, reason=reason)
+    return kept
+
+
+def _last_exports(run_dir: RunDir, student: StudentSettings) -> dict[Champion, tuple[str, Path]]:
+    """By role, the name of its version and where it was exported to; nothing of a student that learned no row."""
+    exports = sorted(run_dir.served(student.name).glob("v*"))
+    if not exports or not count_predictions(run_dir.predictions(student.name)):
+        return {}
+    name, twin = exports[-1].name, run_dir.served_twin(student.name) / exports[-1].name
+    found = {Champion.STUDENT: (name, exports[-1])}
+    return found | ({Champion.TWIN: (twin_version(name), twin)} if twin.exists() else {})
+
+
+def _stated(config: Config, student: StudentSettings, run_dir: RunDir, export: Path) -> dict[str, Any]:
+    """What smaller tables would cost an export, for its entry."""
+    from exfm.models.served import load_served
+    from pipelines.live.workers.student.tables import stated_tables
+
+    tables = stated_tables(config, student, run_dir.lake, load_served(export))
+    return {} if tables is None else {"tables": tables}
+
+
+def _publish(
+    writing: LedgerWriter, ledger: Ledger, role: Champion, name: str, export: Path, stated: Callable[[], dict[str, Any]]
+) -> None:
+    """An export among the versions, and its entry, where it is not there already."""
+    if not ledger.folder(name).exists():
+        make_folder(ledger.versions)
+        with replacing_folder(ledger.folder(name)) as folder:
+            for file in export.iterdir():
+                link_file(file, folder / file.name)
+    if not any(entry["action"] == Action.PUBLISHED and entry["version"] == name for entry in writing.entries):
+        size = sum(file.stat().st_size for file in export.iterdir())
+        writing.add(Action.PUBLISHED, name, by=CONCLUSION, reason="the end of the run", role=str(role), bytes=size,
+                    **stated())  # fmt: skip
+
+
+def _of_all(config: Config) -> dict[str, object]:
+    return {"config_hash": config.hash, "seed": config.seed, "pace": config.pace.mode}

@@ -1,0 +1,213 @@
+"""A run from its config to its summary, stage by stage.
+
+checked       the run directory is locked, holds this run or none, and the disk has room        preflight
+provisioned   broker, Ray, topics, lake                                                         provision
+live          workers under a coordinator, until they are done or asked to stop                 live_run
+concluded     summary.json, the picture, MLflow                                                 conclusion
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from exfm.snapshots.checkpoint import checkpoint_names
+from pipelines.core.config.identity import STUDENT
+from pipelines.core.config.sections import Recorded
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.logs import log_to
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.launch.fork_server import ForkServer
+from pipelines.live.loop.conclusion import earlier_summary
+from pipelines.live.loop.live_run import LiveRun
+from pipelines.live.loop.preflight import (
+    check_compiler,
+    check_processes,
+    check_ranks,
+    clear,
+    contents,
+    left_as_found,
+    locked,
+    prepare,
+    refuse_foreign,
+)
+from pipelines.live.loop.provision import Say, make_lake, make_topics, provisioned
+from pipelines.live.loop.reconciler import with_roster
+from pipelines.live.loop.signals import interruptible, undisturbed_cleanup
+from pipelines.live.rules.idleness import Idleness
+from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.file import StatusFile
+from pipelines.live.status.heartbeat import Heartbeat
+from pipelines.live.status.legs import earlier_legs
+from pipelines.live.status.status import RunStatus
+from pipelines.live.status.stored import last_status, read_status
+from pipelines.live.workers.ingest import files_name
+from pipelines.report.results.losses import Severity, losses_in
+from pipelines.report.results.summary import Summary
+from streaming.broker.broker import LocalBroker
+from streaming.delta.files import TableFiles
+from streaming.delta.identifiers import LAKE_SEQ
+from streaming.disk.files import write_text
+from streaming.errors import StreamingError
+
+CAUGHT_UP = "nothing new came"
+"""Why a run stops that was to stop when idle."""
+_AT_WORK = {WorkerState.RUNNING, WorkerState.RETIRED, WorkerState.FAILED}
+
+
+def run(
+    config: Config,
+    run_dir: RunDir,
+    *,
+    local: bool = False,
+    until_end: bool = False,
+    until_idle_s: float | None = None,
+    evolve: bool = False,
+    drop: Sequence[str] = (),
+    forks: ForkServer | None = None,
+    watch: Callable[[RunStatus], None] = lambda status: None,
+    attend: Callable[[LiveRun], None] = lambda live_run: None,
+    say: Say = lambda text: None,
+) -> tuple[RunStatus, Summary | None]:
+    """Run (or resume) a stream until it ends, is stopped, or fails. `evolve`, `drop`: as `preflight.prepare` has them;
+    `forks`: a server to fork workers from, if one was started; `watch(status)` and `attend(live_run)` are called about
+    every second.
+
+    A configured source has an end, and so has its run; topics that others feed have one with `until_end`. With
+    `until_idle_s` the run stops, for the reason `CAUGHT_UP`, when nothing has come for that long.
+    """
+    if until_idle_s is not None:
+        attend = _stopping(Idleness(until_idle_s), attend)
+    until_end = until_end or config.source is not None
+    check_ranks(config, local=local)
+    check_compiler(config)
+    check_processes(config, local=local)
+    refuse_foreign(run_dir)
+    before = contents(run_dir.root)
+    with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
+        _clear_failed_start(config, run_dir, say)
+        config = with_roster(config, run_dir.roster)
+        prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
+        if (earlier := earlier_summary(config, run_dir)) is not None:
+            say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")
+            return _finished(config, earlier), earlier
+        _announce(run_dir, say)
+        _open_recording(config, run_dir, say)
+        log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
+        status = RunStatus.resuming(config.name, earlier_legs(run_dir.root), lake_rows(run_dir))
+        status_file = StatusFile(run_dir.status)
+        with (
+            Heartbeat(status_file, status),
+            provisioned(config, run_dir, status, local=local, forks=forks, say=say) as provision,
+            undisturbed_cleanup(),
+        ):
+            status.stage = f"making topics and lake (broker: {provision.servers})"
+            make_topics(config, run_dir, provision.servers, until_end=until_end, say=say)
+            make_lake(config, run_dir, provision.servers)
+            live = LiveRun(
+                config, run_dir, provision, status, status_file,
+                until_end=until_end, watch=watch, attend=attend, say=say,
+            )  # fmt: skip
+            found.begun, status.stage = True, None
+            say("waiting for the workers: each process starts and imports torch")
+            summary = live.run()
+        return status, summary
+
+
+def _stopping(idleness: Idleness, attend: Callable[[LiveRun], None]) -> Callable[[LiveRun], None]:
+    """Also asks the run to stop once it is idle."""
+
+    def attend_and_stop(live: LiveRun) -> None:
+        attend(live)
+        status = live.coordinator.status
+        workers = status.workers.values()
+        known = all(
+            worker.report is not None and worker.report.lag_rows is not None
+            for worker in workers
+            if worker.kind.writes_lake
+        )
+        progress = [(worker.report.rows, worker.report.lag_rows) for worker in workers if worker.report is not None]
+        if idleness.seen((status.lake["rows"], *progress), sure=known and all(w.state in _AT_WORK for w in workers)):
+            live.coordinator.stop(CAUGHT_UP)
+
+    return attend_and_stop
+
+
+def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
+    """Start over where the run failed before it learned anything."""
+    if not failed_before_learning(run_dir):
+        return
+    say(f"the run in {run_dir.root} failed before it learned anything: starting over")
+    LocalBroker(run_dir.broker).stop()
+    kept = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
+    if config.source is None:  # others filled the topics of its broker
+        kept.append(run_dir.broker)
+    clear(run_dir.root, keep=kept)
+
+
+def _open_recording(config: Config, run_dir: RunDir, say: Say) -> None:
+    """Make the copies that a recorded source needs, before a worker would, whose silence counts as a hang; and note
+    which files the run began with."""
+    source = config.source
+    if not isinstance(source, Recorded):
+        return
+    copies = source.copies_in(run_dir.copies)
+    for text in source.opened(config.rows, copies).made_now:
+        say(text)
+    if not run_dir.source_files.exists():
+        write_text(run_dir.source_files, files_name(config, source, copies))
+
+
+def _finished(config: Config, summary: Summary) -> RunStatus:
+    """Of a run that has ended, judged by the limits that `config` has now; what an earlier release finished is done."""
+    if "losses" not in summary.value:
+        return RunStatus(config.name, RunState.DONE)
+    losses = losses_in(summary.value, config)
+    state = RunState.FAILED if losses.severity is Severity.FAIL else RunState.DONE
+    return RunStatus(config.name, state, "; ".join(losses.words) or None)
+
+
+def start_over(run_dir: RunDir) -> None:
+    """Delete a run, after stopping its broker. Raises BadInput where the folder holds something else."""
+    refuse_foreign(run_dir)
+    with locked(run_dir):
+        LocalBroker(run_dir.broker).stop()
+        clear(run_dir.root, keep=[run_dir.copies])
+        if not any(run_dir.root.iterdir()):
+            run_dir.root.rmdir()
+
+
+def failed_before_learning(run_dir: RunDir) -> bool:
+    """Whether the run that was here ended by the caller's mistake, and its lake never had a row: whatever is mended,
+    nothing is lost where it starts over."""
+    try:
+        stored = last_status(run_dir.root)
+    except StreamingError:
+        return False
+    if stored is None or not stored.get("mistaken"):
+        return False
+    rows = (file for file in run_dir.lake.rglob("*.parquet") if "_delta_log" not in file.parts)
+    learners = [run_dir.checkpoints("teacher"), *run_dir.checkpoints("").glob(f"{STUDENT}*/")]
+    return next(rows, None) is None and not any(map(checkpoint_names, learners))
+
+
+def _announce(run_dir: RunDir, say: Say) -> None:
+    if not run_dir.status.exists():
+        say(f"starting in {run_dir.root}")
+        return
+    try:
+        before = read_status(run_dir.root)
+    except StreamingError as error:  # it is written anew at once; what is resumed from are the checkpoints
+        say(f"found a run in {run_dir.root}: resuming it ({error})")
+        return
+    rows = lake_rows(run_dir)  # its status was written before the last of them, or before any worker had reported
+    say(f"found a run in {run_dir.root} ({before['state']}, {rows:,} rows in the lake): resuming it")
+
+
+def lake_rows(run_dir: RunDir) -> int:
+    """Rows that were committed to the run's lake, as its log says; 0 where there is no lake, or none that can be
+    read: whoever opens it says what is wrong."""
+    try:
+        last = TableFiles(run_dir.lake).identifier(LAKE_SEQ)
+    except StreamingError:
+        return 0
+    return 0 if last is None else last + 1

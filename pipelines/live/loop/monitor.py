@@ -1,0 +1,156 @@
+"""Alarms of a live run, from what changes between one check and the next: when each worker last made progress, and how
+many rows were refused lately."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pipelines.core.config.settings import Config
+from pipelines.live.rules.alarms import Raised, Refused, Sight, alarms_of, words_of
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.status import RunStatus, WorkerStatus
+from pipelines.live.workers.report import Report
+from pipelines.report.results.counts import UNMATCHED
+from streaming.messages.dead_letters import TOMBSTONE
+
+LIVE = (WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING)
+SAMPLES = 60
+"""The window in which refused rows are counted is sampled this often, and is exact to one sample."""
+
+
+class Read(NamedTuple):
+    """How many rows of a kind were read so far, and refused, by reason."""
+
+    rows: int
+    reasons: Mapping[str, int]
+
+
+NOTHING = Read(0, {})
+
+
+class AlarmMonitor:
+    """Finds the alarms of a run with `config` in its status. `clock` never jumps; `now` is the time of day."""
+
+    def __init__(
+        self, config: Config, clock: Callable[[], float], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._config, self._limits, self._clock, self._now = config, config.alarms, clock, now
+        self._began_s = clock()
+        self._moved: dict[str, tuple[tuple[int, ...], float]] = {}
+        self._unknown: dict[str, float] = {}
+        self._refused_since: dict[str, float] = {}
+        topics = {"impressions": config.kafka.impressions.topic, "rows of feedback": config.kafka.feedback.topic}
+        self._topics = topics
+        self._samples: dict[str, deque[tuple[float, Read]]] = {what: deque() for what in topics}
+
+    def check(self, status: RunStatus) -> list[dict[str, Any]]:
+        """The alarms as status.json has them."""
+        now_s, now = self._clock(), self._now()
+        sights = [sight for worker in status.workers.values() if (sight := self._sight(worker, status, now_s))]
+        refused = list(self._refused(status, now_s))
+        silent = {}
+        if self._config.reads_live and status.state is RunState.RUNNING and status.counts is not None:
+            silent = {topic: self._moved[what][1] for what, topic in self._topics.items() if what in self._moved}
+        found = alarms_of(sights, refused, silent, self._limits, now_s)
+        return [_as_json(raised, now_s, now) for raised in found]
+
+    def _sight(self, worker: WorkerStatus, status: RunStatus, now_s: float) -> Sight | None:
+        report = worker.report
+        if worker.state is WorkerState.STARTING and report is None:
+            return Sight(worker.name, worker.kind, now_s, 0)  # others may wait for it as for one that works
+        if report is None or worker.state not in LIVE:
+            self._moved.pop(worker.name, None)
+            self._unknown.pop(worker.name, None)
+            return None
+        moved_s = self._since(worker.name, (worker.rows, report.rows, _or_none(report.lake_seq)), now_s)
+        lag, since_s = self._lag(worker, report, status), None
+        if lag is None:
+            since_s = self._unknown.setdefault(worker.name, now_s)
+        else:
+            self._unknown.pop(worker.name, None)
+        running = worker.state is WorkerState.RUNNING
+        silent = "it has not reported" if running else f"it is {worker.state}"
+        why = "the broker has not answered" if worker.is_fresh else silent
+        waits_for = Kind.TEACHER if report.waits_for_teacher else None
+        refused_since_s = now_s
+        if report.alarm is None:
+            self._refused_since.pop(worker.name, None)
+        else:
+            refused_since_s = self._refused_since.setdefault(worker.name, now_s)
+        return Sight(
+            worker.name,
+            worker.kind,
+            moved_s,
+            lag,
+            since_s,
+            why,
+            waits_for,
+            report.note,
+            refused=report.alarm,
+            refused_since_s=refused_since_s,
+        )
+
+    def _lag(self, worker: WorkerStatus, report: Report, status: RunStatus) -> int | None:
+        if not worker.kind.has_lag:
+            return 0
+        if worker.is_fresh:
+            return report.lag_rows
+        if not worker.kind.reads_lake:
+            return None
+        return max(0, _or_none(status.lake["last_lake_seq"]) - _or_none(report.lake_seq))
+
+    def _since(self, name: str, place: tuple[int, ...], now_s: float) -> float:
+        """When one of these numbers last rose. A restart that lowers them is no progress."""
+        before, at_s = self._moved.get(name, (place, now_s))
+        rose = any(new > old for new, old in zip(place, before, strict=True))
+        self._moved[name] = (place, now_s if rose else at_s)
+        return self._moved[name][1]
+
+    def _refused(self, status: RunStatus, now_s: float) -> Iterator[Refused]:
+        if status.counts is None:
+            return
+        for what, samples in self._samples.items():
+            now = _read(what, status.counts)
+            self._since(what, (now.rows,), now_s)
+            if not samples:
+                # A new run has read everything since it began; what a resumed one had read before is not known.
+                samples.append((self._began_s, NOTHING) if status.legs == 1 else (now_s, now))
+            while samples and samples[-1][1].rows > now.rows:
+                samples.pop()  # of a process that died before its commit
+            if not samples:
+                samples.append((now_s, now))
+            if now_s - samples[-1][0] >= self._limits.refused_window_s / SAMPLES:
+                samples.append((now_s, now))
+            while len(samples) > 1 and now_s - samples[1][0] >= self._limits.refused_window_s:
+                samples.popleft()
+            since_s, then = samples[0]
+            reasons = {why: number - then.reasons.get(why, 0) for why, number in now.reasons.items()}
+            yield Refused(
+                what, since_s, now.rows - then.rows, {why: number for why, number in reasons.items() if number > 0}
+            )
+
+
+def _read(what: str, counts: Mapping[str, Any]) -> Read:
+    kind = "impression" if what == "impressions" else "feedback"
+    reasons = {why: n for why, n in counts["dead_letters_by_reason"][kind].items() if why not in (UNMATCHED, TOMBSTONE)}
+    return Read(counts["impressions_read" if kind == "impression" else "feedback_read"], reasons)
+
+
+def _or_none(place: int | None) -> int:
+    return -1 if place is None else place
+
+
+def _as_json(raised: Raised, now_s: float, now: datetime) -> dict[str, Any]:
+    since = datetime.fromtimestamp(now.timestamp() - (now_s - raised.since_s), UTC)
+    return {
+        "state": str(raised.alarm),
+        "severity": "note" if raised.alarm.is_note else "alarm",
+        "workers": list(raised.workers),
+        "since": since.isoformat(timespec="seconds"),
+        "for_s": round(now_s - raised.since_s, 1),
+        "words": words_of(raised, now_s, now),
+    }

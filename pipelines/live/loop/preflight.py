@@ -1,0 +1,248 @@
+"""What is checked before anything is started: the run directory, its lock, its disk and its config."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from exfm.errors import ConfigError
+from exfm.machine_code import has_compiler, no_compiler
+from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.place import keep_place, original_of
+from pipelines.live.loop.continuation import settle
+from streaming.disk.files import read_json, write_text
+from streaming.disk.lock import file_lock
+from streaming.errors import BadInput, StreamingError
+from streaming.kafka.identity import source_topics
+from streaming.process_limit import too_few_left
+from streaming.program import command
+
+if TYPE_CHECKING:
+    from pipelines.teacher.plan.question import Part
+
+GB = 1 << 30
+OF_RAY, OF_WORKER, OF_BROKER = 80, 20, 60
+
+
+def prepare(
+    config: Config,
+    run_dir: RunDir,
+    *,
+    evolve: bool = False,
+    drop: Collection[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Make a locked run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk).
+
+    A run directory that holds a run is resumed where `continuation.settle` finds that `config` continues it. `evolve`:
+    features may differ from those the run was started with, where there is a rule; those in `drop` may be dropped;
+    topics may have grown, and the broker is asked before it is written down. The folder of a new run is its user's
+    alone, and the config that is written there holds no password.
+    """
+    _disk(run_dir.root, config.resources.min_free_disk_gb)
+    if not run_dir.config.exists():
+        _indexes_fit(config)
+        _partitioned_alike(config)
+        run_dir.root.chmod(0o700)  # who opens it to others later has it stay so
+    elif evolve:
+        _partitions_are_there(config)
+    settle(config, run_dir, evolve=evolve, drop=drop, say=say)
+    run_dir.logs.mkdir(exist_ok=True)
+    write_text(run_dir.config, dump(config))
+    keep_place(run_dir.root)
+    if words := _shares_topic(config, run_dir):
+        say(words)
+
+
+def _shares_topic(config: Config, run_dir: RunDir) -> str | None:
+    """What to say of a copy that publishes to the topic of the run directory that it was made of."""
+    original, examples = original_of(run_dir.root), config.kafka.examples.topic
+    if original is None or config.kafka.bootstrap_servers is None:  # an embedded broker was copied with it
+        return None
+    try:
+        theirs = yaml.safe_load(RunDir(original).config.read_text())["kafka"]["examples"]["topic"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return None
+    if theirs != examples:
+        return None
+    return (
+        f"{run_dir.root} looks like a copy of {original}, and both publish to topic `{examples}`: one of them will be "
+        "refused. Give this one a topic of its own (--set kafka.examples.topic=…), which is filled from the lake"
+    )
+
+
+def writable(folder: Path, what: str = "the run directory", option: str = "--run-dir") -> None:
+    """Make a folder unless it exists. Raises BadInput where nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(
+            f"cannot write into {what} {folder} ({error.strerror}); "
+            f"give another one with {option}, or mend its permissions"
+        ) from None
+
+
+@dataclass
+class Found:
+    begun: bool
+    """There is a run: what the directory holds is its own, whatever happens now."""
+
+
+def contents(folder: Path) -> set[Path] | None:
+    """None where there is no folder."""
+    return set(folder.iterdir()) if folder.is_dir() else None
+
+
+def refuse_foreign(run_dir: RunDir) -> None:
+    """Raises BadInput for a folder that is not empty and holds no run: what is in the folder of a run is the run's, and
+    goes where it starts over."""
+    others = (contents(run_dir.root) or set()) - {run_dir.broker, run_dir.copies}
+    if others and not run_dir.lock.exists() and not run_dir.lake.exists():
+        raise BadInput(
+            f"{run_dir.root} holds {min(others).name} and no run (no {run_dir.lock.name}); a run has a folder to "
+            "itself, which --fresh empties: give another --run-dir, a new or an empty one"
+        )
+
+
+@contextmanager
+def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Found]:
+    """What fails before it has begun leaves nothing behind in a locked run directory that holds no run. `before`: its
+    contents before it was locked."""
+    found = Found(begun=run_dir.config.exists())
+    try:
+        yield found
+    except Exception:
+        if not found.begun:
+            clear(run_dir.root, keep=before or ())
+            if before is None:
+                run_dir.root.rmdir()
+        raise
+
+
+def clear(folder: Path, keep: Collection[Path]) -> None:
+    """Delete what is in a folder."""
+    for path in set(folder.iterdir()) - set(keep):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _disk(root: Path, needed_gb: float) -> None:
+    free = shutil.disk_usage(root).free / GB
+    if free < needed_gb:
+        raise StreamingError(
+            f"{free:.1f} GB are free on the disk of {root}, {needed_gb:g} GB are wanted before a run starts "
+            "(resources.min_free_disk_gb); free some, or give another disk with --run-dir"
+        )
+
+
+def check_processes(config: Config, *, local: bool) -> None:
+    """Raises StreamingError where a limit on processes and threads leaves too few for the workers: libraries in C++
+    would abort. What is asked for is two thirds of what a run takes on two cores."""
+    if local or config.resources.address is not None:
+        return
+    students = math.ceil(len(config.students) / config.resources.students_per_host)
+    workers = students + config.teacher.ranks + config.augmentation.ranks + (config.source is not None)
+    needed = OF_RAY + workers * OF_WORKER + (OF_BROKER if config.kafka.bootstrap_servers is None else 0)
+    if (words := too_few_left(needed)) is not None:
+        raise StreamingError(
+            f"a run of {workers} worker processes starts {needed} processes and threads and more, which cannot be "
+            f"started here: {words}"
+        )
+
+
+def _indexes_fit(config: Config) -> None:
+    """Raises BadInput for a column that may be larger than the table that it is an index into."""
+    for column in config.rows.columns:
+        rows = config.features.index_rows.get(column.name)
+        if rows is not None and column.maximum is not None and column.maximum >= rows:
+            raise BadInput(
+                f"column `{column.name}` may be up to {column.maximum} (rows.columns: maximum), and is an index into a "
+                f"table of {rows} rows: make the maximum {rows - 1}, give the feature {column.maximum + 1} rows, or "
+                "use transform `hash`"
+            )
+
+
+def _partitions_are_there(config: Config) -> None:
+    """Raises BadInput where topics that others feed have other numbers of partitions, and BrokerAway."""
+    kafka = config.kafka
+    if config.source is None and kafka.bootstrap_servers is not None:
+        source_topics(kafka, {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)})
+
+
+def _partitioned_alike(config: Config) -> None:
+    """Raises BadInput where a new run's input topics have unequal numbers of partitions. Of a run that has begun, one
+    topic alone may have grown."""
+    shown, feedback = config.kafka.impressions.partitions, config.kafka.feedback.partitions
+    if shown != feedback:
+        raise BadInput(
+            f"kafka: impressions have {shown} partitions and feedback {feedback}; both are keyed by impression_id and "
+            "need equal counts when a run begins"
+        )
+
+
+def _pid(run_dir: RunDir) -> Any:
+    try:
+        value = read_json(run_dir.status)
+    except StreamingError:
+        value = None
+    return value.get("pid", "unknown") if isinstance(value, dict) else "unknown"
+
+
+@contextmanager
+def locked(run_dir: RunDir) -> Iterator[None]:
+    """One coordinator per run directory; the lock goes with the process, however it ends.
+
+    Raises BadInput where another process has it, or the directory cannot be written.
+    """
+    writable(run_dir.root)
+    with file_lock(run_dir.lock) as held:
+        if not held:
+            raise BadInput(
+                f"{run_dir.root} is being run by another process (pid {_pid(run_dir)}); "
+                f"see `{command('exfm', 'status', '--run-dir', run_dir.root)}`, end it with "
+                f"`{command('exfm', 'stop', '--run-dir', run_dir.root)}`"
+            )
+        yield
+
+
+def check_compiler(config: Config) -> None:
+    """Raises ConfigError where the teacher is to be compiled and nothing can compile it."""
+    if config.teacher.model.compile and not has_compiler():
+        raise ConfigError(no_compiler("teacher.model.compile"))
+
+
+def check_ranks(config: Config, *, local: bool) -> None:
+    """Raises BadInput for several ranks in one process, ConfigError for tables that cannot be spread as asked."""
+    parts: tuple[Part, ...] = ("teacher", "augmentation")
+    for part in parts:
+        section = config.teacher if part == "teacher" else config.augmentation
+        if local and section.ranks > 1:
+            raise BadInput(
+                f"--local runs every worker in this one process, which can be one rank of a model, and {part}.ranks is "
+                f"{section.ranks}; leave --local out, or set {part}.ranks=1"
+            )
+        if section.ranks == 1 and section.sharding.memory_gb is None:
+            continue
+        from exfm.parallel.planning.placement import Shortage, find_plan
+        from pipelines.teacher.plan.question import question_of
+
+        found = find_plan(question_of(config, part), quick=True)
+        if isinstance(found, Shortage):
+            raise ConfigError(
+                f"the {part}'s tables do not fit their ranks: {found}. {part}.ranks is {section.ranks}, "
+                f"{part}.sharding.memory_gb {section.sharding.memory_gb}; exfm plan shows what would fit"
+            )

@@ -1,0 +1,151 @@
+"""What stands before any worker is started: the broker and the launcher, then topics and the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import NamedTuple
+
+from pipelines.core.config.settings import Config
+from pipelines.core.config.topics import Kafka
+from pipelines.core.run_dir.end_offsets import store_ends, stored_ends
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.launch.fork_server import ForkServer
+from pipelines.live.launch.local import LocalLauncher
+from pipelines.live.launch.ray import Launcher, RayLauncher
+from pipelines.live.loop.embedded_broker import EmbeddedBroker
+from pipelines.live.rules.policies import Patience
+from pipelines.live.status.status import RunStatus
+from pipelines.live.workers.augmentation.commit import committed_meta
+from streaming.broker.broker import LocalBroker
+from streaming.errors import BadInput, DataLost
+from streaming.kafka.client import require_answer
+from streaming.kafka.identity import require_cluster, source_topics
+from streaming.kafka.retention import check_retention
+from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.lake.writer import LakeTable
+from streaming.position import Partition
+
+Say = Callable[[str], None]
+
+DAY_MS = 86_400_000
+
+
+class Provision(NamedTuple):
+    """What a run's workers are started with. `broker`: the embedded one, where there is one."""
+
+    servers: str
+    launcher: Launcher
+    broker: EmbeddedBroker | None
+
+
+@contextmanager
+def provisioned(
+    config: Config, run_dir: RunDir, status: RunStatus, *, local: bool, forks: ForkServer | None, say: Say
+) -> Iterator[Provision]:
+    """Start the embedded broker and the launcher side by side; shut both down at the end. `forks`: RayLauncher's.
+
+    Raises BadInput for a port that is taken or a password that is not there, BrokerAway where no configured broker
+    answers, before anything is started.
+    """
+    configured = config.kafka.bootstrap_servers
+    if configured is None:
+        _local(config, run_dir).check_port()
+    else:
+        config.kafka.client_security()
+        require_answer(config.kafka)
+    status.broker["bootstrap_servers"] = configured
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(1) as starter:
+            broker = starting = None
+            if configured is None:
+                status.stage = "starting the embedded Apache Kafka broker"
+                say(status.stage)
+                broker = _embedded(config, run_dir, status)
+                starting = starter.submit(stack.enter_context, broker)
+            launcher = _launcher(config, status, local, forks, say)
+            stack.callback(launcher.shutdown)
+            servers = starting.result() if starting is not None else str(configured)
+        yield Provision(servers, launcher, broker)
+
+
+def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: bool, say: Say) -> None:
+    """Make the topics of an embedded broker or of our own source. Where others feed them, check that they exist and
+    keep their messages for as long as they are needed, and record where a bounded run ends.
+
+    Raises BadInput for another cluster than the run began with, before anything is made there; for topics that are
+    absent, have other numbers of partitions than configured, or hold nothing although the run is to end where they end.
+    """
+    kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
+    if configured := config.kafka.bootstrap_servers is not None:
+        with suppress(DataLost):  # of a damaged record: its worker says so
+            if (stored := (committed_meta(run_dir) or {}).get("sources")) is not None:
+                require_cluster(kafka, stored)
+    inputs = {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback)}
+    outputs = {kafka.examples.topic: kafka.examples.partitions}
+    if config.source is not None or not configured:
+        ensure_topics(kafka, inputs | outputs)
+    else:
+        source_topics(kafka, inputs)
+        needed_s = config.rows.groups[-1].window_ms / 1000 + config.settlement.lateness_s + kafka.downtime_s
+        skew_s = None if config.reads_live else config.max_future_skew_s  # a live run asks its own clock, too
+        for warning in check_retention(kafka, inputs, needed_s=needed_s, max_future_skew_s=skew_s):
+            say(warning)
+        ensure_topics(kafka, outputs)
+    kept_ms = -1 if kafka.dead_letter_days is None else round(kafka.dead_letter_days * DAY_MS)
+    ensure_topics(kafka, {kafka.dead_letters.topic: kafka.dead_letters.partitions}, retention_ms=kept_ms)
+    if until_end and config.source is None:
+        _record_ends(kafka, run_dir, [Partition(topic, p) for topic, count in inputs.items() for p in range(count)])
+
+
+def _record_ends(kafka: Kafka, run_dir: RunDir, partitions: list[Partition]) -> None:
+    """Where a bounded run ends: where its partitions ended at its first start, or at the start that took them in."""
+    known = stored_ends(run_dir.end_offsets)
+    if not (new := [partition for partition in partitions if partition not in known]):
+        return
+    ends = end_offsets(kafka, new)
+    if not known and not any(ends.values()):
+        topics = ", ".join(dict.fromkeys(partition.topic for partition in partitions))
+        raise BadInput(
+            f"--until-end, but {topics} hold no messages at {kafka.bootstrap_servers}; feed them first, or leave it out"
+        )
+    store_ends(run_dir.end_offsets, known | ends)
+
+
+def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:
+    """Make the lake, so that readers find it and another schema is refused at once.
+
+    Raises BadInput where a new lake meets an examples topic that another run has filled.
+    """
+    examples = config.kafka.examples
+    if not run_dir.lake.exists():
+        kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
+        held = sum(end_offsets(kafka, [Partition(examples.topic, p) for p in range(examples.partitions)]).values())
+        if held:
+            raise BadInput(
+                f"topic `{examples.topic}` holds {held:,} messages of another run, and {run_dir.root} is a new one; "
+                "give it a topic of its own (--set kafka.examples.topic=…), or delete that one if its run is gone"
+            )
+    LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
+
+
+def _launcher(config: Config, status: RunStatus, local: bool, forks: ForkServer | None, say: Say) -> Launcher:
+    if local:
+        return LocalLauncher()
+    address = config.resources.address
+    stage = "starting Ray" if address is None else f"joining Ray at {address}"
+    say(stage)
+    status.stage = stage if status.stage is None else f"{status.stage}, {stage}"
+    return RayLauncher(config.resources, forks)
+
+
+def _embedded(config: Config, run_dir: RunDir, status: RunStatus) -> EmbeddedBroker:
+    def make(port: int | None) -> LocalBroker:
+        return _local(config, run_dir, port)
+
+    return EmbeddedBroker(make, status.broker, Patience.of(config.resources, config.kafka.give_up_s))
+
+
+def _local(config: Config, run_dir: RunDir, port: int | None = None) -> LocalBroker:
+    return LocalBroker(run_dir.broker, port=port or config.kafka.port, heap_mb=config.kafka.heap_mb)

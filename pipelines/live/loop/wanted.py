@@ -1,0 +1,94 @@
+"""The workers that a config asks for, and how each is built in the process that will run it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import SecretStr
+
+from pipelines.core.config.identity import STUDENT
+from pipelines.core.config.settings import Config, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.launch.host import Build
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.worker import Worker
+
+STUDENTS = "students"
+"""The kind of host that students share."""
+
+
+class Wanted(NamedTuple):
+    """A worker that is to run, how it is built, how many processes hold it, and in what kind of host it may share
+    one."""
+
+    name: str
+    kind: Kind
+    build: Build
+    ranks: int = 1
+    host: str | None = None
+
+
+def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[Wanted]:
+    """Every worker of a run."""
+    config_json, root = json.dumps(config.model_dump(mode="json")), str(run_dir.root.absolute())
+
+    def wanted(kind: Kind, name: str, ranks: int = 1, host: str | None = None) -> Wanted:
+        build = WorkerRecipe(kind, name, config_json, root, servers, until_end, config.kafka.given)
+        return Wanted(name, kind, build, ranks, host)
+
+    host = STUDENTS if config.resources.students_per_host > 1 else None
+    return [
+        *([wanted(Kind.INGEST, "ingest")] if config.source is not None else []),
+        wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.ranks),
+        wanted(Kind.TEACHER, "teacher", config.teacher.ranks),
+        *(wanted(Kind.STUDENT, STUDENT + student.name, host=host) for student in config.students),
+    ]
+
+
+@dataclass(frozen=True)
+class WorkerRecipe:
+    """How a worker, or one rank of it, is made in the process that will run it.
+
+    Its fields are plain text and numbers, so that any process can be reached. The config is JSON, which is read in a
+    hundredth of the time that YAML takes; no text of it holds the `passwords`.
+    """
+
+    kind: Kind
+    name: str
+    config_json: str
+    root: str
+    servers: str
+    until_end: bool
+    passwords: Mapping[str, SecretStr]
+
+    def __call__(self, rendezvous: Rendezvous) -> Worker:
+        config, run_dir = self._config(), RunDir(Path(self.root))
+        if self.kind is Kind.INGEST:
+            from pipelines.live.workers.ingest import IngestWorker
+
+            return IngestWorker(config, run_dir)
+        if self.kind is Kind.AUGMENTATION and rendezvous.rank:
+            from pipelines.live.workers.augmentation.scoring_ranks import ScoringWorker
+
+            return ScoringWorker(config, run_dir, rendezvous)
+        if self.kind is Kind.AUGMENTATION:
+            from pipelines.live.workers.augmentation.worker import AugmentationWorker
+
+            return AugmentationWorker(config, run_dir, until_end=self.until_end, at=rendezvous)
+        if self.kind is Kind.TEACHER:
+            from pipelines.live.workers.teacher.worker import TeacherWorker
+
+            return TeacherWorker(config, run_dir, rendezvous)
+        from pipelines.live.workers.student.worker import StudentWorker
+
+        return StudentWorker(config, config.student(self.name.removeprefix(STUDENT)), run_dir)
+
+    def _config(self) -> Config:
+        config = parse(json.loads(self.config_json), f"{self.root}/config.yaml")
+        known = {"bootstrap_servers": self.servers, "security": {**config.kafka.security, **self.passwords}}
+        return config.model_copy(update={"kafka": config.kafka.model_copy(update=known)})

@@ -1,0 +1,311 @@
+"""A run, to ask it for students from Python; the commands `exfm spawn`, `pause`, `resume` and `retire` are this."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from exfm.errors import ModelError
+from exfm.models.growth.refit import MadeWith
+from exfm.snapshots.checkpoint import checkpoint_names
+from exfm.snapshots.manifest import read_manifest
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.identity import STUDENT
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.roster import Outcome, Presence, Wish
+from pipelines.live.loop.reconciler import with_roster
+from pipelines.live.roster.estimate import BackfillEstimate, estimate_backfill, require_room
+from pipelines.live.roster.listing import Listed, listed_students
+from pipelines.live.roster.offline import learn_offline
+from pipelines.live.roster.section import SpawnRequest, others_than, section_of
+from pipelines.live.rules.states import WorkerState
+from pipelines.live.status.stored import ENDED, alive, last_status
+from streaming.errors import BadInput, StreamingError
+from streaming.lake.reader import LakeReader
+
+ANSWER_WAIT_S = 60.0
+AT_WORK = {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING, WorkerState.DONE}
+LOOK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """What came of a spawn: `state` is `joined` (the run has it), or `remembered` (it joins when the run starts)."""
+
+    estimate: BackfillEstimate
+    state: str
+    words: str
+
+    def as_json(self) -> dict[str, Any]:
+        return self.estimate.as_json() | {"state": self.state}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A student on its way: rows learned, rows of the lake that it has not seen, and the state of its worker."""
+
+    state: str
+    rows: int
+    lag_rows: int | None
+    reason: str | None
+
+    @property
+    def live(self) -> bool:
+        """Whether it has caught up with the lake, or has learned all there will be."""
+        return self.state == "done" or (self.state == "running" and self.lag_rows is not None and self.lag_rows == 0)
+
+
+class Pipeline:
+    """The run in `run_dir`. Whatever is asked of it is written down there; a run that lives answers within a second or
+    two, one that does not when it starts.
+
+        pipeline = Pipeline("runs/demo")
+        pipeline.spawn(SpawnRequest("late", verticals=("travel",), like="feed"))
+        for student in pipeline.students():
+            print(student.name, student.state, student.ne)
+
+    Raises BadInput where no run lies there.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+        self.run_dir = RunDir(Path(run_dir))
+        config_of(self.run_dir)
+
+    @property
+    def config(self) -> Config:
+        """With the students that were spawned, without those that were retired."""
+        return with_roster(config_of(self.run_dir), self.run_dir.roster)
+
+    @property
+    def lives(self) -> bool:
+        """Whether its coordinator runs."""
+        status = last_status(self.run_dir.root)
+        return status is not None and alive(status)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its stream is over, and everything was learned."""
+        return self.run_dir.summary.exists()
+
+    @property
+    def _names(self) -> set[str]:
+        return {student.name for student in self.config.students}
+
+    def students(self) -> list[Listed]:
+        return listed_students(self.run_dir)
+
+    # --- spawning ----------------------------------------------------------------------------------------------
+
+    def estimate(self, request: SpawnRequest) -> BackfillEstimate:
+        """What a spawn would read, take and cost; nothing is asked for. Raises BadInput where it cannot be."""
+        return self._planned(request)[-1]
+
+    def spawn(self, request: SpawnRequest, *, wait_s: float = ANSWER_WAIT_S) -> Spawned:
+        """Have a student join: it learns the rows that are in the lake, catches up, and goes on with the stream.
+
+        Raises BadInput for a name that is in use, also where another process asks for it meanwhile, a condition that
+        no row meets, too little memory, or what the run refuses; StreamingError where a run that lives does not answer
+        within `wait_s`.
+        """
+        config, student, estimate = self._planned(request)
+        if self.lives and self._state(request.name) not in AT_WORK:
+            require_room(config, estimate, self.run_dir)
+        with self.run_dir.roster.writing() as roster:
+            now = self.config
+            section = self._section(request, now, LakeReader(self.run_dir.lake, now.rows))  # the name may be taken now
+            if request.start is not None:
+                self._put_aside(request.start, student)
+            wish = roster.ask(request.name, Presence.RUNNING, section, again=self._failed(request.name))
+        return Spawned(estimate, *self._answered(wish, wait_s))
+
+    def learn_offline(self, name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> int:
+        """Have a student that was spawned learn the lake of a run that does not run, to its end, in this process."""
+        return learn_offline(self.config, name, self.run_dir, ended=self.finished, advance=advance)
+
+    def _planned(self, request: SpawnRequest) -> tuple[Config, StudentSettings, BackfillEstimate]:
+        """The config with the new student, its settings, and what its backfill would be. Raises BadInput."""
+        config = self.config
+        lake = LakeReader(self.run_dir.lake, config.rows)
+        section = self._section(request, config, lake)
+        config = config.having([*others_than(request.name, config), section])
+        student = config.student(request.name)
+        estimate = estimate_backfill(config, student, lake, last_status(self.run_dir.root))
+        if not estimate.rows and estimate.of and not request.live:
+            raise BadInput(_no_rows(student, estimate, lake))
+        return config, student, estimate
+
+    def _section(self, request: SpawnRequest, config: Config, lake: LakeReader) -> dict[str, Any]:
+        """The new student's section of the config. Where the same student was requested before, it is the section of
+        then, which says at which row it begins. Raises BadInput where another student has, or had, the name."""
+        section, wish = section_of(request, config, lake), self.run_dir.roster.wish(request.name)
+        before = None if wish is None else wish.section
+        if request.name in {student.name for student in config.students}:
+            if before is None or not _same(before, section):
+                raise BadInput(
+                    f"a student of this run is named `{request.name}` already; take another name, or retire that one "
+                    "first"
+                )
+            return before
+        retired = wish is not None and wish.wanted is Presence.RETIRED
+        if before is None or not retired or not self._has_learned(request.name):
+            return section
+        if not _same(before, section):
+            raise BadInput(
+                f"`{request.name}` was in this run before, with other settings, and its checkpoints are kept; take "
+                "another name, or spawn it with the settings that it had"
+            )
+        return before
+
+    def _has_learned(self, name: str) -> bool:
+        return bool(checkpoint_names(self.run_dir.checkpoints(STUDENT + name)))
+
+    def _put_aside(self, name: str, student: StudentSettings) -> None:
+        """Keep the checkpoint that the new student starts from: the other one goes on, and its own are replaced."""
+        start = self.run_dir.roster.start(student.name)
+        if start.exists() and (student.name in self._names or self._has_learned(student.name)):
+            return
+        shutil.rmtree(start, ignore_errors=True)  # of one of that name that never began
+        root = self.run_dir.checkpoints(STUDENT + name)
+        start.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(5):
+            saved = checkpoint_names(root)
+            if not saved:
+                raise BadInput(f"--from {name}: it has no checkpoint yet; wait for its first one, or leave --from out")
+            part = start.with_name(f"start.{os.getpid()}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            try:
+                shutil.copytree(root / saved[-1], part)
+                made_with = read_manifest(part)["meta"]["made_with"]
+            except (OSError, ModelError):  # replaced by a newer one meanwhile
+                continue
+            if (width := MadeWith.of_meta(made_with).model["width"]) != student.model.width:
+                shutil.rmtree(part)
+                raise BadInput(
+                    f"--from {name}: its embeddings are {width} wide, and those of `{student.name}` are to be "
+                    f"{student.model.width}: nothing of it would fit; take --like {name}, too"
+                )
+            part.rename(start)
+            return
+        raise StreamingError(
+            f"the newest checkpoint of `{name}` was replaced five times while it was copied; try again"
+        )
+
+    # --- afterwards --------------------------------------------------------------------------------------------
+
+    def pause(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
+        """Have a student commit and stop; the words of what came of it. Raises as `spawn` does."""
+        return self._asked(name, Presence.PAUSED, wait_s)
+
+    def resume(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
+        """Have a student that was paused go on from its checkpoint."""
+        return self._asked(name, Presence.RUNNING, wait_s)
+
+    def retire(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
+        """Have a student leave for good: the lake keeps no rows for it; checkpoints and registered models stay."""
+        return self._asked(name, Presence.RETIRED, wait_s)
+
+    def progress(self, name: str) -> Progress:
+        """How far a student is."""
+        found = next((student for student in self.students() if student.name == name), None)
+        if found is None:
+            raise BadInput(self._unknown(name))
+        return Progress(found.state, found.rows, found.lag_rows, found.reason)
+
+    def watch(self, name: str, every_s: float = 1.0) -> Iterator[Progress]:
+        """A student's progress, until it is live, has failed, or its run ends."""
+        while True:
+            progress = self.progress(name)
+            yield progress
+            if progress.live or progress.state in ("failed", "refused", "retired", "paused") or not self.lives:
+                return
+            time.sleep(every_s)
+
+    def _asked(self, name: str, wanted: Presence, wait_s: float) -> str:
+        if name not in self._names and self.run_dir.roster.wish(name) is None:
+            raise BadInput(self._unknown(name))
+        with self.run_dir.roster.writing() as roster:
+            before = self.run_dir.roster.wish(name)
+            dropped = before is not None and not self.run_dir.roster.answered(before) and before.wanted is not wanted
+            wish = roster.ask(name, wanted, again=wanted is Presence.RUNNING and self._failed(name))
+        _, words = self._answered(wish, wait_s)
+        if dropped:
+            assert before is not None
+            words += f" (it was to be {before.wanted}, asked at {before.asked_at} and not answered: that is dropped)"
+        return words
+
+    def _state(self, name: str) -> str | None:
+        """The state of its worker in a run that lives."""
+        worker = (last_status(self.run_dir.root) or {"workers": {}})["workers"].get(STUDENT + name)
+        return worker["state"] if worker is not None and self.lives else None
+
+    def _failed(self, name: str) -> bool:
+        return self._state(name) == WorkerState.FAILED
+
+    def _unknown(self, name: str) -> str:
+        names = ", ".join(student.name for student in self.config.students)
+        return f"no student of {self.run_dir.root} is named `{name}`; there are: {names or 'none'}"
+
+    def _answered(self, wish: Wish, wait_s: float) -> tuple[str, str]:
+        """What came of a wish: its state, and words. Raises BadInput where it was refused."""
+        roster, deadline = self.run_dir.roster, time.monotonic() + wait_s
+        while (outcome := _of(roster.outcome(wish.name), wish)) is None and self.lives:
+            self._refuse_overtaken(wish)
+            if time.monotonic() > deadline:
+                raise StreamingError(
+                    f"the run has not answered for {wait_s:g} s; it is written down, and will be: see exfm students "
+                    f"--run-dir {self.run_dir.root}"
+                )
+            time.sleep(LOOK_EVERY_S)
+        outcome = outcome or _of(roster.outcome(wish.name), wish)  # the last thing that a run does may be to answer
+        if outcome is None:
+            self._refuse_overtaken(wish)
+            status = last_status(self.run_dir.root)
+            ended = status is not None and status["state"] in ENDED
+            why = f"the run is {status['state']}" if status is not None and ended else "the run does not run"
+            return "remembered", f"{why}; `{wish.name}` will be {wish.wanted} when it starts"
+        if outcome.refused:
+            raise BadInput(outcome.words)
+        return "joined" if wish.wanted is Presence.RUNNING else str(wish.wanted), outcome.words
+
+    def _refuse_overtaken(self, wish: Wish) -> None:
+        """Raises BadInput where another request for the same student came before this one was answered."""
+        last = self.run_dir.roster.wish(wish.name)
+        if last is not None and last.number > wish.number:
+            raise BadInput(
+                f"another request for `{wish.name}` came before this one was answered, and holds: it is to be "
+                f"{last.wanted} (asked at {last.asked_at}), not {wish.wanted}; see exfm students --run-dir "
+                f"{self.run_dir.root}, and ask again if it is not what you want"
+            )
+
+
+def _of(outcome: Outcome | None, wish: Wish) -> Outcome | None:
+    return outcome if outcome is not None and outcome.number == wish.number else None
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two sections are of one student, wherever it began."""
+    return {**one, "first_seq": 0} == {**other, "first_seq": 0}
+
+
+def _no_rows(student: StudentSettings, estimate: BackfillEstimate, lake: LakeReader) -> str:
+    """Why no row of the lake is a student's."""
+    verticals = lake.verticals
+    asked = [v for v in student.row_filter if v not in verticals]
+    if asked and len(asked) == len(student.row_filter):
+        return (
+            f"no row of the lake has the vertical {', '.join(f'`{v}`' for v in asked)}; there are: "
+            f"{', '.join(sorted(verticals)) or 'none'}. A student of a vertical that is to come begins with --live"
+        )
+    condition = f" and `{student.where}`" if student.where is not None else ""
+    return (
+        f"none of {estimate.of:,} rows from lake_seq {estimate.first_seq:,} on is of "
+        f"{', '.join(student.row_filter) or 'any vertical'}"
+        f"{condition}; change --where or --since, or begin with --live"
+    )

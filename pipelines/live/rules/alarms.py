@@ -1,0 +1,189 @@
+"""States in which a run has not failed and yet is not well. They follow from what was seen, from clocks and limits.
+
+stalled            a worker, or the whole run, makes no progress although rows wait for it
+mass dead letters  a grave share of what was read in the last minutes was refused
+lag unknown        how many rows wait cannot be known, since the broker or the worker does not answer
+export refused     what would be served of a student is not that student: nothing of it was published
+nothing read       the topics of a live run bring nothing: a note, since that may be as it should
+
+All times are seconds of one clock that never jumps. Only `words_of` turns them into times of day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from pipelines.core.config.sections import AlarmLimits
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.shares import sure_share
+
+UNKNOWN_S = 5.0
+"""How long a lag is unknown before that is an alarm: a restart takes less. It is never shown as a number meanwhile."""
+FEWEST_REFUSED = 20
+"""Fewer refused rows are not a mass, whatever their share."""
+DAY_S = 86_400
+
+
+class Alarm(StrEnum):
+    STALLED = "stalled"
+    DEAD_LETTERS = "mass dead letters"
+    LAG_UNKNOWN = "lag unknown"
+    EXPORT_REFUSED = "export refused"
+    NOTHING_READ = "nothing read"
+
+    @property
+    def is_note(self) -> bool:
+        """It may be as it should be."""
+        return self is Alarm.NOTHING_READ
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is seen of a worker that has reported and is not at its end.
+
+    moved_s          when its rows or its position last rose
+    lag_rows         how many rows wait for it; None: unknown. 0 for one that waits for no rows (ingest)
+    unknown_since_s  since when its lag is unknown, and why
+    waits_for        a kind of worker without which it cannot continue
+    refused          which export of it was refused, and why; since when
+    """
+
+    name: str
+    kind: Kind
+    moved_s: float
+    lag_rows: int | None
+    unknown_since_s: float | None = None
+    why_unknown: str = "the broker has not answered"
+    waits_for: Kind | None = None
+    note: str | None = None
+    refused: str | None = None
+    refused_since_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Rows of a kind (`impressions`, `rows of feedback`) that were read since `since_s`, and those of them that were
+    refused, by reason."""
+
+    what: str
+    since_s: float
+    read: int
+    reasons: Mapping[str, int]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.reasons.values())
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An alarm, since when it holds, and which workers it concerns; none: what the run reads."""
+
+    alarm: Alarm
+    since_s: float
+    text: str
+    workers: tuple[str, ...] = ()
+
+
+def alarms_of(
+    sights: Sequence[Sight],
+    refused: Sequence[Refused],
+    silent_topics: Mapping[str, float],
+    limits: AlarmLimits,
+    now_s: float,
+) -> list[Raised]:
+    """All that is to be said now, the gravest first. `silent_topics`: of a live run, when each topic last brought rows.
+
+    >>> student = Sight("student-feed", Kind.STUDENT, moved_s=0.0, lag_rows=700)
+    >>> teacher = Sight("teacher", Kind.TEACHER, moved_s=995.0, lag_rows=9)
+    >>> [found] = alarms_of([student, teacher], [], {}, AlarmLimits(), now_s=1000.0)
+    >>> found.alarm, found.workers, found.text
+    (<Alarm.STALLED: 'stalled'>, ('student-feed',), 'student-feed makes no progress, and 700 rows wait for it')
+    """
+    return [
+        *_stalled(sights, limits, now_s),
+        *_dead_letters(refused, limits, now_s),
+        *_lag_unknown(sights, now_s),
+        *_exports_refused(sights),
+        *_nothing_read(sights, silent_topics, limits, now_s),
+    ]
+
+
+def _stalled(sights: Sequence[Sight], limits: AlarmLimits, now_s: float) -> Iterator[Raised]:
+    moving = {sight.kind for sight in sights if now_s - sight.moved_s < limits.stalled_s}
+    stuck = [
+        sight
+        for sight in sights
+        if sight.lag_rows and now_s - sight.moved_s >= limits.stalled_s and sight.waits_for not in moving
+    ]
+    if len(stuck) > 1 and not moving:
+        waiting = ", ".join(f"{sight.lag_rows:,} for {sight.name}" for sight in stuck)
+        said = "; ".join(dict.fromkeys(sight.note for sight in stuck if sight.note))
+        text = f"no worker makes progress, and rows wait: {waiting}{_in_brackets(said)}"
+        last_s = max(sight.moved_s for sight in sights)
+        yield Raised(Alarm.STALLED, last_s, text, tuple(sight.name for sight in stuck))
+        return
+    for sight in stuck:
+        text = f"{sight.name} makes no progress, and {sight.lag_rows:,} rows wait for it{_in_brackets(sight.note)}"
+        yield Raised(Alarm.STALLED, sight.moved_s, text, (sight.name,))
+
+
+def _dead_letters(refused: Sequence[Refused], limits: AlarmLimits, now_s: float) -> Iterator[Raised]:
+    for found in refused:
+        if found.rows < FEWEST_REFUSED or sure_share(found.rows, found.read) <= limits.refused_share:
+            continue
+        reason, number = min(found.reasons.items(), key=lambda item: (-item[1], item[0]))
+        text = (
+            f"{found.rows:,} of {found.read:,} {found.what} were refused in the last {now_s - found.since_s:,.0f} s, "
+            f"most for `{reason}` ({number:,})"
+        )
+        yield Raised(Alarm.DEAD_LETTERS, found.since_s, text)
+
+
+def _lag_unknown(sights: Sequence[Sight], now_s: float) -> Iterator[Raised]:
+    for sight in sights:
+        if sight.lag_rows is None and sight.unknown_since_s is not None and now_s - sight.unknown_since_s >= UNKNOWN_S:
+            text = f"how many rows wait for {sight.name} cannot be known: {sight.why_unknown}"
+            yield Raised(Alarm.LAG_UNKNOWN, sight.unknown_since_s, text, (sight.name,))
+
+
+def _exports_refused(sights: Sequence[Sight]) -> Iterator[Raised]:
+    for sight in sights:
+        if sight.refused is not None:
+            text = f"{sight.name}: {sight.refused}"
+            yield Raised(Alarm.EXPORT_REFUSED, sight.refused_since_s, text, (sight.name,))
+
+
+def _nothing_read(
+    sights: Sequence[Sight], silent_topics: Mapping[str, float], limits: AlarmLimits, now_s: float
+) -> Iterator[Raised]:
+    """Only where the topics are known to hold nothing more: either nothing waits, or the other topic is read."""
+    reader = next((sight for sight in sights if sight.kind.writes_lake), None)
+    if reader is None or reader.lag_rows is None:
+        return
+    if reader.lag_rows and now_s - reader.moved_s >= limits.unread_s:
+        return
+    silent = {topic: at_s for topic, at_s in silent_topics.items() if now_s - at_s >= limits.unread_s}
+    if silent:
+        topics = " and ".join(f"`{topic}`" for topic in silent)
+        yield Raised(Alarm.NOTHING_READ, max(silent.values()), f"topic{'s' * (len(silent) > 1)} {topics}")
+
+
+def words_of(raised: Raised, now_s: float, now: datetime) -> str:
+    """An alarm in one sentence, with its time of day.
+
+    >>> noon = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    >>> words_of(Raised(Alarm.NOTHING_READ, 925.0, "topic `clicks`"), 1000.0, noon)
+    'nothing read: topic `clicks` (since 11:58:45 UTC, 75 s)'
+    """
+    for_s = now_s - raised.since_s
+    form = "%H:%M:%S" if for_s < DAY_S else "%Y-%m-%d %H:%M:%S"
+    at = datetime.fromtimestamp(now.timestamp() - for_s, UTC).strftime(form)
+    return f"{raised.alarm}: {raised.text} (since {at} UTC, {for_s:,.0f} s)"
+
+
+def _in_brackets(note: str | None) -> str:
+    return f" ({note})" if note else ""

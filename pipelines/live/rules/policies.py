@@ -1,0 +1,184 @@
+"""Pure decisions. Nothing here acts, waits or looks anything up: the coordinator and the workers do that.
+
+>>> after_death([0.0], now=1.0, max_restarts=2, window_s=60.0)
+Restart(delay_s=0.5)
+>>> after_death([0.0, 1.0, 2.0], now=2.0, max_restarts=2, window_s=60.0).reason
+'it died 3 times within 60 s; 2 restarts are allowed (resources.max_restarts)'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipelines.core.config.sections import Resources
+
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 30.0
+LONGEST_WAIT_S = 15.0
+"""The longest pause between two tries while a broker is away or a disk is full."""
+WELL_S = 30.0
+
+
+class Cause(StrEnum):
+    """Why a worker or the broker died, in the terms that decide what is done about it."""
+
+    CRASH = "crash"
+    BROKER_AWAY = "broker away"
+    DISK_FULL = "disk full"
+    MISTAKE = "mistake"
+    """The caller's, in the config or in what it names: trying again changes nothing before it is mended."""
+    PERMANENT = "permanent"
+    """Trying again changes nothing: data that are gone for good, a model that diverged."""
+
+
+@dataclass(frozen=True)
+class Death:
+    at_s: float
+    cause: Cause
+    words: str
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long each cause is tolerated; the names are those of the config."""
+
+    max_restarts: int
+    restart_window_s: float
+    give_up_s: float
+    disk_give_up_s: float
+
+    @staticmethod
+    def of(resources: Resources, give_up_s: float) -> Patience:
+        """`give_up_s` is Kafka's."""
+        return Patience(resources.max_restarts, resources.restart_window_s, give_up_s, resources.disk_give_up_s)
+
+
+@dataclass(frozen=True)
+class Restart:
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    reason: str
+
+
+def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart | GiveUp:
+    """What to do about something that died, given all its deaths that still count (this one included, last).
+
+    Crashes are counted within a window. A broker that is away or a full disk is not the worker's fault: however often
+    the worker dies of it, it is restarted until the cause has lasted too long.
+    """
+    last = deaths[-1]
+    if last.cause in (Cause.MISTAKE, Cause.PERMANENT):
+        return GiveUp(last.words)
+    if last.cause is Cause.CRASH:
+        crashes = [death.at_s for death in deaths if death.cause is Cause.CRASH]
+        decision = after_death(crashes, now, patience.max_restarts, patience.restart_window_s)
+    elif last.cause is Cause.BROKER_AWAY:
+        words = "the broker has been away for {:.0f} s; {:g} s are allowed (kafka.give_up_s): bring it back, and resume"
+        decision = while_it_lasts(series(deaths, patience.give_up_s), now, patience.give_up_s, words)
+    else:
+        words = (
+            "the disk has been full for {:.0f} s; {:g} s are allowed (resources.disk_give_up_s): free some, and resume"
+        )
+        decision = while_it_lasts(series(deaths, patience.disk_give_up_s), now, patience.disk_give_up_s, words)
+    return GiveUp(f"{decision.reason}: {last.words}") if isinstance(decision, GiveUp) else decision
+
+
+def series(deaths: Sequence[Death], gap_s: float) -> list[float]:
+    """When it died of its last cause, back to where another cause, or a longer gap than `gap_s`, broke the series.
+
+    >>> away = [Death(t, Cause.BROKER_AWAY, "") for t in (0.0, 400.0, 410.0)]
+    >>> series(away, gap_s=300.0)
+    [400.0, 410.0]
+    """
+    times = [deaths[-1].at_s]
+    for death in reversed(deaths[:-1]):
+        if death.cause is not deaths[-1].cause or times[0] - death.at_s > gap_s:
+            break
+        times.insert(0, death.at_s)
+    return times
+
+
+def still_counting(deaths: Sequence[Death], well_s: float, disk_has_room: bool) -> list[Death]:
+    """The deaths that still count once it has worked well for `well_s`. Crashes count as long as their window says; a
+    disk must have room too, since a worker may go for long without writing anything."""
+    if well_s < WELL_S:
+        return list(deaths)
+    over = {Cause.BROKER_AWAY, Cause.DISK_FULL} if disk_has_room else {Cause.BROKER_AWAY}
+    return [death for death in deaths if death.cause not in over]
+
+
+def while_it_lasts(tries: Sequence[float], now: float, patience_s: float, words: str) -> Restart | GiveUp:
+    """Try again, at growing intervals, until `patience_s` have passed since the first time."""
+    if now - tries[0] > patience_s:
+        return GiveUp(words.format(now - tries[0], patience_s))
+    return Restart(min(LONGEST_WAIT_S, FIRST_DELAY_S * 2 ** min(len(tries) - 1, 10)))
+
+
+def after_death(deaths: list[float], now: float, max_restarts: int, window_s: float) -> Restart | GiveUp:
+    """What to do about a crash, given the times of all crashes (this one included)."""
+    recent = [t for t in deaths if now - t <= window_s]
+    if len(recent) > max_restarts:
+        return GiveUp(
+            f"it died {len(recent)} times within {window_s:g} s; {max_restarts} restarts are allowed "
+            "(resources.max_restarts)"
+        )
+    return Restart(min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (len(recent) - 1)))
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score the block with this snapshot version."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    reason: str
+
+
+@dataclass(frozen=True)
+class WithoutTeacher:
+    """Write null logits."""
+
+    reason: str
+
+
+def lockstep_version(block: int, lag: int, behind: int = 0) -> int:
+    """The snapshot that scores block `block`. Version v has learned the blocks 0 … v-1; version 0 is the initial one.
+    `behind`: in a what-if, a snapshot that is this many blocks older.
+
+    >>> [lockstep_version(block, lag=2) for block in range(5)]
+    [0, 0, 1, 2, 3]
+    """
+    return max(0, block - lag + 1 - behind)
+
+
+def snapshot_for(
+    *,
+    newest: int | None,
+    newest_age_s: float,
+    rows_since_newest: int,
+    catching_up: bool,
+    max_rows_ahead: int,
+    max_age_s: float | None,
+    teacher_gone: bool = False,
+) -> Score | Wait | WithoutTeacher:
+    """Free pace: which snapshot scores the next block.
+
+    While catching up, rows wait for a snapshot that is not too many rows old, or history would be scored by the first
+    one throughout. Live, nothing waits, nor for a teacher that has given up: it stops neither lake nor students.
+    """
+    catching_up = catching_up and not teacher_gone
+    if newest is None:
+        return Wait("the teacher has not published its first snapshot yet") if catching_up else WithoutTeacher("none")
+    if catching_up and rows_since_newest > max_rows_ahead:
+        return Wait(f"{rows_since_newest} rows past snapshot {newest}; {max_rows_ahead} are allowed while catching up")
+    if max_age_s is not None and not catching_up and newest_age_s > max_age_s:
+        return WithoutTeacher(f"snapshot {newest} is {newest_age_s:.0f} s old; {max_age_s:g} s are allowed")
+    return Score(newest)

@@ -1,0 +1,82 @@
+"""status.json: always whole, and rewritten even when the disk is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from pipelines.live.rules.causes import FULL
+
+ROOM = 16 * 1024
+"""Bytes that the file always occupies: as long as the text fits, rewriting it needs no further room."""
+
+log = logging.getLogger(__name__)
+
+
+class StatusFile:
+    """A JSON file that is always whole, and is rewritten on a full disk.
+
+    Each text is a new file, moved into place, so a reader that has opened the one before reads that to its end. A spare
+    file keeps as much room: on a full disk the text is written over it, and the two are swapped. Blanks fill the rest.
+
+    >>> import tempfile
+    >>> file = StatusFile(Path(tempfile.mkdtemp()) / "status.json")
+    >>> file.write({"state": "running"}); file.write({"state": "done"})
+    >>> json.loads(file.path.read_text())
+    {'state': 'done'}
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._new, self._spare, self._old = (path.with_name(f".{path.name}.{kind}") for kind in ("new", "spare", "old"))
+        self._lock = threading.Lock()
+
+    def write(self, value: Any) -> None:
+        """Where the disk is full and even this finds no room, or takes no writes, the text written before stays, and
+        the log says so."""
+        text = json.dumps(value, indent=2, allow_nan=False).encode()
+        with self._lock:
+            try:
+                self._write(text)
+            except OSError as error:
+                if error.errno not in (*FULL, errno.EROFS):
+                    raise
+                log.warning("%s stays as it is: %s", self.path, error)
+
+    def _write(self, text: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        room = -(-(len(text) + 1) // ROOM) * ROOM
+        text = text.ljust(room - 1) + b"\n"
+        self._old.unlink(missing_ok=True)  # of a writer that was killed
+        try:
+            if not self._spare.exists() or self._spare.stat().st_size != room:
+                _over(self._spare, text)
+            self._new.write_bytes(text)
+        except OSError as error:
+            self._new.unlink(missing_ok=True)
+            if error.errno not in FULL:
+                raise
+            self._swap(text)
+        else:
+            self._new.replace(self.path)
+
+    def _swap(self, text: bytes) -> None:
+        """Write over the spare, which becomes the file, and the file the spare."""
+        _over(self._spare, text)
+        if self.path.exists():
+            os.link(self.path, self._old)  # otherwise the move would free its blocks
+        self._spare.replace(self.path)
+        if self._old.exists():
+            self._old.replace(self._spare)
+
+
+def _over(path: Path, text: bytes) -> None:
+    """Write over what is there, which keeps its blocks."""
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as out:
+        out.write(text)
+        out.truncate()

@@ -1,0 +1,64 @@
+"""What a run did before it was resumed. A leg is one start of its coordinator, up to its end, whatever that was.
+
+status.json is rewritten every second and never in half, so it says what the legs before took, also after kill -9.
+Rows are not added up here: every worker counts its own since the run began, with the positions that it commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.live.status.stored import read_status
+from streaming.errors import StreamingError
+
+
+@dataclass(frozen=True)
+class EarlierWork:
+    """Of one worker, summed over the legs before; memory is the highest."""
+
+    rows: int = 0
+    restarts: int = 0
+    busy_s: float = 0.0
+    peak_rss_bytes: int = 0
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EarlierLegs:
+    """`started_at`: of the first leg, None where there was none."""
+
+    legs: int = 0
+    wall_s: float = 0.0
+    started_at: str | None = None
+    workers: Mapping[str, EarlierWork] = field(default_factory=dict)
+
+    def of(self, worker: str) -> EarlierWork:
+        return self.workers.get(worker, EarlierWork())
+
+
+def earlier_legs(root: Path) -> EarlierLegs:
+    """The legs of the run in `root`; none where it is new, or its status is damaged. The first release wrote one leg's
+    wall time and rows alone."""
+    try:
+        value = read_status(root)
+    except StreamingError:
+        return EarlierLegs()
+    return EarlierLegs(
+        value.get("legs", 1),
+        value["wall_s"],
+        value.get("started_at"),
+        {name: _work(worker) for name, worker in value["workers"].items()},
+    )
+
+
+def _work(worker: Mapping[str, Any]) -> EarlierWork:
+    return EarlierWork(
+        worker["rows"],
+        worker["restarts"],
+        worker.get("busy_s", 0.0),
+        worker.get("peak_rss_bytes", 0),
+        worker.get("phases_s", {}),
+    )

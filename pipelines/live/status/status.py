@@ -1,0 +1,287 @@
+"""The state of a run and its workers as one value, which status.json, the screen and `exfm status` show."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.legs import EarlierLegs, EarlierWork
+from pipelines.live.workers.report import Report
+
+WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
+PAUSED = (WorkerState.RESTARTING, WorkerState.STARTING)
+ENDS = (RunState.DONE, RunState.FAILED, RunState.STOPPED)
+SILENT_S = 30.0
+
+
+@dataclass
+class WorkerStatus:
+    name: str
+    kind: Kind
+    state: WorkerState = WorkerState.STARTING
+    restarts: int = 0
+    """Since the coordinator started; `earlier` has those before."""
+    node: str | None = None
+    report: Report | None = None
+    recent_rows_per_s: float | None = None
+    reason: str | None = None
+    cause: Cause | None = None
+    """The cause of its last death, until it works again."""
+    silent_s: float = 0.0
+    """How long it has not reported, though it was asked."""
+    alarms: list[str] = field(default_factory=list)
+    """The states of `RunStatus.alarms` that are its own."""
+    before: list[Report] = field(default_factory=list)
+    """The last reports of this worker's processes that died."""
+    earlier: EarlierWork = field(default_factory=EarlierWork)
+    """What it did before the run was resumed, and before it left the run or was given up on."""
+
+    @property
+    def whole(self) -> list[Report]:
+        """The last reports of all processes of this worker since the coordinator started."""
+        last = self.report
+        return self.before if last is None or last in self.before else [*self.before, last]
+
+    @property
+    def is_fresh(self) -> bool:
+        """What it reported last is what it would report now, or nearly."""
+        return self.report is not None and self.state is WorkerState.RUNNING and self.silent_s <= SILENT_S
+
+    @property
+    def lag_rows(self) -> int | None:
+        """How many rows wait for it; None where that does not apply, or cannot be known (`lag_known`)."""
+        if self.report is None or not self.lag_known:
+            return None
+        return 0 if self.state is WorkerState.DONE and self.report.lag_rows is not None else self.report.lag_rows
+
+    @property
+    def lag_known(self) -> bool:
+        """False where rows may wait for it, and how many cannot be known."""
+        live = self.state not in (WorkerState.DONE, WorkerState.FAILED, WorkerState.RETIRED)
+        asked = self.report is not None and live and self.kind.has_lag
+        return not asked or (self.is_fresh and self.report is not None and self.report.lag_rows is not None)
+
+    @property
+    def rows(self) -> int:
+        """Since the run began."""
+        if self.report is None:
+            return self.earlier.rows
+        return self.report.rows if self.report.total_rows is None else self.report.total_rows
+
+    @property
+    def all_restarts(self) -> int:
+        """Since the run began."""
+        return self.earlier.restarts + self.restarts
+
+    @property
+    def busy_s(self) -> float:
+        """Since the run began."""
+        return self.earlier.busy_s + sum(report.busy_s for report in self.whole)
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """Since the run began."""
+        phases = Counter(dict(self.earlier.phases_s))
+        for report in self.whole:
+            phases.update(report.phases_s)
+        return dict(phases)
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """The highest of all its processes; of several ranks, their sum."""
+        return max([self.earlier.peak_rss_bytes, *(report.peak_rss_bytes for report in self.whole)])
+
+    @property
+    def so_far(self) -> EarlierWork:
+        """All of it, for a worker of this name that comes after this one has left or given up."""
+        return EarlierWork(self.rows, self.all_restarts, self.busy_s, self.peak_rss_bytes, self.phases_s)
+
+    def as_json(self) -> dict[str, Any]:
+        report = self.report or Report(self.name, str(self.kind))
+        lives = self.state in (WorkerState.RUNNING, WorkerState.DONE)
+        done = self.state is WorkerState.DONE
+        return {
+            "kind": str(self.kind),
+            "pid": report.pid or None if lives else None,
+            "node": self.node,
+            "state": str(self.state),
+            "reason": self.reason,
+            "restarts": self.all_restarts,
+            "silent_s": round(self.silent_s, 1),
+            "rows": self.rows,
+            "rows_per_s": self.recent_rows_per_s,
+            "busy_s": round(self.busy_s, 3),
+            "phases_s": {phase: round(seconds, 3) for phase, seconds in self.phases_s.items()},
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "lake_seq": report.lake_seq,
+            "lag_rows": self.lag_rows,
+            "lag_known": self.lag_known,
+            "lag_event_time_s": None if done else report.lag_event_time_s,
+            "rss_bytes": report.rss_bytes or None if lives else None,
+            "ne": report.ne,
+            "teacher_version": report.teacher_version,
+            "teacher_lag_rows": report.teacher_lag_rows,
+            "logit_age_s": report.logit_age_s,
+            "note": report.note,
+            "alarms": self.alarms,
+            "versions": report.versions,
+            "ranks": [asdict(rank) for rank in report.ranks] if lives else [],
+        }
+
+
+@dataclass
+class RunStatus:
+    name: str
+    state: RunState = RunState.STARTING
+    reason: str | None = None
+    mistaken: bool = False
+    """It failed by the caller's mistake: the same command would fail again before that is mended."""
+    permanent: bool = False
+    """It failed by what no start mends: data that are gone, a model that diverged."""
+    started_monotonic: float = field(default_factory=time.monotonic)
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    """Of the run's first leg."""
+    earlier: EarlierLegs = field(default_factory=EarlierLegs)
+    """The legs before this one, where the run was resumed."""
+    workers: dict[str, WorkerStatus] = field(default_factory=dict)
+    broker: dict[str, Any] = field(default_factory=lambda: {"bootstrap_servers": None, "pid": None})
+    lake: dict[str, Any] = field(default_factory=lambda: {"rows": 0, "bytes": 0, "files": 0, "last_lake_seq": None})
+    disk: dict[str, int] = field(default_factory=dict)
+    """Bytes in the run directory, by what grows in it."""
+    tracking: dict[str, Any] = field(default_factory=lambda: {"dropped": 0, "problem": None})
+    counts: dict[str, Any] | None = None
+    """What became of every row, as in summary.json; None before the lake's writer has reported."""
+    losses: dict[str, Any] = field(default_factory=lambda: {"severity": "fine", "lines": [], "words": []})
+    """What was lost, as an account and, where it is much, in loud words."""
+    alarms: list[dict[str, Any]] = field(default_factory=list)
+    """What is not well although nothing has failed: state, severity, workers, since, for_s, words."""
+    stage: str | None = None
+    """What is being started, before there are workers."""
+    waiting: str | None = None
+    """What the run itself waits for, apart from its workers."""
+
+    @staticmethod
+    def resuming(name: str, earlier: EarlierLegs, lake_rows: int = 0) -> RunStatus:
+        """Of a run that goes on where `earlier` ended, with so many rows in its lake."""
+        status = RunStatus(name, earlier=earlier)
+        status.lake |= {"rows": lake_rows, "last_lake_seq": lake_rows - 1 if lake_rows else None}
+        status.started_at = earlier.started_at or status.started_at
+        return status
+
+    @property
+    def waits_for(self) -> str | None:
+        """What is waited for until workers run and the first rows are in the lake; None from then on."""
+        if self.state in ENDS or (self.lake["rows"] and self.state is not RunState.STARTING):
+            return None
+        if self.stage is not None:
+            return self.stage
+        starting = [worker.name for worker in self.workers.values() if worker.state is WorkerState.STARTING]
+        if starting:
+            return f"waiting for {', '.join(starting)}: their processes start and import torch"
+        notes = [w.report.note for w in self.workers.values() if w.kind.writes_lake and w.report is not None]
+        return notes[0] if notes and not self.lake["rows"] else None
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong although the run continues: who waits for what, who is silent, who has given up."""
+        found = [self.waiting] if self.waiting else []
+        if self.broker.get("reason"):
+            found.append(f"the embedded broker is being started again: {self.broker['reason']}")
+        if self.tracking["dropped"]:
+            problem = self.tracking["problem"] or "more came than it took"
+            found.append(f"{self.tracking['dropped']:,} entries of tracking were dropped, training goes on ({problem})")
+        for cause, words in WAITS.items():
+            waiting = [w for w in self.workers.values() if w.cause is cause and w.state in PAUSED]
+            if waiting:
+                names = ", ".join(worker.name for worker in waiting)
+                found.append(f"{words}: {names} waiting, nothing is lost ({waiting[0].reason})")
+        for worker in self.workers.values():
+            if worker.silent_s > SILENT_S:
+                found.append(f"{worker.name} has not reported for {worker.silent_s:.0f} s")
+            if worker.state is WorkerState.FAILED:
+                stale = "stale_teacher: " if worker.kind.publishes else ""
+                found.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
+        found += [alarm["words"] for alarm in self.alarms if alarm["severity"] != "note"]
+        found += self.losses["words"]
+        return "; ".join(found) or None
+
+    @property
+    def notes(self) -> list[str]:
+        """What may be as it should be, and is good to know."""
+        return [alarm["words"] for alarm in self.alarms if alarm["severity"] == "note"]
+
+    def raise_alarms(self, alarms: list[dict[str, Any]]) -> None:
+        """From now on these are its alarms."""
+        self.alarms = alarms
+        for name, worker in self.workers.items():
+            worker.alarms = [alarm["state"] for alarm in alarms if name in alarm["workers"]]
+
+    @property
+    def leg_wall_s(self) -> float:
+        return time.monotonic() - self.started_monotonic
+
+    @property
+    def wall_s(self) -> float:
+        """Of all legs."""
+        return self.earlier.wall_s + self.leg_wall_s
+
+    @property
+    def legs(self) -> int:
+        return self.earlier.legs + 1
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of a bounded stream has gone all the way; None where its length is unknown."""
+        if self.state is RunState.DONE:
+            return 1.0
+        by_kind = {w.kind: w.report for w in self.workers.values() if w.report}
+        ingest, augmentation = by_kind.get(Kind.INGEST), by_kind.get(Kind.AUGMENTATION)
+        if ingest is None or ingest.progress is None or augmentation is None or augmentation.progress is None:
+            return None
+        total = ingest.progress[1]
+        settled = augmentation.progress[0]
+        lake_rows = 0 if augmentation.lake_seq is None else augmentation.lake_seq + 1
+        readers = [
+            lake_rows - 1
+            if w.state is WorkerState.DONE  # rows behind its last one are not its own
+            else w.report.lake_seq
+            if w.report and w.report.lake_seq is not None
+            else -1
+            for w in self.workers.values()
+            if w.kind.reads_lake and w.state is not WorkerState.RETIRED
+        ]
+        slowest = min(readers, default=-1) + 1
+        if not total or lake_rows <= 0:
+            return 0.0
+        return min(1.0, settled / total) * min(1.0, slowest / lake_rows)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "state": str(self.state),
+            "reason": self.reason,
+            "waits_for": self.waits_for,
+            "mistaken": self.mistaken,
+            "pid": os.getpid(),
+            "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "started_at": self.started_at,
+            "wall_s": round(self.wall_s, 3),
+            "leg_wall_s": round(self.leg_wall_s, 3),
+            "legs": self.legs,
+            "fraction": self.fraction,
+            "workers": {name: worker.as_json() for name, worker in self.workers.items()},
+            "broker": dict(self.broker),  # others write into these while they are turned into text
+            "lake": dict(self.lake),
+            "disk": dict(self.disk),
+            "tracking": dict(self.tracking),
+            "counts": self.counts,
+            "losses": self.losses,
+            "alarms": self.alarms,
+        }

@@ -1,0 +1,157 @@
+"""Another process's run, known by its status.json."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import psutil
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from pipelines.core.run_dir.paths import RunDir
+from streaming.disk.files import read_json
+from streaming.errors import BadInput, StreamingError
+from streaming.program import command
+
+ENDED = ("done", "failed", "stopped")
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(allow_inf_nan=False, gt=-1e12, lt=1e12)]
+Name = Annotated[str, Field(max_length=200)]
+
+
+def _a_time(text: str) -> str:
+    if datetime.fromisoformat(text).timestamp() < 0:
+        raise ValueError("before 1970")
+    return text
+
+
+class _StoredWorker(BaseModel):
+    """What is shown of a worker."""
+
+    model_config = ConfigDict(extra="allow")
+
+    pid: Annotated[int, Field(gt=0, lt=2**31)] | None
+    state: Literal["starting", "running", "restarting", "done", "failed", "retired"]
+    reason: str | None
+    note: str | None
+    restarts: Count
+    rows: Count
+    rows_per_s: Seconds | None
+    lag_rows: Count | None
+    lag_known: bool = True
+    alarms: list[str] = []
+    rss_bytes: Count | None
+    ne: dict[str, Seconds | None] | None
+    busy_s: Seconds = 0.0
+    peak_rss_bytes: Count = 0
+    phases_s: dict[Name, Seconds] = {}
+    teacher_version: Count | None
+    logit_age_s: Seconds | None
+    ranks: list[dict[str, Any]] = []
+
+
+class _StoredLake(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    rows: Count
+    files: Count
+    bytes: Count
+
+
+class _StoredBroker(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    bootstrap_servers: str | None
+
+
+class _StoredLosses(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    severity: Literal["fine", "warn", "fail"]
+    lines: list[str]
+    words: list[str]
+
+
+class _StoredAlarm(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    state: Name
+    severity: Literal["note", "alarm"]
+    words: str
+
+
+class _StoredStatus(BaseModel):
+    """What is read of status.json, as far as it is relied upon."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name
+    state: Literal["starting", "running", "draining", "done", "failed", "stopped"]
+    reason: str | None
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
+    updated_at: Annotated[str, AfterValidator(_a_time)]
+    wall_s: Seconds
+    legs: Count = 1
+    started_at: Annotated[str, AfterValidator(_a_time)] | None = None
+    waits_for: str | None = None
+    losses: _StoredLosses | None = None
+    alarms: list[_StoredAlarm] = []
+    fraction: Seconds | None
+    workers: dict[Name, _StoredWorker]
+    lake: _StoredLake
+    broker: _StoredBroker
+
+
+def read_status(root: Path) -> dict[str, Any]:
+    """The content of status.json. Raises BadInput where the file is absent, or not one that a coordinator wrote."""
+    value = read_json(RunDir(root).status)
+    if value is None:
+        start = command("exfm", "stream", "configs/demo.yaml", "--run-dir", root)
+        raise BadInput(f"no run in {root} (no status.json there); start one with `{start}`, or another config")
+    try:
+        _StoredStatus.model_validate(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadInput(
+            f"{RunDir(root).status} is damaged ({'.'.join(map(str, first['loc']))}: {first['msg']}); a run that lives "
+            "writes it anew within two seconds"
+        ) from None
+    found: dict[str, Any] = value
+    return found
+
+
+def last_status(root: Path) -> dict[str, Any] | None:
+    """As `read_status`; None where no run has started in `root`."""
+    return read_status(root) if RunDir(root).status.exists() else None
+
+
+def alive(value: dict[str, Any]) -> bool:
+    """Whether the coordinator that wrote this still runs. A pid that another process has by now does not count."""
+    try:
+        process = psutil.Process(value["pid"])
+        written = datetime.fromisoformat(value["updated_at"]).timestamp()
+        lives = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return lives and process.create_time() <= written and value["state"] not in ENDED
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stop_run(value: dict[str, Any], root: Path, wait_s: float) -> str:
+    """Ask the coordinator to end and wait for it. Raises StreamingError when it does not."""
+    if not alive(value):
+        return f"nothing runs in {root} ({value['state']})"
+    os.kill(value["pid"], signal.SIGTERM)
+    end = time.monotonic() + wait_s
+    while alive(value):
+        if time.monotonic() > end:
+            raise StreamingError(
+                f"the coordinator (pid {value['pid']}) did not end within {wait_s:g} s; see {RunDir(root).logs}, "
+                "or wait longer with --wait"
+            )
+        time.sleep(0.2)
+    return f"stopped {value['name']}; resume it: {command('exfm', 'stream', RunDir(root).config, '--run-dir', root)}"

@@ -1,0 +1,91 @@
+"""Live figures of one model, per task, by progressive validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exfm.features.batch import Batch
+from exfm.metrics.progressive import Progressive
+from exfm.step import StepResult
+
+WINDOW_ROWS = 20_000
+HEAVY = 0.1
+"""The share of their weight above which one row among many is named."""
+HEAVY_ROWS = 200
+"""Of fewer rows it says nothing that one has much of their weight."""
+
+
+class TaskMetrics:
+    """One `Progressive` per task; its state travels in checkpoints as tensors `<name>/<task>/<key>`."""
+
+    def __init__(self, tasks: Sequence[str], name: str = "metrics") -> None:
+        self._tasks, self._name = tuple(tasks), name
+        self._progress = {task: Progressive(WINDOW_ROWS) for task in tasks}
+        self._weights: dict[str, tuple[float, float, int]] = {}
+
+    def judge(self, batch: Batch, result: StepResult) -> None:
+        """Count the logits that a step made before it learned."""
+        self.count(result.logits, batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy())
+
+    def count(self, logits: np.ndarray, labels: np.ndarray, mask: np.ndarray, weights: np.ndarray) -> None:
+        """Count a step's rows, all (B, T)."""
+        for index, task in enumerate(self._tasks):
+            known = mask[:, index]
+            if known.any():
+                self._progress[task].update(logits[known, index], labels[known, index], weights[known, index])
+                self._weigh(task, weights[known, index])
+
+    def _weigh(self, task: str, weights: np.ndarray) -> None:
+        """Keep the sum, the largest and the number of weights, of about a window since the process began."""
+        total, largest, rows = self._weights.get(task, (0.0, 0.0, 0))
+        if rows >= WINDOW_ROWS:
+            total, largest, rows = 0.0, 0.0, 0
+        total += float(weights.sum(dtype=np.float64))
+        self._weights[task] = total, max(largest, float(weights.max())), rows + len(weights)
+
+    @property
+    def heavy(self) -> str | None:
+        """For people: that a single row has more than a tenth of the weight of the last ones; None where none has.
+
+        >>> metrics = TaskMetrics(["ctr"])
+        >>> metrics.count(np.zeros((400, 1)), np.zeros((400, 1)), np.ones((400, 1), bool), np.ones((400, 1)))
+        >>> metrics.heavy
+        >>> metrics.count(np.zeros((1, 1)), np.zeros((1, 1)), np.ones((1, 1), bool), np.full((1, 1), 600.0))
+        >>> metrics.heavy
+        'one row has 60 % of the sample_weight of the last 401 of ctr'
+        """
+        for task, (total, largest, rows) in self._weights.items():
+            if rows >= HEAVY_ROWS and largest > HEAVY * total:
+                return f"one row has {100 * largest / total:.0f} % of the sample_weight of the last {rows:,} of {task}"
+        return None
+
+    @property
+    def ne(self) -> dict[str, float | None]:
+        """NE of the last window, by task."""
+        return {task: progress.window().ne for task, progress in self._progress.items()}
+
+    def values(self) -> dict[str, float | None]:
+        """Everything worth a line in MLflow."""
+        found: dict[str, float | None] = {}
+        for task, progress in self._progress.items():
+            window = progress.window()
+            found |= {f"ne_{task}": window.ne, f"auc_{task}": window.auc, f"calibration_{task}": window.calibration}
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"{self._name}/{task}/{key}": torch.as_tensor(value)
+            for task, progress in self._progress.items()
+            for key, value in progress.state().items()
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        for task, progress in self._progress.items():
+            prefix = f"{self._name}/{task}/"
+            state = {k.removeprefix(prefix): v.numpy() for k, v in tensors.items() if k.startswith(prefix)}
+            if state:  # a release before may have kept none of this name
+                progress.load(state)

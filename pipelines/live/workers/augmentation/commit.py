@@ -1,0 +1,173 @@
+"""The commit of a block: its rows reach the lake, and everything that follows from them is delivered, exactly once."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.augmentation.open_block import OpenBlock
+from pipelines.live.workers.stopwatch import Stopwatch
+from streaming.delivery.outbox import CommitRecord, Outbox
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delta.files import TableFiles
+from streaming.delta.identifiers import STATE
+from streaming.delta.log import unfinished
+from streaming.errors import DataLost
+from streaming.lake.reader import LakeReader
+from streaming.lake.readers import Readers
+from streaming.lake.writer import LakeWriter
+from streaming.position import NOTHING_YET
+from streaming.settlement.settlement import Settlement
+
+EPOCH_SHIFT = 32
+"""State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
+
+LOOKS = 3
+"""A live run may replace a record while it is read: how often the newest one is tried."""
+
+log = logging.getLogger(__name__)
+
+
+def first_state(epoch: int) -> int:
+    """The number of the first state that the writer of an epoch saves."""
+    return epoch << EPOCH_SHIFT
+
+
+def states_folder(run_dir: RunDir, epoch: int) -> Path:
+    """States of one writer. Each has its own folder, so that a fenced writer cannot touch those of its successor."""
+    return run_dir.checkpoints("augmentation") / f"epoch-{epoch:06d}"
+
+
+def folder_of_state(run_dir: RunDir, number: int) -> Path:
+    """Where the state of that number was saved, by whichever writer."""
+    return states_folder(run_dir, number >> EPOCH_SHIFT)
+
+
+def committed_meta(run_dir: RunDir) -> dict[str, Any] | None:
+    """What a resumed run continues from: `merge`, how far the input topics were merged at the last commit
+    (`watermark_ms`, and of each partition [topic, number, offset, row, greatest event time]), and `sources`, which
+    topics they are. None before the first commit. Raises DataLost where the record is damaged."""
+    for attempt in range(LOOKS):
+        there = run_dir.lake.is_dir() and unfinished(run_dir.lake) is None
+        state = TableFiles(run_dir.lake).identifier(STATE) if there else None
+        if state is None or state == NOTHING_YET:
+            break
+        try:
+            return CommitRecord.load(folder_of_state(run_dir, state), state).meta
+        except DataLost:  # or replaced meanwhile by the run's next commits
+            if attempt == LOOKS - 1:
+                raise
+    return None
+
+
+class BlockCommit:
+    """Commits blocks, one after another. A commit has four steps:
+
+    1. the settlement state is saved, with the commit record: merge positions, late feedback, dead letters
+    2. the lake commit: rows and the number of that state, atomically
+    3. late feedback and dead letters are delivered from the record to their tables and their topic
+    4. the block is published to the examples topic
+
+    A crash before 2 leaves the block undone, and it is made again from the state before. After a crash behind 2,
+    `resume` completes 3 and 4 from the record and the lake; whatever was delivered already is skipped.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        lake: LakeWriter,
+        settlement: Settlement,
+        outbox: Outbox,
+        publisher: ExamplesPublisher,
+        watch: Stopwatch,
+    ) -> None:
+        self.lake = lake
+        self._run_dir = run_dir
+        self._states = states_folder(run_dir, lake.epoch)
+        self._settlement = settlement
+        self._outbox, self._publisher = outbox, publisher
+        self._readers = Readers(run_dir.readers)
+        self._watch = watch
+
+    def resume(self) -> dict[str, Any] | None:
+        """Load the settlement state of the last commit and complete that commit. Returns the `meta` of its record, or
+        None for a new lake.
+
+        A lost state is an error. It cannot be made again from the topics and the lake: the topics are read from where
+        the state says, ids admitted before that would be admitted again, and only the state says which partition was
+        idle when.
+        """
+        meta: dict[str, Any] | None = None
+        if (state := self.lake.state) != NOTHING_YET:
+            states = folder_of_state(self._run_dir, state)
+            self._settlement.load(states, str(state))
+            record = CommitRecord.load(states, state)
+            self._outbox.deliver(record)
+            meta = record.meta
+            log.info("resumed after block %d, lake_seq %d", self.lake.last_block, self.lake.last_lake_seq)
+        self._publish_committed()
+        return meta
+
+    def commit(
+        self, block: pa.RecordBatch | None, closed: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
+    ) -> None:
+        """Commit a block of `schema.augmented`, or progress alone. `meta`: what `resume` returns after a crash."""
+        number = max(self.lake.state + 1, first_state(self.lake.epoch))
+        record = CommitRecord(number, meta, closed.late(), closed.dead())
+        self._save_state(record)  # 1
+        self._commit_rows(block, number, counts)  # 2
+        self._deliver(record)  # 3
+        self._publish(block)  # 4
+
+    def _save_state(self, record: CommitRecord) -> None:
+        with self._watch("save state"):
+            self._settlement.save(self._states, str(record.number), keep=[str(self.lake.state)])
+            record.save(self._states)
+
+    def _commit_rows(self, block: pa.RecordBatch | None, number: int, counts: Mapping[str, Any]) -> None:
+        with self._watch("commit"):
+            self.lake.commit(block, state=number, metadata={"counts": counts})
+
+    def _deliver(self, record: CommitRecord) -> None:
+        with self._watch("deliver"):
+            self._outbox.deliver(record)
+            CommitRecord.prune(self._states, before=record.number - 1)
+            if record.number == first_state(self.lake.epoch):
+                self._forget_earlier_writers()
+
+    def _forget_earlier_writers(self) -> None:
+        for states in self._states.parent.glob("epoch-*"):
+            if states < self._states:
+                shutil.rmtree(states)
+
+    def _publish(self, block: pa.RecordBatch | None) -> None:
+        if block is None:
+            return
+        with self._watch("publish"):
+            self.lake.check()
+            self._publisher.publish(block)
+            self._register_published()
+
+    def _publish_committed(self) -> None:
+        """Publish what a crash kept from being published."""
+        if self._publisher.published_seq < self.lake.last_lake_seq:
+            reader = LakeReader(self._run_dir.lake, self.lake.schema)
+            after = self._publisher.published_seq
+            if after + 1 < reader.first_lake_seq:  # the topic was emptied, and no reader needs what the lake deleted
+                log.warning(
+                    "rows %d to %d are published no more: deleted (retention)", after + 1, reader.first_lake_seq - 1
+                )
+                after = reader.first_lake_seq - 1
+            for block in reader.blocks(after):
+                self._publisher.publish(block.combine_chunks().to_batches()[0])
+        self._register_published()
+
+    def _register_published(self) -> None:
+        """The publisher is a reader of the lake: rows that are not on the topic yet are not deleted."""
+        self._readers.register("examples topic", self._publisher.published_seq, lasting=True)

@@ -1,0 +1,99 @@
+"""The open block: what has settled since the last commit, and when it is due."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.core.config.sections import Pace
+from streaming.disk.spool import Spool
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
+from streaming.schema import RowSchema
+from streaming.settlement.emission import settled_bytes
+from streaming.settlement.label_join import late_schema
+from streaming.settlement.settlement import SettledRows
+
+DEAD_ROWS = 10_000
+"""Once this many refused records wait, they are delivered without waiting for a block."""
+
+MEMORY_BYTES = 16 * 2**20
+"""Refused records, and late feedback, are held in memory up to this size each, and on disk beyond it."""
+
+
+BLOCK_BYTES = 256 * 2**20
+"""A block ends with the row that brings it to this size (`settled_bytes`), however few its rows are."""
+
+
+class OpenBlock:
+    """Settled rows that are not in the lake yet, with the late feedback and dead letters that were found meanwhile.
+
+    Times are seconds of one monotonic clock.
+    """
+
+    def __init__(self, size: int, opened_s: float, read_before: int, schema: RowSchema, folder: Path) -> None:
+        """`size`: how many rows fill it; `opened_s`: when the last commit began; `read_before`: how many rows had been
+        read by then. `folder`: for what does not fit into memory; one open block at a time has it."""
+        self.size = size
+        self.num_rows = self.num_bytes = 0
+        self._schema = schema
+        self._opened_s, self._read_before = opened_s, read_before
+        self._began_s = opened_s  # when the first row came
+        self._rows: list[pa.RecordBatch] = []
+        self._late = Spool(late_schema(schema), folder / "late.spool", memory_bytes=MEMORY_BYTES)
+        self._dead = Spool(DEAD_LETTER_SCHEMA, folder / "dead.spool", memory_bytes=MEMORY_BYTES)
+
+    def add(self, settled: SettledRows, now_s: float) -> None:
+        if settled.batch.num_rows:
+            if not self.num_rows:
+                self._began_s = now_s
+            self._rows.append(settled.batch)
+            self.num_rows += settled.batch.num_rows
+            self.num_bytes += int(settled_bytes(settled.batch, self._schema).sum())
+        self._late.add(settled.late)
+        self._dead.add(settled.dead)
+
+    @property
+    def rows_left(self) -> int:
+        """How many rows fill it."""
+        return self.size - self.num_rows
+
+    @property
+    def bytes_left(self) -> int:
+        """How many bytes of rows fill it."""
+        return BLOCK_BYTES - self.num_bytes
+
+    @property
+    def dead_rows(self) -> int:
+        return self._dead.num_rows
+
+    def clear(self) -> None:
+        """Let go of what waits on disk."""
+        self._late.clear()
+        self._dead.clear()
+
+    def is_due(self, pace: Pace, now_s: float, *, at_end: bool) -> bool:
+        """Whether its rows are to be scored and committed: it is full, the stream has ended, or, in free pace, its
+        first row has waited long enough."""
+        if not self.num_rows:
+            return False
+        waited = pace.mode == "free" and now_s - self._began_s >= pace.commit_interval_s
+        return self.rows_left <= 0 or self.bytes_left <= 0 or at_end or waited
+
+    def progress_is_due(self, pace: Pace, now_s: float, rows_read: int) -> bool:
+        """Whether to commit without rows: dead letters are delivered, and in free pace read positions are kept, also
+        while nothing settles."""
+        if self.num_rows:
+            return False
+        waited = pace.mode == "free" and now_s - self._opened_s >= pace.commit_interval_s
+        return self.dead_rows >= DEAD_ROWS or (waited and rows_read > self._read_before)
+
+    def rows(self) -> pa.RecordBatch:
+        """All rows, in the order in which they settled. There must be one."""
+        return pa.concat_batches(self._rows)
+
+    def late(self) -> pa.Table:
+        return self._late.table()
+
+    def dead(self) -> pa.Table:
+        return self._dead.table()

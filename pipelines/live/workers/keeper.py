@@ -1,0 +1,232 @@
+"""What keeps a worker that trains: its lock, its checkpoints, its quarantine file, its place among the lake's readers.
+
+    training ──copy──► [ queue ] ──► the writer's thread:   1. what belongs before the checkpoint (predictions)
+                                                            2. the checkpoint
+                                                            3. what is made of it (snapshot, export)
+                                                            4. old checkpoints pruned, the lake's reader moved on
+
+A crash between any two of these is repaired at the next start: the checkpoint decides, and what is made of it is made
+again to the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from exfm.snapshots.checkpoint import (
+    Checkpoint,
+    Together,
+    checkpoint_names,
+    open_checkpoint,
+    prune_checkpoints,
+    remove_leftovers,
+    save_checkpoint,
+)
+from exfm.snapshots.staging import Storable
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.training.resume import Found, last_checkpoint, needed_after, upgraded
+from pipelines.live.training.writer import Watch, Writer
+from pipelines.live.workers.ranks import Ranks, Rendezvous
+from streaming.disk.files import write_json
+from streaming.disk.lock import file_lock
+from streaming.errors import StreamingError
+from streaming.lake.readers import Readers
+from streaming.position import NOTHING_YET
+
+REGISTER_EVERY_S = 600.0
+"""A worker that has nothing to save for this long renews its registration as a reader of the lake."""
+
+
+class Resumable(Protocol):
+    """What the keeper asks of an engine. `random_states`: of its generators as they start, by their names in
+    checkpoints, for those of a format that held none."""
+
+    identity: str
+
+    @property
+    def random_states(self) -> Mapping[str, Tensor]: ...
+
+
+class Keeper:
+    """Keeps the worker `name`. With several ranks every method but `idle` is called by all of them in the same order;
+    rank 0 holds the lock, prunes and registers.
+
+    A keeper that is not open holds nothing: it may be closed and abandoned."""
+
+    def __init__(
+        self,
+        name: str,
+        run_dir: RunDir,
+        watch: Watch,
+        *,
+        queue: int,
+        keep: int = 2,
+        rereads: int = 0,
+    ) -> None:
+        """`queue`: checkpoints that may wait to be written. `keep`: how many stay on disk; the one before the newest is
+        what a damaged newest falls back to. `rereads`: learned rows that a start reads again."""
+        self.name, self.checkpoints = name, run_dir.checkpoints(name)
+        self.note: str | None = None
+        self.done = False
+        self._ranks = Ranks(Rendezvous())
+        self._watch, self._queue = watch, queue
+        self._keep, self._rereads = keep, rereads
+        self._readers = Readers(run_dir.readers)
+        self._quarantine = run_dir.quarantine(name)
+        self._writer: Writer | None = None
+        self._lock = ExitStack()
+        self._registered_at = 0.0
+        self._ending = False
+
+    # --- opening -----------------------------------------------------------------------------------------------
+
+    def open(
+        self, engine: Resumable, older: Callable[[], Collection[str]], ranks: Ranks | None = None
+    ) -> Checkpoint | None:
+        """Take the lock; return the newest usable checkpoint of the engine's identity, or of one in `older`; None: a
+        new start.
+
+        Raises StreamingError while an earlier process holds the lock, ModelError where no checkpoint can be used.
+        """
+        self._ranks = ranks or self._ranks
+        found = Found(None, None)
+        if self._ranks.first:
+            self._take_lock()
+            remove_leftovers(self.checkpoints)
+            found = last_checkpoint(self.checkpoints, engine.identity, older())
+            self.note = found.note
+        # Newer checkpoints that cannot be used were set aside: the last one is the one found.
+        name = self._ranks.broadcast_text(lambda: checkpoint_names(self.checkpoints)[-1] if found.stored else "")
+        stored = found.stored if self._ranks.first or not name else open_checkpoint(self.checkpoints / name)
+        self._writer = Writer(self.name, self._queue, self._watch)
+        self._register()
+        return None if stored is None else upgraded(stored, engine.random_states)
+
+    def _take_lock(self) -> None:
+        """Refuse to start while an earlier process holds the lock: two would write into one folder. The lock goes with
+        its process, however that ends."""
+        self.checkpoints.parent.mkdir(parents=True, exist_ok=True)
+        path = self.checkpoints.with_name(f"{self.name}.lock")
+        if not self._lock.enter_context(file_lock(path)):
+            raise StreamingError(f"another process still works as `{self.name}` (it holds {path}); it has to end first")
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        name: str,
+        tensors: Mapping[str, Storable],
+        meta: Mapping[str, Any],
+        *,
+        kind: str,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Have a checkpoint written in the background, with what belongs before and after it."""
+
+        def write() -> None:
+            before()  # 1
+            self.write(self.checkpoints, name, tensors, meta, kind=kind)  # 2
+            self.write_quarantine(meta["quarantine"])
+            after()  # 3
+            if self._ranks.first:  # 4
+                prune_checkpoints(self.checkpoints, keep=self._keep)
+                self._register()
+
+        self.put(write)
+
+    def put(self, write: Callable[[], None], *, alone: bool = False) -> None:
+        """Have something written in the background, in order. All ranks do it together, unless `alone`: while one of
+        them waits for its disk all wait, so that none stands in a collective for as long as a disk may take."""
+        assert self._writer is not None
+        if self._ranks.count > 1 and not alone:
+            with self._watch("wait for disk"):
+                while not self._ranks.all(self._writer.has_room):
+                    time.sleep(0.02)
+        self._writer.put(write)
+
+    def write(
+        self,
+        root: Path,
+        name: str,
+        tensors: Mapping[str, Storable],
+        meta: Mapping[str, Any],
+        *,
+        kind: str,
+        alone: bool = False,
+    ) -> None:
+        """In the writer's thread: save `<root>/<name>`. Every rank writes the part that it holds; with `alone` this
+        rank holds all of it."""
+        group = None if alone else self._ranks.group
+        together = None if group is None else Together(group.rank, group.world_size, group.token)
+        save_checkpoint(root, name, tensors, meta, kind=kind, together=together)
+
+    def write_quarantine(self, state: Mapping[str, Any]) -> None:
+        """A copy for people of what the checkpoints say was left out; nothing reads it back."""
+        if self._ranks.first and (self._quarantine.exists() or any(model["rows"] for model in state.values())):
+            write_json(self._quarantine, state)
+
+    # --- the lake's readers ------------------------------------------------------------------------------------
+
+    def _register(self) -> None:
+        if self._ranks.first:
+            position = max(NOTHING_YET, needed_after(self.checkpoints) - self._rereads)
+            self._readers.register(self.name, position)
+            self._registered_at = time.monotonic()
+
+    @property
+    def registered_long_ago(self) -> bool:
+        return time.monotonic() - self._registered_at >= REGISTER_EVERY_S
+
+    def renew(self) -> None:
+        """Renew the registration where nothing was saved for long."""
+        if self._ranks.first and self._writer is not None and self.registered_long_ago and self._writer.idle:
+            self._writer.put(self._register)
+
+    # --- ending ------------------------------------------------------------------------------------------------
+
+    def finish(self, save: Callable[[], None]) -> bool:
+        """A step at the end of a bounded stream: `save` what is not saved yet, once; True (and `done`) when everything
+        is on disk, on all ranks."""
+        if not self._ending:
+            save()
+            self._ending = True
+        self.done = self._ranks.all(self.idle)
+        return self.done
+
+    @property
+    def unfinished(self) -> bool:
+        """Open, and not at the end of the stream: a close has something to save."""
+        return self._writer is not None and not self._ending
+
+    def check(self) -> None:
+        """Raise what failed while writing: also while there is nothing to learn, since others may wait for it."""
+        assert self._writer is not None
+        self._writer.check()
+
+    @property
+    def idle(self) -> bool:
+        """Everything that was put is on disk. Raises what failed while writing."""
+        return self._writer is not None and self._writer.idle
+
+    def close(self) -> None:
+        """What was put is on disk when this returns."""
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._lock.close()
+
+    def abandon(self) -> None:
+        """Let go as a crash would: what waits is never written."""
+        try:
+            if self._writer is not None:
+                self._writer.abandon()
+        finally:
+            self._lock.close()

@@ -1,0 +1,55 @@
+"""Exports of a student and of its twin: what is served, written with every checkpoint, and refused where it is not that
+model. Both are of one size and are loaded alike: a twin can be served in the place of its student.
+
+One that is refused is an alarm, and no reason to stop training: the checkpoint holds the model itself, and what was
+exported before stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from exfm.errors import ModelError
+from exfm.features.batch import Batch
+from exfm.models.engine import StudentEngine, under
+from exfm.models.served import check_logits, load_student, save_served
+from exfm.snapshots.checkpoint import prune_checkpoints
+
+KEPT = 2
+
+log = logging.getLogger(__name__)
+
+
+class Exports:
+    """Exports of every model of an engine, each into its own of `folders`, the last two of them. `alarm`: which was
+    refused last, and why; None once one is good again."""
+
+    def __init__(self, engine: StudentEngine, folders: Mapping[str, Path]) -> None:
+        self._engine, self._folders = engine, folders
+        self.alarm: str | None = None
+        self._served = {model: student.export() for model, student in engine.models.items()}
+
+    def of(self, batch: Batch, name: str, tensors: Mapping[str, Tensor]) -> Callable[[], None]:
+        """What writes the exports `name` of the engine's state `tensors`, later, in another thread. Each model, as it
+        is now, says of `batch` what its export must say of it too; one that does not is not written."""
+        logits = {model: student.score(batch) for model, student in self._engine.models.items()}
+
+        def write() -> None:
+            refused = None
+            for model, served in self._served.items():
+                load_student(served, under(model, tensors))
+                try:
+                    check_logits(logits[model], served, batch)
+                except ModelError as error:
+                    refused = f"export {name} of the {model} was refused: {error}"
+                    log.error("%s", refused)
+                    continue
+                save_served(served, self._folders[model], name)
+                prune_checkpoints(self._folders[model], keep=KEPT)
+            self.alarm = refused
+
+        return write

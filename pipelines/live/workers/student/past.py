@@ -1,0 +1,42 @@
+"""What a student's bits depend on beyond its rows and settings: which software learned which rows, and where its tables
+grew. Kept in its checkpoints, so that a replay which verifies a student grows it at the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.live.training.machine import software
+
+NAME = "past"
+
+
+class Past:
+    """`since`: behind this `lake_seq` everything is known; a checkpoint of an earlier release does not say what was
+    before. `learned_by`: versions and machine, each from behind a `lake_seq` on. `grown`: behind which `lake_seq` the
+    tables grew, and what they were made with before.
+
+    >>> past = Past(None, position=-1)
+    >>> past.grow(41, {"seed": 1})
+    >>> past.meta()["past"]["grown"]
+    [{'after': 41, 'was': {'seed': 1}}]
+    >>> len(Past(past.meta(), position=99).learned_by)  # the same software goes on
+    1
+    """
+
+    def __init__(self, meta: Mapping[str, Any] | None, position: int) -> None:
+        """`meta`: of the checkpoint at `position`; None: the student begins there."""
+        stored: Mapping[str, Any] = (meta or {}).get(NAME, {"since": position, "learned_by": [], "grown": []})
+        self.since: int = stored["since"]
+        self.learned_by: list[dict[str, Any]] = list(stored["learned_by"])
+        self.grown: list[dict[str, Any]] = list(stored["grown"])
+        entry = software()
+        if not self.learned_by or {k: v for k, v in self.learned_by[-1].items() if k != "after"} != entry:
+            self.learned_by.append({"after": position, **entry})
+
+    def grow(self, position: int, was: Mapping[str, Any]) -> None:
+        """Behind `position` the tables are larger than those that were made with `was`."""
+        self.grown.append({"after": position, "was": dict(was)})
+
+    def meta(self) -> dict[str, Any]:
+        return {NAME: {"since": self.since, "learned_by": self.learned_by, "grown": self.grown}}

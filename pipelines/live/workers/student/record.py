@@ -1,0 +1,104 @@
+"""What a student's worker writes down of every step: live figures, predictions, and how old the teacher's logits
+are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from torch import Tensor
+
+from exfm.models.engine import STUDENT, Judged
+from pipelines.core.config.sections import MetricsSettings
+from pipelines.live.feeds.student import Cut
+from pipelines.live.training.live_metrics import TaskMetrics
+from pipelines.live.training.predictions import Predicted, PredictionLog, logged_columns, predictions_of
+
+METRICS_EVERY_ROWS = 20_000
+FIGURES = "metrics"
+"""The beginning of the names of a record's tensors in a checkpoint."""
+
+
+class Record:
+    """The record of one student over its whole life: `state` and `meta` travel in its checkpoints.
+
+    Only the student's own rows are judged. `other_rows`: those of other verticals that it read to learn from them.
+    `event_time_ms`: of the last row. `teacher_version`, `logit_age_s`: of the last logit; None before the first.
+    """
+
+    def __init__(
+        self, tasks: Sequence[str], predictions: PredictionLog, *, weighted: bool, metrics: MetricsSettings
+    ) -> None:
+        self._tasks, self._weighted, self._metrics = tuple(tasks), weighted, metrics
+        self.predictions = predictions
+        self._logged = logged_columns(tasks, metrics.group_by, metrics.cluster_by)
+        self._waiting: list[Predicted] = []
+        self.figures = TaskMetrics(tasks)
+        self.as_shown = TaskMetrics(tasks, f"{FIGURES}_as_shown")
+        self.rows_without_logit = self.other_rows = self._rows_since_metrics = 0
+        self.event_time_ms: int | None = None
+        self.teacher_version: int | None = None
+        self.logit_age_s: float | None = None
+
+    def note(self, own: Cut, judged: Judged, *, others: int = 0) -> None:
+        """One step, over these own rows and `others`."""
+        rows, batch = own
+        self.other_rows += others
+        if not rows.num_rows:
+            return
+        student = judged.results[STUDENT]
+        self.figures.judge(batch, student)
+        if STUDENT in judged.as_shown:
+            self.as_shown.judge(batch, student._replace(logits=judged.as_shown[STUDENT]))
+        self.rows_without_logit += int((batch.label_mask.numpy() > batch.teacher_mask.numpy()).any(1).sum())
+        self.event_time_ms = rows["event_time_ms"][-1].as_py()
+        version = rows["teacher_version"][-1].as_py()
+        if version is not None:
+            self.teacher_version = version
+            oldest = rows["scored_at_ms"][-1].as_py() - rows["event_time_ms"][-1].as_py()
+            self.logit_age_s = max(0.0, oldest / 1000)
+        logits = {model: result.logits for model, result in judged.results.items()}
+        weights = batch.label_weights.numpy() if self._weighted else None
+        self._waiting.append(Predicted(rows.select(self._logged), logits, judged.as_shown, weights))
+        self._rows_since_metrics += rows.num_rows
+
+    def take_predictions(self) -> list[pa.RecordBatch]:
+        """What was predicted since the last time, to be given to `predictions.write`. Columns are made once for all
+        steps: of one step's they cost as much in calls alone."""
+        if self._waiting:
+            of, metrics = Predicted.joined(self._waiting), self._metrics
+            logged = predictions_of(self._tasks, of, group_by=metrics.group_by, cluster_by=metrics.cluster_by)
+            self.predictions.append(logged)
+            self._waiting = []
+        return self.predictions.take()
+
+    @property
+    def metrics_due(self) -> bool:
+        """Whether enough rows came for another line in MLflow; the count then starts again."""
+        if self._rows_since_metrics < METRICS_EVERY_ROWS:
+            return False
+        self._rows_since_metrics = 0
+        return True
+
+    def values(self) -> dict[str, float | None]:
+        """Everything worth a line in MLflow."""
+        shown = {f"{name}_as_shown": value for name, value in self.as_shown.values().items() if value is not None}
+        return self.figures.values() | shown
+
+    def state(self) -> dict[str, Tensor]:
+        return self.figures.state() | self.as_shown.state()
+
+    def meta(self) -> dict[str, Any]:
+        return {
+            "rows_without_logit": self.rows_without_logit,
+            "rows_since_metrics": self._rows_since_metrics,
+            "other_rows": self.other_rows,
+        }
+
+    def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        self.figures.load(tensors)
+        self.as_shown.load(tensors)
+        self.rows_without_logit = meta["rows_without_logit"]
+        self._rows_since_metrics = meta.get("rows_since_metrics", 0)  # format 1 did not store it
+        self.other_rows = meta.get("other_rows", 0)  # there were none before

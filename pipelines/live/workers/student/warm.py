@@ -1,0 +1,20 @@
+"""The weights of another student's checkpoint, for one that begins with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from exfm.models.engine import StudentEngine
+from exfm.models.growth.refit import MadeWith
+from exfm.models.growth.warm import warm_start
+from exfm.snapshots.checkpoint import open_checkpoint
+from pipelines.core.config.evolve import made_with_student
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
+
+
+def start_warm(engine: StudentEngine, checkpoint: Path, config: Config, student: StudentSettings) -> None:
+    """Have a fresh engine begin with what fits of the checkpoint, by name and shape; wider tables keep their rows."""
+    other = open_checkpoint(checkpoint)
+    was, now = MadeWith.of_meta(other.meta["made_with"]), made_with_student(config, student)
+    engine.start_from(other.tensors, lambda fresh, theirs: warm_start(fresh, theirs, was, now).state)

@@ -1,0 +1,370 @@
+"""The teacher in its stream: learns every block of the examples topic, in order, and publishes snapshots.
+
+    examples topic ──► feed (whole blocks, cut into steps) ──► engine ──► keeper: checkpoint, snapshot
+
+Version v of a snapshot has learned the blocks 0 … v-1; version 0 is the seeded initial state. In lockstep every block's
+end is published, in free pace every `publish_every_rows` rows.
+
+The teacher may be several processes, its ranks. Each reads partitions of its own and builds its share of every batch;
+before a block all agree that they have it (offer.py), and at its end each knows what all have learned (tally.py):
+counts, metrics and positions are those of all rows, on every rank. Rank 0 reports.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+from exfm.errors import Diverged
+from exfm.features.batch import BatchBuilder
+from exfm.memory import keep_memory
+from exfm.models.engine import TEACHER, TeacherEngine
+from exfm.models.growth.refit import stored_teacher
+from exfm.models.scorer import snapshot_of
+from exfm.models.teacher import Teacher
+from exfm.snapshots.checkpoint import Checkpoint
+from exfm.snapshots.windows import whole_tensor
+from exfm.threads import set_threads
+from pipelines.core.config.evolve import made_with_teacher
+from pipelines.core.config.lineage import accepted_identities
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir, version_name
+from pipelines.live.feeds.cuts import block_cuts
+from pipelines.live.feeds.growth import block_growth
+from pipelines.live.feeds.teacher import Step, TeacherFeed
+from pipelines.live.training.account import Account
+from pipelines.live.training.learned import Learned
+from pipelines.live.workers.keeper import Keeper
+from pipelines.live.workers.ranks import Ranks, Rendezvous
+from pipelines.live.workers.report import Report
+from pipelines.live.workers.teacher.block import AgreedBlock
+from pipelines.live.workers.teacher.offer import BlockOffer, TakeFromLake, conclude
+from pipelines.live.workers.teacher.publisher import SnapshotPublisher
+from pipelines.live.workers.teacher.tally import BlockTally
+from pipelines.live.workers.worker import Worker, seconds_since
+from streaming.delivery.reader import BlockPosition, ExamplesReader
+from streaming.lake.reader import LakeReader
+from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
+
+log = logging.getLogger(__name__)
+
+
+class TeacherPlace(NamedTuple):
+    """How far the teacher is: blocks learned (the version of its snapshot), the last `lake_seq` of them, and where the
+    readers of all ranks stand behind it."""
+
+    version: int
+    lake_seq: int
+    positions: Positions
+
+
+class TeacherWorker(Worker):
+    kind = "teacher"
+
+    def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous = Rendezvous()) -> None:
+        super().__init__("teacher")
+        self._config, self._run_dir, self._at = config, run_dir, at
+        self._held = ExitStack()  # the rank group and the engine, as far as they were opened
+        # In lockstep, the checkpoint of every snapshot that may still be asked for.
+        keep = max(2, config.pace.lag if config.pace.mode == "lockstep" else 0)
+        self.keeper = Keeper(self.name, run_dir, self.watch, queue=config.resources.checkpoint_queue, keep=keep)
+        self.feed: TeacherFeed | None = None
+        self._block: AgreedBlock | None = None
+        self.place = TeacherPlace(0, NOTHING_YET, {})
+        self._saved_version = 0
+
+    # --- beginning ---------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        config, kafka = self._config, self._config.kafka
+        self.resume()
+        self._ranks.barrier()  # initialising or reading a large teacher takes some ranks longer
+        if self._ranks.broadcast(self.publisher.holds_of_another_identity(self.place.version, self.engine.identity)):
+            self.publisher.mark(self.place.version)
+        else:
+            self.publish()
+        self._lake = LakeReader(self._run_dir.lake, config.rows)
+        examples, mine = kafka.examples, self._mine
+        reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id, mine)
+        reader.open(self._position)
+        self.feed_from(reader, LakeReader(self._run_dir.lake, config.rows))
+        self._ranks.barrier()
+
+    def resume(self) -> None:
+        """The engine and its account as the last checkpoint left them."""
+        config = self._config
+        set_threads(config.resources.threads)
+        keep_memory()
+        self._ranks = Ranks(self._at)
+        self._held.callback(self._ranks.close)
+        self.engine = TeacherEngine(self._seeded(), identity=config.identity(self.name))
+        self._held.callback(self.engine.close)
+        keep = max(config.teacher.keep_snapshots, config.pace.lag + 2)
+        self.publisher = SnapshotPublisher(self._run_dir, self.keeper, self._ranks, keep=keep)
+        self.tally = BlockTally(config.tasks, self._ranks)
+        stored = self.keeper.open(
+            self.engine, partial(accepted_identities, self._run_dir, config, self.name), self._ranks
+        )
+        meta = stored.meta if stored is not None else None
+        most = config.resources.max_quarantined_in_a_row
+        grave = config.losses.fail_share
+        self.account = Account([TEACHER], config.tasks, most_in_a_row=most, grave_share=grave, meta=meta)
+        self.keeper.write_quarantine(self.account.quarantine_state())
+        if stored is not None:
+            self._load(stored)
+
+    def _seeded(self) -> Teacher:
+        """The teacher before it has learned anything."""
+        config, teacher = self._config, self._config.teacher
+        return Teacher(
+            teacher.model,
+            config.features,
+            config.tasks,
+            config.seed,
+            group=self._ranks.group,
+            sharding=teacher.sharding,
+            batch_rows=teacher.batch_rows,
+            full_batch=teacher.batch_rows,
+        )
+
+    def _load(self, stored: Checkpoint) -> None:
+        tensors, meta = stored_teacher(stored, made_with_teacher(self._config)), stored.meta
+        self.engine.load({k: v for k, v in tensors.items() if not k.startswith("metrics/")})
+        self.tally.figures.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith("metrics/")})
+        self.tally.trained_rows = meta["trained_rows"][TEACHER]
+        positions = {
+            Partition(topic, partition): SourcePosition(offset, row)
+            for topic, partition, offset, row in meta["positions"]
+            if topic == self._config.kafka.examples.topic  # a run may get another one: it is read from its beginning
+        }
+        self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions)
+        self._saved_version = meta["version"]
+        log.info("resumed after block %d, lake_seq %d", meta["version"] - 1, meta["lake_seq"])
+
+    def feed_from(self, reader: ExamplesReader, lake: LakeReader) -> None:
+        """Feed the engine from this reader of the topic, and from the lake what the topic no longer holds."""
+        config, teacher = self._config, self._config.teacher
+        self._stop_reading()
+        self.feed = TeacherFeed(
+            reader,
+            lake,
+            BatchBuilder(config.features, config.tasks),
+            partitions=config.kafka.examples.partitions,
+            mine=self._mine,
+            batches=teacher.batches,
+            ahead=teacher.read_ahead,
+            watch=self.watch.parallel() if teacher.read_ahead else self.watch,
+        )
+
+    @property
+    def _mine(self) -> range:
+        """The partitions of the examples topic that this rank reads."""
+        return self._ranks.shard(self._config.kafka.examples.partitions)
+
+    @property
+    def _position(self) -> BlockPosition:
+        """Where this rank's reader resumes, behind the last block that was learned."""
+        mine = {p: at for p, at in self.place.positions.items() if p.partition in self._mine}
+        return BlockPosition(self.place.version - 1, mine)
+
+    # --- learning ----------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Learn one batch, or agree on the next block."""
+        self.keeper.check()
+        if self._block is None:
+            if self.orders.end_seq is not None and self.place.lake_seq >= self.orders.end_seq:
+                return self.keeper.finish(self._save_last)
+            self._block = self._agree()
+            if self._block is None:
+                self._publish_again()
+            return self._block is not None
+        self._learn(self._block)
+        if self._block.done:
+            self._finish(self._block)
+        return True
+
+    def _agree(self) -> AgreedBlock | None:
+        """The block that comes next, once every rank has its part of it. A collective."""
+        assert self.feed is not None
+        end, topic = self.orders.end_seq, self._config.kafka.examples
+        if end is not None:
+            self.feed.ask_for_end()
+        with self.watch("wait for rows"):
+            ready = self.feed.peek()
+        at_end = self.feed.at_end
+        if ready is None:
+            offer = BlockOffer.nothing(topic.partitions, at_end)
+        else:
+            offer = BlockOffer.of(ready.portion, ready.portion.block.positions or self._position.positions, at_end)
+        with self.watch("wait for ranks"):
+            offers = [BlockOffer.decode(numbers) for numbers in self._ranks.all_gather(offer.encode())]
+        conclusion = conclude(offers, self.place.lake_seq, self.place.version - 1, end)
+        if isinstance(conclusion, TakeFromLake):
+            behind = self._position._replace(after_block=conclusion.after_block)
+            self.feed.go_on_from_lake(self.place.lake_seq, conclusion.upto, behind)
+            return None
+        if conclusion is None:
+            return None
+        assert ready is not None
+        positions = {Partition(topic.topic, p): SourcePosition(int(at)) for p, at in enumerate(conclusion.offsets)}
+        cuts = block_cuts(conclusion.counts, ready.portion.step_ends(self._config.teacher.batches))
+        return AgreedBlock(ready.portion, cuts, positions)
+
+    def _learn(self, block: AgreedBlock) -> None:
+        """One step, which is a step of all ranks; a rank without rows for it takes part all the same."""
+        step, rows = block.next_step, block.rows_of(block.next_step)
+        block.next_step += 1
+        ready = self._next_step_of(block)
+        assert ready.step == step
+        assert self.feed is not None
+        self.feed.take()
+        if not rows:  # few rows in many partitions
+            return
+        sent, block.sent = block.sent or ready.batch, None
+        self._send_ahead(block)
+        with self.watch("train"):
+            result = self.engine.step(sent).results[TEACHER]
+        with self.watch("metrics"):
+            try:
+                self.tally.note(ready, result, self.account, place=block.place_of(self._mine, step), rows=rows)
+            except Diverged:  # people find what was left out, though no checkpoint holds it
+                self.keeper.write_quarantine(self.account.quarantine_state())
+                raise
+        self.rows += rows
+        self.publisher.rows_since += rows
+
+    def _next_step_of(self, block: AgreedBlock) -> Step:
+        assert self.feed is not None
+        with self.watch("wait for rows"):
+            ready = self.feed.peek(of_block=True)
+        assert ready is not None
+        assert ready.portion is block.portion
+        return ready
+
+    def _send_ahead(self, block: AgreedBlock) -> None:
+        """Send the ids of the next step while this one computes; inside a block, where all ranks know that it comes.
+        A collective."""
+        assert self.feed is not None
+        one_by_one = self._ranks.count == 1 or not self.feed.threaded
+        if one_by_one or block.done or not block.rows_of(block.next_step):
+            return
+        ready = self._next_step_of(block)
+        with self.watch("send ids"):
+            block.sent = self.engine.prepare(ready.batch)
+
+    def _finish(self, block: AgreedBlock) -> None:
+        """A block's end: what all ranks learned is counted, a checkpoint and a snapshot follow where they are due."""
+        self._block = None
+        found = block.portion.block
+        self.place = TeacherPlace(found.number + 1, found.last_seq, block.positions)
+        with self.watch("metrics"):
+            self.tally.finish(self.account)
+        config = self._config
+        often = block_growth(config.pace.first_block_rows, config.teacher.publish_every_rows).size(found.first_seq)
+        publish = config.pace.mode == "lockstep" or self.publisher.rows_since >= often
+        if publish or self.place.version % config.teacher.checkpoint_every_blocks == 0:
+            self.checkpoint(publish=publish)
+        self.log_metrics(self.place.lake_seq + 1, self.tally.figures.values())
+
+    def _save_last(self) -> None:
+        if self.place.version != self._saved_version:
+            self.checkpoint(publish=True)
+        elif self.place.version != self.publisher.published:
+            self.publish()
+
+    @property
+    def done(self) -> bool:
+        return self.keeper.done
+
+    def _go_on(self, mine: bool) -> bool:
+        return bool(self._ranks.broadcast(mine))
+
+    # --- what lasts --------------------------------------------------------------------------------------------
+
+    def checkpoint(self, *, publish: bool = False) -> None:
+        """Only at a block's end: a block that was learned in part is learned again from its start."""
+        version, seq, positions = self.place
+        if self._block is not None or version == 0:
+            return
+        with self.watch("checkpoint"):
+            snapshot_meta = self._meta()
+            tensors = {**self.engine.state(), **self.tally.figures.state()}
+            account = self.account.meta({TEACHER: self.tally.trained_rows}, seq)
+            meta = snapshot_meta | account | {"positions": [[*p, *at] for p, at in positions.items()]}
+
+        def snapshot() -> None:
+            if publish:
+                self.publisher.write(version, snapshot_of(tensors), snapshot_meta)
+
+        self.keeper.commit(version_name(version), tensors, meta, kind="teacher-checkpoint", after=snapshot)
+        self._saved_version = version
+        if publish:
+            self.publisher.mark(version)
+
+    def publish(self) -> None:
+        """Publish the state as it is: at the start what a crash may have kept from being published, at the end the
+        last."""
+        with self.watch("checkpoint"):
+            tensors, meta = self.engine.snapshot(), self._meta()
+        self.publisher.publish(self.place.version, tensors, meta)
+
+    def _publish_again(self) -> None:
+        """Write a snapshot again that was found damaged and set aside. A collective."""
+        version = self.publisher.damaged()
+        if version is None:
+            return
+        log.warning("snapshot %s was found damaged: it is written again", version_name(version))
+        if version == 0:
+            seeded = TeacherEngine(self._seeded())
+            first = {"version": 0, "lake_seq": NOTHING_YET, "learned": Learned(self._config.tasks).state()}
+            tensors, meta = seeded.snapshot(), self._meta() | first
+            seeded.close()
+            self._ranks.barrier()
+            self.keeper.put(partial(self.publisher.write, version, tensors, meta))
+        elif self._ranks.first:  # from what is on disk: no other rank is needed
+            self.publisher.write_again(version, self._meta())
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "config_hash": self.engine.identity,
+            "version": self.place.version,
+            "lake_seq": self.place.lake_seq,
+            "learned": self.account.learned.state(),
+            "made_with": made_with_teacher(self._config).model_dump(mode="json"),
+        }
+
+    def close(self) -> None:
+        with self._held:
+            try:
+                self.keeper.close()
+            finally:
+                self._stop_reading()
+
+    def abandon(self) -> None:
+        try:
+            self.keeper.abandon()
+        finally:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self.feed is not None:
+            self.feed.close()
+
+    # --- reporting ---------------------------------------------------------------------------------------------
+
+    def describe(self, report: Report) -> None:
+        report.lake_seq, report.teacher_version = self.place.lake_seq, self.place.version
+        report.own_rows, report.ne = self.tally.own_rows, self.tally.figures.ne
+        report.total_rows = self.account.rows
+        report.note = "; ".join(filter(None, [self.keeper.note, *self.account.notes])) or None
+        report.counts = self.account.counts((TEACHER,), {TEACHER: self.tally.trained_rows})
+        if not self._ranks.first:
+            return
+        self.keeper.renew()
+        self._lake.refresh()
+        report.lag_rows = max(0, self._lake.last_lake_seq - self.place.lake_seq)
+        if self._config.pace.mode == "free":
+            report.lag_event_time_s = seconds_since(self.tally.event_time_ms)

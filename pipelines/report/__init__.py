@@ -1,0 +1,1 @@
+"""Results of runs, as figures, screens and pages."""

@@ -1,0 +1,84 @@
+"""NE of every model by age of the stream: a tenth after the other, by share of the lake.
+
+An average over the stream hides its beginning, where models are young. The running base rate and FTRL (where a run has
+them) say what a model has to beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from exfm.metrics.classification import normalised_entropy
+from exfm.metrics.limits import too_few
+from pipelines.report.results.figures import MODELS, Columns
+
+TENTHS = 10
+MARGIN = 0.01
+"""A model is called worse where its NE is above the other's by more than this share: less is no news."""
+
+NAMES = {"student": "the student", "no_teacher": "its twin", "teacher": "the teacher"}
+TO_BEAT = {"constant": "the running base rate", "ftrl": "FTRL"}
+
+
+def by_tenth(columns: Columns, lake_rows: int) -> list[dict[str, Any]]:
+    """{rows, positives, and the NE of each model} by tenth of a lake of `lake_rows`. NE is None where a model is not
+    there, and where there are too few positives for it to mean anything."""
+    tenth = columns.lake_seq * TENTHS // max(1, lake_rows)
+    found = []
+    for n in range(TENTHS):
+        part = columns.take(np.flatnonzero(tenth == n))
+        rows, positives = len(part.labels), int(part.labels.sum())
+        figures: dict[str, Any] = {"rows": rows, "positives": positives} | dict.fromkeys(MODELS)
+        if too_few(positives, rows - positives) is None:
+            for model, z in part.logits.items():
+                figures[model] = normalised_entropy(z, part.labels, part.weights)
+        found.append(figures)
+    return found
+
+
+def worse_by_age(tasks: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Where a model of one student, from its part of summary.json, is worse than the running base rate or FTRL; None
+    where none is.
+
+    >>> tenths = [{"student": s, "teacher": t, "constant": 1.0, "ftrl": .95} for s, t in ((1.3, 5.4), (.99, 1.1))]
+    >>> tenths += [{"student": .9, "teacher": .9, "constant": 1.0, "ftrl": .95}] * 8
+    >>> worse_by_age({"ctr": {"by_tenth": tenths}})  # doctest: +NORMALIZE_WHITESPACE
+    'on ctr the student is worse than the running base rate in the first 10 % of the stream, and than FTRL in the first
+    20 %; the teacher is worse than the running base rate in the first 20 % of the stream, and than FTRL in the first
+    20 %'
+    >>> worse_by_age({"ctr": {"by_tenth": tenths[2:]}}) is None
+    True
+    """
+    clauses = [words for task, result in tasks.items() for words in _worse(task, result.get("by_tenth") or ())]
+    return "; ".join(clauses) or None
+
+
+def _worse(task: str, tenths: Any) -> Iterator[str]:
+    where = f"on {task} "
+    for model, name in NAMES.items():
+        found: list[str] = []
+        for other, than in TO_BEAT.items():
+            pairs = [(tenth.get(model), tenth.get(other)) for tenth in tenths]
+            worse = [n for n, (a, b) in enumerate(pairs) if a is not None and b is not None and a > b * (1 + MARGIN)]
+            if worse:
+                found.append(f"than {than} {_when(worse, '' if found else ' of the stream')}")
+        if found:
+            yield f"{where}{name} is worse {', and '.join(found)}"
+            where = ""
+
+
+def _when(tenths: list[int], of: str) -> str:
+    """Tenths, from 0, in words.
+
+    >>> _when([0, 1], " of the stream"), _when([3], ""), _when([0, 4, 7], "")
+    ('in the first 20 % of the stream', 'from 30 to 40 %', 'in 3 of 10 tenths, the first from 0 to 10 %')
+    """
+    first, last = tenths[0], tenths[-1]
+    if last - first + 1 == len(tenths):
+        return (
+            f"in the first {10 * (last + 1)} %{of}" if first == 0 else f"from {10 * first} to {10 * (last + 1)} %{of}"
+        )
+    return f"in {len(tenths)} of 10 tenths{of}, the first from {10 * first} to {10 * (first + 1)} %"

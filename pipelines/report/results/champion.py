@@ -1,0 +1,69 @@
+"""Which of a student and its twin is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from pipelines.report.results.verdict import JUDGED, Outcome, outcome_of
+
+
+class Champion(StrEnum):
+    """The model that `@champion` names after a run."""
+
+    STUDENT = "student"
+    TWIN = "twin"
+    NONE = "none"
+
+
+def champion_of(outcomes: Mapping[str, Outcome], *, twin: bool) -> Champion:
+    """The champion of a student whose tasks have these outcomes. It is never significantly worse than its twin.
+
+    student  it lost no task: each was gained, is undecided or equal, has too few positives to tell, or there is no twin
+    twin     the student lost a task, and gained none
+    none     the student lost a task and gained another: each of the two models is worse than the other somewhere, and
+             no rule knows which task matters more. Also where the twin would be champion and none was exported
+             (`twin`), and where the student learned no row: it has no outcomes.
+
+    >>> gained, lost, undecided, too_few = Outcome.GAINED, Outcome.LOST, Outcome.UNDECIDED, Outcome.TOO_FEW
+    >>> str(champion_of({"ctr": undecided, "cvr": too_few}, twin=True))
+    'student'
+    >>> str(champion_of({"ctr": lost, "cvr": undecided}, twin=True))
+    'twin'
+    >>> str(champion_of({"ctr": lost, "cvr": gained}, twin=True))
+    'none'
+    >>> str(champion_of({"ctr": lost}, twin=False)), str(champion_of({}, twin=True))
+    ('none', 'none')
+    """
+    found = set(outcomes.values())
+    if not found:
+        return Champion.NONE
+    if Outcome.LOST not in found:
+        return Champion.STUDENT
+    return Champion.TWIN if twin and Outcome.GAINED not in found else Champion.NONE
+
+
+def outcomes_of(result: Mapping[str, Any]) -> dict[str, Outcome]:
+    """The outcome of each task of one student's part of summary.json."""
+    return {task: outcome_of(found[JUDGED]["gain"]) for task, found in result.items()}
+
+
+def gain_tags(result: Mapping[str, Any]) -> dict[str, str]:
+    """What a registered model keeps of each task: the student's gain over its twin in % of the twin's NE, its 95 %
+    interval, and the rows and positives that it was measured on.
+
+    >>> gain = {"difference": -2.0, "low": -3.0, "high": -1.0}
+    >>> tags = gain_tags({"ctr": {"last_half": {"rows": 9000, "positives": 120, "gain": gain}}})
+    >>> tags["ctr/outcome"], tags["ctr/gain"], tags["ctr/positives"]
+    ('lost', '-2.0000', '120')
+    """
+    tags = {"window": f"{JUDGED.replace('_', ' ')} of the stream"}
+    for task, outcome in outcomes_of(result).items():
+        half = result[task][JUDGED]
+        tags |= {f"{task}/outcome": str(outcome), f"{task}/rows": str(half["rows"])}
+        tags[f"{task}/positives"] = str(half["positives"])
+        if outcome not in (Outcome.TOO_FEW, Outcome.NO_TWIN):
+            figures = {"gain": "difference", "gain_low": "low", "gain_high": "high"}
+            tags |= {f"{task}/{tag}": f"{half['gain'][key]:.4f}" for tag, key in figures.items()}
+    return tags

@@ -1,0 +1,50 @@
+"""All figures of a finished run, from its summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from pipelines.report.results.advice import WARM_IMPRESSIONS
+from pipelines.report.results.verdict import JUDGED
+from pipelines.report.screens.closing import counts_text, print_baselines, print_verdicts, too_short
+from pipelines.report.screens.losses import losses_text
+from pipelines.report.screens.tables import (
+    as_shown_table,
+    auc_table,
+    gauc_table,
+    ne_table,
+    teaching_table,
+    tenths_table,
+    workers_table,
+)
+
+
+def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> None:
+    """`whole`: the tables of the whole stream, too."""
+    if too_short(summary):
+        console.print(
+            f"A generated stream of under {WARM_IMPRESSIONS:,} impressions shows that everything runs. Teacher and "
+            "students are cold at its end, so what follows says nothing about them.",
+            style="yellow",
+        )
+    losses = summary.get("losses")  # earlier releases wrote none
+    if losses is not None:
+        console.print(losses_text(losses | {"lines": []}))
+    print_verdicts(console, summary)
+    for window in (JUDGED, None) if whole else (JUDGED,):
+        console.print(ne_table(summary, window))
+        print_baselines(console, summary, window)
+        for table in (auc_table, teaching_table):
+            console.print(table(summary, window))
+        if summary["run"].get("group_by") is not None:
+            console.print(gauc_table(summary, window))
+        if any(result.get("as_shown") for tasks in summary["students"].values() for result in tasks.values()):
+            console.print(as_shown_table(summary, window))
+    if any("by_tenth" in result for tasks in summary["students"].values() for result in tasks.values()):
+        console.print(tenths_table(summary))
+    console.print(workers_table(summary))
+    console.print("\n" + counts_text(summary), highlight=False, markup=False)
+    if losses is not None:
+        console.print(losses_text(losses, words=False))

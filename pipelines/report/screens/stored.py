@@ -1,0 +1,65 @@
+"""The status of another process's run: once, as `exfm status` shows it, and again and again, as `exfm top` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from pipelines.live.status.stored import ENDED
+from pipelines.report.screens.losses import losses_text
+from pipelines.report.screens.screen import duration, worker_table
+
+
+def show_status(value: dict[str, Any], running: bool) -> None:
+    """Print `value`, what status.json says of a run."""
+    console = Console()
+    console.print(Group(*_status_lines(value, running, console.width)))
+
+
+def watch_status(read: Callable[[], tuple[dict[str, Any], bool]], every_s: float = 1.0) -> None:
+    """Show what `read` finds, as `show_status` takes it, every `every_s` seconds, until the run ends or Ctrl-C. The
+    terminal is as it was afterwards, with the last status printed."""
+    console = Console()
+    value, running = read()
+    with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            lines = _status_lines(value, running, console.width)
+            live.update(Group(*lines, Text("Ctrl-C leaves this view; the run goes on", style="dim")), refresh=True)
+            if not running:
+                break
+            time.sleep(every_s)
+            value, running = read()
+    show_status(value, running)
+
+
+def _status_lines(value: dict[str, Any], running: bool, width: int) -> Iterator[RenderableType]:
+    state = value["state"]
+    if not running and state not in ENDED:
+        state = f"{state} when last seen ({value['updated_at']}); its coordinator (pid {value['pid']}) is gone"
+    share = "" if value["fraction"] is None else f", {value['fraction']:.0%}"
+    took = duration(value["wall_s"]) + (f" in {value['legs']} starts" if value.get("legs", 1) > 1 else "")
+    yield Text.from_markup(f"[bold]{escape(value['name'])}[/bold]: {escape(state)}{share}, {took}")
+    if value["reason"]:
+        yield Text(value["reason"], style="yellow")
+    if value.get("waits_for"):
+        yield Text(value["waits_for"], style="dim")
+    if running:
+        for alarm in value.get("alarms") or ():  # releases before did not write it
+            if alarm["severity"] == "note":
+                yield Text(alarm["words"], style="dim")
+    yield worker_table(value["workers"], width)
+    if value.get("losses"):  # releases before did not write it
+        yield losses_text(value["losses"], words=False)
+    lake, broker = value["lake"], value["broker"]
+    restarts = f", restarted {broker['restarts']} times" if broker.get("restarts") else ""
+    size = f"{lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB"
+    yield Text(f"lake: {size} · broker: {broker['bootstrap_servers']}{restarts}")
+    if disk := value.get("disk"):  # releases before did not write it
+        yield Text("disk, MB: " + ", ".join(f"{part} {size / 2**20:,.1f}" for part, size in disk.items() if size))

@@ -1,0 +1,210 @@
+"""A server in one process or several, which share a port: each has a shelf of its own and follows the registry alone.
+
+The parent only watches: a process that ends is started again, and Ctrl-C or SIGTERM has all of them finish what they
+answer. A process whose parent is gone ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvicorn
+
+from exfm.compiled.package import Packages
+from exfm.threads import set_threads
+from pipelines.serve.app import RequestLimits, Server
+from pipelines.serve.logged import LogSettings, ServedLog, check_topic
+from pipelines.serve.protocol import REQUEST_S, PunctualProtocol
+from pipelines.serve.shelf import open_shelf
+from pipelines.serve.sources.chosen import Follow, origins_of
+from pipelines.serve.sources.wanted import Origin
+from pipelines.serve.tables import Tables
+from streaming.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 5
+MOST_AT_ONCE = 256
+"""Connections of one process; a further one is answered 503, so that bodies in memory are bounded."""
+WATCH_S = 0.5
+SHORT_LIFE_S = 2.0
+"""A process that lived shorter is started again no sooner than this after it began."""
+PRELOADED = ["pipelines.serve.processes", "pipelines.serve.app", "pipelines.serve.shelf", "uvicorn"]
+"""What processes are forked with, so that one which dies is there again as soon as its models are read."""
+
+
+class Serving(NamedTuple):
+    """What is to be served, and where."""
+
+    run_dir: Path | None
+    names: tuple[str, ...]
+    follow: Follow = "champion"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    limits: RequestLimits = RequestLimits()
+    access_log: bool = True
+    tracking_uri: str | None = None
+    tables: Tables = Tables()
+    logged: LogSettings | None = None
+    compiled: bool = False
+
+    def origins(self) -> list[Origin]:
+        return origins_of(self.names, self.run_dir, self.follow, self.tracking_uri)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that every process of a server accepts from. Raises BadInput where the port is taken."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        raise BadInput(f"cannot listen on {host}:{port}: {error.strerror}; give another --port (0: any)") from None
+    found.listen(1024)
+    found.set_inheritable(True)
+    return found
+
+
+def serve(asked: Serving, processes: int, ready: Callable[[int], None] = lambda port: None) -> None:
+    """Serve until SIGINT or SIGTERM. `ready(port)` is called once the port takes requests.
+
+    Raises BadInput where there is no such run, student or model, or the port is taken.
+    """
+    if asked.follow == "live" and asked.tables.kind != "fp32":
+        raise BadInput(f"--follow live serves fp32, and --tables is {asked.tables.kind}; follow champion with those")
+    if asked.compiled and asked.tables.kind != "fp32":
+        raise BadInput("--compile serves versions of fp32; leave out --tables, or --compile")
+    if asked.logged is not None:
+        check_topic(asked.logged)
+    origins = asked.origins()  # what cannot be is said here, once
+    with listening(asked.host, asked.port) as at:
+        ready(at.getsockname()[1])
+        if processes == 1:
+            _serve_here(asked, at, origins)
+        else:
+            for origin in origins:
+                origin.close()
+            _several(asked, at, processes)
+
+
+def _serve_here(asked: Serving, at: socket.socket, origins: Sequence[Origin]) -> None:
+    """Serve in this process."""
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=form, force=True)
+    access = logging.getLogger("exfm.access")
+    access.propagate, access.disabled = False, not asked.access_log
+    access.addHandler(logging.StreamHandler(sys.stdout))
+    server = server_of(asked, origins)
+    try:
+        http_server(server.app, max_bytes=asked.limits.max_bytes).run(sockets=[at])
+    finally:
+        server.close()
+
+
+def _no_version(model: str, asked: Serving) -> str:
+    """
+    >>> _no_version("feed", Serving(Path("runs/demo"), (), "champion"))
+    'feed: no champion yet in runs/demo: requests are answered 503 until there is one (exfm promote, or the end of the \
+run names it); --follow newest serves its last checkpoint'
+    """
+    where = "the registry" if asked.run_dir is None else asked.run_dir
+    ways = {
+        "champion": " (exfm promote, or the end of the run names it); --follow newest serves its last checkpoint",
+        "candidate": "; --follow newest serves its last checkpoint",
+    }
+    way = ways.get(asked.follow, ", with the student's first checkpoint")
+    return f"{model}: no {asked.follow} yet in {where}: requests are answered 503 until there is one{way}"
+
+
+def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
+    """With what answers now, following what comes; until `close`."""
+    shelf = open_shelf(origins, asked.tables, Packages() if asked.compiled else None)
+    for model in shelf.missing:
+        if shelf.refused(model) is None:
+            log.warning("%s", _no_version(model, asked))
+    shelf.follow()
+    served_log = None if asked.logged is None else ServedLog(asked.logged)
+    gc.freeze()  # what was imported stays: no request waits while half a million objects are looked through
+    gc.enable()
+    return Server(shelf, asked.limits, served_log)
+
+
+def http_server(app: Any, request_s: float = REQUEST_S, max_bytes: int = PunctualProtocol.max_bytes) -> uvicorn.Server:
+    """uvicorn as `exfm serve` runs it, for the application of a `Server`: so many connections, and `request_s` for a
+    request of `max_bytes` to arrive."""
+    set_threads(1)
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=type("Protocol", (PunctualProtocol,), {"request_s": request_s, "max_bytes": max_bytes}),
+            ws="none",
+            access_log=False,
+            proxy_headers=False,  # nobody asks who the client is
+            log_config=None,  # it would switch loggers on again that are off
+            log_level="warning",
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE_S,
+            timeout_keep_alive=30,
+            limit_concurrency=MOST_AT_ONCE,
+        )
+    )
+
+
+def _several(asked: Serving, at: socket.socket, count: int) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    gc.enable()
+    over = threading.Event()
+    heard = {kind: signal.signal(kind, lambda *_: over.set()) for kind in (signal.SIGINT, signal.SIGTERM)}
+
+    def started() -> tuple[Any, float]:
+        process = context.Process(target=_child, args=(asked, at), daemon=True)
+        process.start()
+        return process, time.monotonic()
+
+    children = [started() for _ in range(count)]
+    try:
+        while not over.is_set():
+            if living := [child.sentinel for child, _ in children if child.is_alive()]:
+                connection.wait(living, WATCH_S)
+            else:
+                over.wait(WATCH_S)
+            for place, (child, began) in enumerate(children):
+                if not child.is_alive() and time.monotonic() - began > SHORT_LIFE_S and not over.is_set():
+                    log.error("process %s ended (%s): another is started", child.pid, child.exitcode)
+                    children[place] = started()
+    finally:
+        for child, _ in children:
+            child.terminate()
+        for child, _ in children:
+            child.join(GRACE_S + 1)
+            if child.is_alive():
+                child.kill()
+        for kind, handler in heard.items():
+            signal.signal(kind, handler)
+
+
+def _child(asked: Serving, at: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    _serve_here(asked, at, asked.origins())
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)

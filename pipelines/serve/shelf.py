@@ -1,0 +1,141 @@
+"""The versions that are served now, and how they follow their registries.
+
+    look() ──► the registry says another champion? ──► loaded beside the old one ──► one pointer is stored
+
+A request holds the version that it began with, so none is answered by two. A version that cannot be loaded is refused:
+the old one stays, and the shelf says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from exfm.compiled.package import Packages
+from exfm.errors import ModelError
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.freshness import Freshness
+from pipelines.serve.sources.chosen import Follow, origins_of
+from pipelines.serve.sources.wanted import Origin, Wanted
+from pipelines.serve.tables import Tables
+from pipelines.serve.version import ServedVersion
+
+log = logging.getLogger(__name__)
+
+
+class Shelf:
+    """What is served of models, by their names."""
+
+    def __init__(self, origins: Sequence[Origin], tables: Tables = Tables(), packages: Packages | None = None) -> None:
+        """`packages`: versions are served compiled."""
+        self._tables, self._packages = tables, packages
+        self._origins = {origin.model: origin for origin in origins}
+        self._versions: dict[str, ServedVersion | None] = dict.fromkeys(self._origins)
+        self.freshness = {model: Freshness() for model in self._origins}
+        self._refused: dict[str, tuple[str, str]] = {}
+        self._damaged: set[tuple[str, str]] = set()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.swaps = 0
+        self.refusals = 0
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._versions
+
+    @property
+    def models(self) -> list[str]:
+        return list(self._versions)
+
+    def version(self, model: str) -> ServedVersion | None:
+        """The version that answers now; None while there is none."""
+        return self._versions[model]
+
+    def refused(self, model: str) -> str | None:
+        """Why the version that is wanted is not the one that answers."""
+        found = self._refused.get(model)
+        return None if found is None else f"{found[0]} is not served: {found[1]}"
+
+    @property
+    def missing(self) -> list[str]:
+        """The students of whom no version answers."""
+        return [model for model, version in self._versions.items() if version is None]
+
+    def look(self) -> None:
+        """Serve what the registry says now."""
+        for model in self._versions:
+            try:
+                self._follow_one(model)
+            except Exception as error:  # one student's trouble is its own; what answers now goes on
+                self._refuse(model, "the registry's version", f"{type(error).__name__}: {error}")
+
+    def _follow_one(self, model: str) -> None:
+        wanted, before = self._origins[model].wanted(), self._versions[model]
+        if wanted is None or (before is not None and before.name == wanted.name):
+            self._answers(model, wanted)
+        elif (model, wanted.name) not in self._damaged:
+            self._take(model, wanted, before)
+
+    def _take(self, model: str, wanted: Wanted, before: ServedVersion | None) -> None:
+        try:
+            version = ServedVersion(
+                model, wanted.name, wanted.path, wanted.schema, wanted.about, self._tables, wanted.labelled,
+                wanted.value, self._packages, before,
+            )  # fmt: skip
+        except ModelError as error:
+            if wanted.path.exists():
+                self._damaged.add((model, wanted.name))  # not tried again
+            self._refuse(model, wanted.name, str(error))
+            return
+        if wanted.value is not None:
+            self.freshness[model].taken_up(wanted.value, time.time(), first=before is None)
+        self._versions[model] = version
+        self._answers(model, wanted)
+        self.swaps += before is not None
+        said = log.debug if wanted.value is not None and before is not None else log.info  # increments are many
+        said("%s: %s answers%s", model, version.name, "" if before is None else f" in place of {before.name}")
+
+    def _answers(self, model: str, wanted: Wanted | None) -> None:
+        """What is wanted answers; a newer one may have been refused by where it comes from."""
+        if wanted is not None and wanted.refused is not None:
+            self._refuse(model, *wanted.refused)
+        else:
+            self._refused.pop(model, None)
+
+    def _refuse(self, model: str, name: str, why: str) -> None:
+        if self._refused.get(model) != (name, why):
+            self._refused[model] = name, why
+            self.refusals += 1
+            log.error("%s: %s is not served: %s", model, name, why)
+
+    # --- following ---------------------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Look every half second, or as often as an origin wants it, in a thread, until `close`."""
+        self._thread = threading.Thread(target=self._looking, name="shelf", daemon=True)
+        self._thread.start()
+
+    def _looking(self) -> None:
+        every = min(origin.look_every_s for origin in self._origins.values())
+        while not self._over.wait(every):
+            self.look()
+
+    def close(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        for origin in self._origins.values():
+            origin.close()
+
+
+def shelf_of(run_dir: RunDir, students: Sequence[str], follow: Follow) -> Shelf:
+    """With what answers now of students of a run; raises as `origins_of` does."""
+    return open_shelf(origins_of(students, run_dir.root, follow))
+
+
+def open_shelf(origins: Sequence[Origin], tables: Tables = Tables(), packages: Packages | None = None) -> Shelf:
+    """With what answers now."""
+    shelf = Shelf(origins, tables, packages)
+    shelf.look()
+    return shelf

@@ -1,0 +1,1 @@
+"""What happens to a teacher beside the stream."""

@@ -1,0 +1,396 @@
+"""MLflow: one run per worker, registered models, lineage. The only import of mlflow.
+
+Everything is queued and written by one thread in batches, never by a training thread (MLflow on SQLite takes about
+40 calls a second). A store that is slow, unreachable or lost costs metrics, never training: the queue is bounded,
+entries that do not fit are counted in `dropped` (each metric value counts), and `problem` is the last error.
+
+MLflow takes seconds of a core to import and to make its tables, while the workers of a run start. So its thread begins
+when there is more to write than settings, which wait for `settings_wait_s` at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from exfm.errors import ModelError
+from pipelines.core.patched import patched
+from pipelines.served_rows import ON_BAD_ROWS, RAISE
+from pipelines.track.deleted import experiment_id, is_gone, still_there
+from pipelines.track.empty_store import begin_store
+from pipelines.track.mirror import Mirror, lineage_tags, state_decisions, unpublished
+from pipelines.track.registration import Interface, Registration
+from pipelines.track.wheel import Environment, EnvironmentOnce
+from streaming.disk.files import read_json, write_json
+from streaming.errors import BadInput, StreamingError
+
+METRICS_PER_CALL = 500
+LOADER = "pipelines.served_model"  # a name that registered models store: it stays
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}  # MLflow's own: minutes
+
+log = logging.getLogger(__name__)
+
+
+class Tracker:
+    """Queue in front of an MLflow store.
+
+    `runs` (a file) stores the MLflow run of every worker, so that a resumed run continues in the same ones.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        artifacts: Path,
+        experiment: str,
+        runs: Path,
+        interval_s: float = 5.0,
+        queue_entries: int = 20_000,
+        settings_wait_s: float = 20.0,
+    ) -> None:
+        self.dropped = 0
+        self.problem: str | None = None
+        self.uri = uri
+        self._artifacts = artifacts
+        self._experiment = experiment
+        self._runs_file = runs
+        self._run_ids: dict[str, str] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
+        self._interval_s = interval_s
+        self._queue: queue.Queue[Callable[[Any], None]] = queue.Queue(queue_entries)
+        self._bound = queue_entries
+        self._settings_wait_s = settings_wait_s
+        self._metrics: dict[str, list[tuple[str, float, int, int]]] = {}
+        self._environment = EnvironmentOnce()
+        self._lock = threading.Lock()
+        self._due = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
+        self._thread.start()
+
+    def params(self, worker: str, values: dict[str, Any]) -> None:
+        self._put(lambda client: self._log_params(client, worker, values), due=False)
+
+    def metrics(self, worker: str, step: int, values: dict[str, float]) -> None:
+        now = time.time_ns() // 1_000_000
+        with self._lock:
+            rows = self._metrics.setdefault(worker, [])
+            if len(rows) + len(values) > self._bound:
+                self.dropped += len(values)
+                return
+            rows += [(key, value, now, step) for key, value in values.items()]
+        self._due.set()
+
+    def artifact(self, worker: str, path: Path) -> None:
+        self._put(lambda client: client.log_artifact(self._run(client, worker), str(path)))
+
+    def register(self, worker: str, registration: Registration, mirror: Mirror | None = None) -> None:
+        """Register the next versions of a model; `mlflow.pyfunc` loads them. `mirror` knows them from then on."""
+        self._put(lambda client: self._register(client, worker, registration, mirror))
+
+    def mirror(self, worker: str, mirror: Mirror) -> None:
+        """Bring a registered model up to its ledger; `mirror.file` says when that is done."""
+        self._put(lambda client: self._mirror(client, worker, mirror))
+
+    def finish(self, worker: str, status: str = "FINISHED") -> None:
+        self._put(lambda client: client.set_terminated(self._run(client, worker), status))
+
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
+
+    def close(self, wait_s: float = 60.0) -> None:
+        """Write what is queued and stop; gives up after `wait_s`, and counts what was lost."""
+        self._closing.set()
+        self._due.set()
+        self._thread.join(wait_s)
+        with self._lock:
+            waiting = self._queue.qsize() + sum(map(len, self._metrics.values()))
+        self.dropped += waiting
+        if not self._thread.is_alive():
+            self._environment.close()
+        else:
+            words = f"MLflow at {self.uri} did not take the last {waiting} entries within {wait_s:g} s"
+            self.problem = f"{words} ({self.problem})" if self.problem else words
+
+    # --- the tracking thread -----------------------------------------------------------------------------------
+
+    def _put(self, write: Callable[[Any], None], *, due: bool = True) -> None:
+        try:
+            self._queue.put_nowait(write)
+        except queue.Full:
+            self.dropped += 1
+        if due:
+            self._due.set()
+
+    def _work(self) -> None:
+        self._due.wait(self._settings_wait_s)
+        client = None
+        flushed = time.monotonic()
+        while True:
+            try:
+                if client is None:
+                    client = self._connect()
+                    self.problem = None
+            except Exception as error:  # the store is unreachable: metrics are lost, training continues
+                self._explain(error)
+                if self._closing.wait(self._interval_s):
+                    return
+                continue
+            closing = self._closing.is_set()
+            try:
+                write = self._queue.get(timeout=0.05 if closing else 0.5)
+            except queue.Empty:
+                write = None
+            if write is not None:
+                self._guard(write, client)
+            if closing or time.monotonic() - flushed >= self._interval_s:
+                self._flush_metrics(client)
+                flushed = time.monotonic()
+            if closing and write is None:
+                return
+
+    def _guard(self, write: Callable[[Any], None], client: Any, entries: int = 1) -> None:
+        try:
+            try:
+                write(client)
+            except Exception as error:
+                if not (is_gone(error) and self._forgot_deleted(client)):
+                    raise
+                write(client)
+        except Exception as error:
+            self.dropped += entries
+            self._explain(error)
+
+    def _forgot_deleted(self, client: Any) -> bool:
+        """Whether runs were deleted meanwhile: they are begun anew. Raises StreamingError where the experiment was."""
+        self._experiment_id = experiment_id(client, self._experiment, self._artifacts)
+        before, self._run_ids = self._run_ids, still_there(client, self._run_ids)
+        return before != self._run_ids
+
+    def _explain(self, error: Exception) -> None:
+        kind = "" if isinstance(error, StreamingError) else f"{type(error).__name__}: "
+        said = f"{kind}{str(error).partition(chr(10))[0]}"
+        file = self.uri.removeprefix("sqlite:///")
+        if file != self.uri and not Path(file).exists():  # an open file is still written, unseen
+            said = f"its file is gone; what follows is lost until the run is restarted ({said})"
+        self.problem = f"MLflow at {self.uri}: {said}"
+        log.warning("%s", self.problem)
+
+    def _connect(self) -> Any:
+        import mlflow
+
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        logging.getLogger("mlflow").setLevel(logging.ERROR)
+        begin_store(self.uri, mlflow.__version__, lambda uri: mlflow.MlflowClient(uri).search_experiments())
+        mlflow.set_tracking_uri(self.uri)
+        client = mlflow.MlflowClient(self.uri)
+        self._experiment_id = experiment_id(client, self._experiment, self._artifacts)
+        self._run_ids = self._earlier_runs(client)
+        return client
+
+    def _earlier_runs(self, client: Any) -> dict[str, str]:
+        """The MLflow runs of an earlier start, marked as running; those that the store no longer has are left out."""
+        found = still_there(client, read_json(self._runs_file) or {})
+        for run_id in found.values():
+            client.update_run(run_id, status="RUNNING")
+        return found
+
+    def _run(self, client: Any, worker: str) -> str:
+        if worker not in self._run_ids:
+            run = client.create_run(self._experiment_id, run_name=worker, tags={"exfm.worker": worker})
+            self._run_ids[worker] = run.info.run_id
+            write_json(self._runs_file, self._run_ids)
+            if worker in self._settings:  # of one begun anew
+                self._log_params(client, worker, self._settings[worker])
+        return self._run_ids[worker]
+
+    def _log_params(self, client: Any, worker: str, values: dict[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        run_id = self._run(client, worker)
+        self._settings[worker] = values
+        known = client.get_run(run_id).data.params
+        new = [Param(key, str(value)[:500]) for key, value in values.items() if key not in known]
+        for start in range(0, len(new), 100):
+            client.log_batch(run_id, params=new[start : start + 100])
+
+    def _flush_metrics(self, client: Any) -> None:
+        from mlflow.entities import Metric
+
+        with self._lock:
+            waiting, self._metrics = self._metrics, {}
+        for worker, rows in waiting.items():
+            for start in range(0, len(rows), METRICS_PER_CALL):
+                batch = [Metric(*row) for row in rows[start : start + METRICS_PER_CALL]]
+                write = partial(self._log_metrics, worker=worker, batch=batch)
+                self._guard(write, client, entries=len(batch))
+
+    def _log_metrics(self, client: Any, worker: str, batch: list[Any]) -> None:
+        client.log_batch(self._run(client, worker), metrics=batch)
+
+    def _register(self, client: Any, worker: str, registration: Registration, mirror: Mirror | None) -> None:
+        model, run_id = registration.model, self._run(client, worker)
+        _make_model(client, model)
+        for version in registration.versions:
+            uri = _log_model(run_id, version.role, version.export, registration, self._environment.get())
+            number = client.create_model_version(model, uri, run_id, tags=version.tags).version
+            if mirror is not None:
+                mirror.note(version.name, number)
+            for alias in version.aliases:
+                client.set_registered_model_alias(model, alias, number)
+
+    def _mirror(self, client: Any, worker: str, mirror: Mirror) -> None:
+        model, ledger, known = mirror.model, mirror.ledger, mirror.known()
+        size, entries = ledger.size, ledger.entries()
+        if known["bytes"] == size:
+            return
+        run_id, numbers = self._run(client, worker), known["numbers"]
+        _make_model(client, model)
+        if new := unpublished(mirror, entries, numbers):
+            interface = mirror.interface()
+            for entry in new:
+                name = entry["version"]
+                uri = _log_model(run_id, name, ledger.folder(name), interface, self._environment.get())
+                number = client.create_model_version(model, uri, run_id, tags=lineage_tags(entry)).version
+                numbers[name] = number
+                mirror.note(name, number)  # what fails later is not a reason to register it twice
+        lost = state_decisions(client, mirror, entries, known["entries"], numbers)
+        mirror.store(known | {"bytes": size, "entries": len(entries)})
+        if lost is not None:
+            self._explain(StreamingError(lost))
+
+
+class RegisteredVersion(NamedTuple):
+    """A version of a registered model. `at`: when it was registered, ISO 8601."""
+
+    number: int
+    at: str
+    tags: dict[str, str]
+
+
+class RegisteredModels:
+    """The models of a registry, to be read. `uri`: default is MLflow's own, MLFLOW_TRACKING_URI."""
+
+    def __init__(self, uri: str | None = None) -> None:
+        """Raises BadInput where the store cannot be reached."""
+        import mlflow
+
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        self.uri = uri or mlflow.get_tracking_uri()
+        self._client = mlflow.MlflowClient(self.uri)
+
+    def names(self) -> list[str]:
+        """Raises BadInput where the store cannot be read."""
+        try:
+            return [model.name for model in self._client.search_registered_models()]
+        except Exception as error:  # of SQL, of HTTP, of MLflow
+            said = str(error).splitlines()[0]
+            raise BadInput(f"the registry at {self.uri} cannot be read ({said}); give --tracking-uri") from None
+
+    def version(self, model: str, alias: str | None, number: int | None) -> RegisteredVersion | None:
+        """The version that the alias names, or of that number; None where there is none."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = (
+                self._client.get_model_version(model, str(number))
+                if alias is None
+                else self._client.get_model_version_by_alias(model, alias)
+            )
+        except MlflowException as error:
+            if is_gone(error):
+                return None
+            raise
+        at = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+        return RegisteredVersion(int(found.version), at, dict(found.tags))
+
+    def files(self, model: str, number: int, to: Path) -> tuple[Path, dict[str, Any]]:
+        """Copy a version's files below `to`: where the export lies, and the settings that it was registered with.
+        Raises ModelError where it is no export of ours."""
+        from mlflow.artifacts import download_artifacts
+        from mlflow.models import Model
+
+        to.mkdir(parents=True, exist_ok=True)
+        root = Path(download_artifacts(f"models:/{model}/{number}", dst_path=str(to), tracking_uri=self.uri))
+        flavour = Model.load(str(root)).flavors.get("python_function", {})
+        if flavour.get("loader_module") != LOADER:
+            raise ModelError(f"version {number} of `{model}` is not a student that exfm registered")
+        return root / flavour["data"], flavour.get("config") or {}
+
+
+def _make_model(client: Any, model: str) -> None:
+    if not client.search_registered_models(f"name = '{model}'"):
+        client.create_registered_model(model)
+
+
+def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registration, environment: Environment) -> str:
+    """The URI of an export as a model of MLflow."""
+    import mlflow
+    from mlflow.models import utils
+    from mlflow.utils import requirements_utils
+
+    # All that would come of two checks are warnings, and they take half of the time: a model is loaded to predict its
+    # example, and its requirements, which are made from what is installed, are compared with that. Then MLflow reads
+    # every metric's history for values of step 0, which would be the model's; a run has none.
+    no_answer = patched(utils, _validate_serving_input=_nothing)
+    no_comparison = patched(requirements_utils, _check_requirement_satisfied=_nothing)
+    no_history = patched(mlflow.MlflowClient, get_metric_history=lambda *asked: [])
+    with mlflow.start_run(run_id=run_id), no_answer, no_comparison, no_history:
+        info = mlflow.pyfunc.log_model(
+            name=name,
+            loader_module=LOADER,
+            data_path=str(export),
+            model_config=asked.settings,
+            signature=_signature(asked),
+            input_example=asked.example or None,
+            code_paths=[str(wheel) for wheel in environment.wheels],
+            pip_requirements=environment.requirements,
+        )
+    return str(info.model_uri)
+
+
+def _nothing(*asked: Any, **also: Any) -> None:
+    pass
+
+
+def _signature(registration: Interface | Registration) -> Any:
+    """What a caller gives and gets, as MLflow shows it.
+
+    MLflow would enforce it before the model sees a row, and refuse what ingestion takes (whole floats and unsigned
+    integers as ids, integers as floats, missing integers) in words of its own. So the model says that it checks its
+    rows itself: that is what MLflow takes this mark for.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+    inputs = Schema([ColSpec(_type(field.type), field.name, not field.nullable) for field in registration.inputs])
+    outputs = Schema([ColSpec("double", task) for task in registration.tasks])
+    signature = ModelSignature(inputs, outputs, ParamSchema([ParamSpec(ON_BAD_ROWS, "string", RAISE)]))
+    signature._is_signature_from_type_hint = True
+    return signature
+
+
+def _type(kind: pa.DataType) -> Any:
+    """MLflow's type of a column. A float that Python or JSON writes is a double, whatever the lake keeps of it."""
+    from mlflow.types import DataType
+    from mlflow.types.schema import Array
+
+    if pa.types.is_list(kind):
+        return Array(_type(kind.value_type))
+    if pa.types.is_string(kind):
+        return DataType.string
+    return DataType.double if pa.types.is_floating(kind) else DataType.long

@@ -1,0 +1,277 @@
+"""What is told of models on the same rows: segments, evidence, decisions, the verdict."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from exfm.metrics.classification import cross_entropy, sigmoid
+from exfm.metrics.clusters import Clusters
+from exfm.metrics.estimates import Estimate
+from exfm.metrics.paired import paired_gain
+from pipelines.lab.judging.decisions import Stakes, choices, decided
+from pipelines.lab.judging.evidence import by_segment, first_miscalibrated, over_windows, watched
+from pipelines.lab.judging.figures import JudgedRows
+from pipelines.lab.judging.segments import Columns, segments_of
+from pipelines.lab.judging.settings import Judging, Ranking
+from pipelines.lab.judging.verdict import verdicts
+from streaming.errors import BadInput
+from streaming.schema import Column, RowSchema, Task
+
+ROWS = RowSchema(
+    columns=[Column(name="user_id"), Column(name="position"), Column(name="price", type="float32")],
+    tasks=[Task(name="ctr", window_s=60), Task(name="cvr", window_s=600)],
+)
+HOUR_MS = 3_600_000
+
+
+def stream(n: int = 6000, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "impression_id": np.arange(n),
+            "event_time_ms": np.arange(n) * (24 * HOUR_MS // n),
+            "vertical": ["feed"] * n,
+            "user_id": rng.integers(0, 300, n),
+            "position": rng.integers(1, 5, n),
+            "price": rng.uniform(0, 1, n).astype(np.float32),
+            "settlement": np.where(np.arange(n) % 2, "ctr", "cvr"),
+        }
+    )
+
+
+def pair(n: int = 12_000, seed: int = 0, flip: bool = False):
+    """A baseline that errs, an arm that does not (in the second half it errs more, with `flip`), by one seed."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(-1.5, 1, n)
+    y = (rng.random(n) < sigmoid(z)).astype(float)
+    base = z + 0.6 * rng.choice([-1, 1], n)
+    own = np.where(np.arange(n) < n // 2, z, z + 1.2 * rng.choice([-1, 1], n)) if flip else z
+    users = Clusters.of(rng.integers(0, n // 4, n))
+    rows = JudgedRows(np.arange(n), np.arange(n), y, np.ones(n), users, {}, n, n, 0)
+    return [base], [own], [rows], [np.arange(n) >= n // 2]
+
+
+def losses_of(logits, rows):
+    return [cross_entropy(z, r.labels) for z, r in zip(logits, rows, strict=True)]
+
+
+def test_segments_are_conditions_values_and_what_the_stream_tells():
+    table = stream()
+    places = np.flatnonzero(np.array(table["settlement"].to_pylist()) == "ctr")
+    columns = Columns(table, places, ROWS)
+    asked = {"cheap": "price < 0.5 and position in (1, 2)", "at": "position", "seen": "rows_of_user_id >= 5"}
+    masks = {one.name: one.mask(columns) for one in segments_of(asked, columns, ["user_id"])}
+    assert list(masks) == ["cheap", "at 1", "at 2", "at 3", "at 4", "seen"]
+    price, position = (np.array(table[name])[places] for name in ("price", "position"))
+    assert masks["cheap"].tolist() == ((price < 0.5) & (position <= 2)).tolist()
+    assert sum(masks[f"at {at}"] for at in range(1, 5)).tolist() == [1] * len(places)
+    users, seen = np.array(table["user_id"]), {}
+    expected = []
+    for place in places:  # rows of the other settlement are the same impressions' and are not counted
+        expected.append(seen.get(users[place], 0) >= 5)
+        seen[users[place]] = seen.get(users[place], 0) + 1
+    assert masks["seen"].tolist() == expected
+
+
+def test_without_segments_the_usual_ones_are_there_as_far_as_the_stream_has_them():
+    columns = Columns(stream(), np.arange(6000), ROWS)
+    names = [one.name for one in segments_of({}, columns, ["user_id"])]
+    assert names == [
+        "hours 0 to 5", "hours 6 to 11", "hours 12 to 17", "hours 18 to 23", "new user_id", "known user_id",
+        "position 1", "position 2", "position 3", "position 4", "label_delay_s 60", "label_delay_s 600",
+    ]  # fmt: skip
+
+
+def test_a_lake_knows_how_old_logits_are_and_how_long_labels_took():
+    table = stream(4)
+    table = table.append_column("scored_at_ms", pa.array(np.array(table["event_time_ms"]) + 5000))
+    table = table.append_column("teacher_version", pa.array([1, 1, None, 2]))
+    columns = Columns(table, np.arange(4), ROWS)
+    assert columns["label_delay_s"].to_pylist() == [5.0] * 4
+    age = columns["logit_age_s"].to_numpy(zero_copy_only=False)
+    assert age[[0, 1, 3]].tolist() == [0.0, 6 * 3600, 0.0]
+    assert np.isnan(age[2])
+
+
+def test_a_segment_that_cannot_be_told_is_refused_by_its_name():
+    columns = Columns(stream(), np.arange(10), ROWS)
+    with pytest.raises(BadInput, match=r"segments\.mine: `positon > 3`: rows have no column `positon`; did you mean"):
+        segments_of({"mine": "positon > 3"}, columns, [])
+
+
+def test_a_column_of_many_numbers_is_cut_into_quarters():
+    columns = Columns(stream(), np.arange(6000), ROWS)
+    masks = [one.mask(columns) for one in segments_of({"price": "price"}, columns, [])]
+    assert len(masks) == 4
+    assert sum(masks).tolist() == [1] * 6000
+    assert all(1450 < mask.sum() < 1550 for mask in masks)
+
+
+def test_a_gain_is_watched_over_the_judged_rows_in_per_cent_of_the_baselines_loss():
+    base, own, rows, windows = pair()
+    b, a = losses_of(base, rows), losses_of(own, rows)
+    found = watched(b, a, rows, windows)
+    once = paired_gain(own[0][6000:], base[0][6000:], rows[0].labels[6000:], rows[0].clusters.take(windows[0]))
+    assert found["difference"][-1] == pytest.approx(once.difference, abs=0.2)  # whole blocks alone
+    assert found["low"][-1] < once.difference < found["high"][-1]
+    assert (found["sign"], found["stopped_at"] < 6000, found["blocks"]) == (1, True, 93)
+
+
+def test_the_sign_flips_where_it_flips():
+    base, own, rows, _ = pair(flip=True)
+    times = [np.arange(12_000) * 1000]
+    found = over_windows(losses_of(base, rows), losses_of(own, rows), rows, times, clustered=True)
+    assert len(found["windows"]) == 24
+    (flip,) = found["flips"]
+    assert flip["sign"] == -1
+    assert flip["after_ms"] < 6_000_000 <= flip["before_ms"] + 500_000
+    steady = pair()
+    b, a = losses_of(steady[0], steady[2]), losses_of(steady[1], steady[2])
+    assert over_windows(b, a, steady[2], times, clustered=True)["flips"] == []
+
+
+def test_a_segment_is_judged_on_its_own_rows_and_says_where_they_are_too_few():
+    base, own, rows, windows = pair(n=40_000)
+    even, few = np.arange(40_000) % 2 == 0, np.arange(40_000) > 39_900
+    b, a = losses_of(base, rows), losses_of(own, rows)
+    found = by_segment(b, a, own, rows, windows, {"even": [even], "few": [few]}, clustered=True)
+    at = even & windows[0]
+    once = paired_gain(own[0][at], base[0][at], rows[0].labels[at], rows[0].clusters.take(at))
+    summary = found["even"]["gain"]
+    assert (summary["value"], summary["low"]) == pytest.approx((once.difference, once.low))
+    assert found["even"]["too_few"] is None
+    assert found["few"]["too_few"].startswith("positives (")
+    assert found["even"]["log_e"] > 3
+
+
+def test_the_row_of_the_first_miscalibration_is_told():
+    _, own, rows, windows = pair(n=40_000)
+    assert first_miscalibrated(own[0], rows[0], windows[0])["row"] is None
+    low = first_miscalibrated(own[0] - 0.7, rows[0], windows[0])
+    assert low["sign"] == 1
+    assert low["row"] < 10_000
+
+
+def test_decisions_count_what_is_shown_and_compare_clicks_with_an_interval():
+    base, own, rows, windows = pair(n=20_000)
+    values, prices = [np.full(20_000, 2.0)], [np.full(20_000, 0.3)]
+    asked = Judging(top=(0.1, 1.0), thresholds=(0.2,))
+    found = decided(base, own, rows, windows, Stakes(values, prices), asked, clustered=True)
+    top, all_rows = found["top"]
+    assert (top["shown"], all_rows["recall"], all_rows["value"]) == (1000, 1.0, 2 * rows[0].labels[10_000:].sum())
+    more = top["more_clicks"].summary()
+    assert 0 < more["low"] < more["value"] < more["high"]
+    assert all_rows["more_clicks"].value == 0.0
+    p = sigmoid(own[0][10_000:])
+    assert found["thresholds"][0]["shown"] == (p >= 0.2).sum()
+    assert found["utility"]["gain"].summary()["low"] > 0  # who knows the truth bids better
+
+
+def test_an_interval_of_clicks_holds_the_truth_about_95_times_in_100():
+    """Two models of equal error: neither gains clicks on average."""
+    held = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        n = 3000
+        z = rng.normal(-1.5, 1, n)
+        y = (rng.random(n) < sigmoid(z)).astype(float)
+        one, other = (z + rng.normal(0, 0.7, n) for _ in range(2))
+        rows = [JudgedRows(np.arange(n), np.arange(n), y, np.ones(n), Clusters.of(np.arange(n)), {}, n, n, 0)]
+        asked = Judging(top=(0.2,))
+        found = decided([one], [other], rows, [np.ones(n, bool)], Stakes(None, None), asked, clustered=True)
+        more = found["top"][0]["more_clicks"].summary()
+        held.append(more["low"] <= 0 <= more["high"])
+    assert 0.91 <= np.mean(held) <= 0.99
+
+
+def test_choices_of_whole_requests_are_judged_from_their_propensities():
+    rng = np.random.default_rng(3)
+    requests = np.arange(2000).repeat(3)
+    truth = rng.uniform(0.05, 0.5, 6000)
+    taken = np.arange(3) == rng.integers(0, 3, 2000)[:, None]
+    labels = pa.array(np.where(rng.random(6000) < truth, 1, 0), mask=~taken.ravel())
+    columns = {"request": requests, "p": np.full(6000, 1 / 3)}
+    logits = np.log(truth / (1 - truth))
+    window = np.arange(6000) >= 1000  # cuts a request
+    found = choices(logits, labels, columns, Ranking(request="request", propensity="p"), window)
+    best = truth.reshape(-1, 3)[334:].max(1).mean()
+    assert found["requests"] == 2000 - 334
+    assert found["refused"] is None
+    assert found["dr"]["low"] <= best <= found["dr"]["high"]
+    users = requests // 20  # each of whose requests is there twenty times over
+    again = np.concatenate([np.arange(6000)] * 20)
+    told = [
+        choices(logits[again], labels.take(pa.array(again)),
+                {"request": requests[again] + 2000 * np.arange(20).repeat(6000), "p": columns["p"][again]},
+                Ranking(request="request", propensity="p"), np.ones(len(again), bool), clusters)
+        for clusters in (None, users[again])
+    ]  # fmt: skip
+    width = [one["dr"]["high"] - one["dr"]["low"] for one in told]
+    assert width[1] > 4 * width[0]
+    shown = taken.ravel()
+    alone = choices(logits[shown], labels.filter(pa.array(shown)), {k: v[shown] for k, v in columns.items()},
+                    Ranking(request="request", propensity="p"), np.ones(2000, bool))  # fmt: skip
+    assert "single candidate" in alone["refused"]
+
+
+def report_with(gain: dict, cost_ratio: float = 1.2, flops: int = 200) -> dict:
+    arm = {"cost_ratio": cost_ratio, "watched": {"stopped_at": 640}}
+    serving = {"none": {"flops": 100, "parameters": 10}, "wide": {"flops": flops, "parameters": 10}}
+    return {
+        "sweep": {"baselines": ["none"]},
+        "chosen": {"feed": {name: {"serving": of} for name, of in serving.items()}},
+        "conditions": {
+            "fresh": {
+                "overall": {"ctr": {"none": {}, "wide": {"gain": gain}}},
+                "students": {"feed": {"ctr": {"arms": {"none": {"cost_ratio": 1.0}, "wide": arm}}}},
+            }
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "decision", "words"),
+    [
+        (
+            {},
+            "ship",
+            "Ship wide: on ctr it has 0.50 % lower NE than none (95 %: +0.20 to +0.80); training takes 1.20 × as long, "
+            "serving 2.00 × the FLOPs.",
+        ),
+        (
+            {"p": 0.2, "low": -0.1},
+            "undecided",
+            "Undecided: on ctr the best arm, wide, has 0.50 % lower NE",
+        ),
+        (
+            {"value": -0.5, "low": -0.8, "high": -0.2},
+            "do not ship",
+            "Stay with none: on ctr the best arm, wide, has 0.50 % higher NE",
+        ),
+        (
+            {"value": 0.0, "low": 0.0, "high": 0.0, "p": None},
+            "undecided",
+            "Equal: on ctr the best arm, wide, has the NE of none exactly; training takes 1.20 × as long",
+        ),
+        (
+            {"value": 0.004, "low": -0.1, "p": 0.5},
+            "undecided",
+            "Undecided: on ctr the best arm, wide, has less than 0.01 % lower NE than none",
+        ),
+        ({"too_few": "positives (9)"}, "too few rows", "ctr: too few positives (9) to tell whether wide beats none."),
+    ],
+)  # fmt: skip
+def test_the_verdict_says_which_arm_by_how_much_how_sure_and_at_what_cost(change, decision, words):
+    gain = {"value": 0.5, "low": 0.2, "high": 0.8, "p": 0.001, "too_few": None} | change
+    (found,) = verdicts(report_with(gain))
+    assert found["decision"] == decision
+    assert found["words"].startswith(words)
+    assert found["stopped_at"] == {"feed": 640}
+
+
+def test_errors_of_other_rows_and_of_other_seeds_are_told_apart():
+    both = Estimate(1.0, (np.array([0.3, -0.3, 0.1]),), np.array([0.1, -0.1]))
+    assert both.of_rows()["se"] > both.of_seeds()["se"]
+    assert both.summary()["se"] ** 2 == pytest.approx(both.of_rows()["se"] ** 2 + both.of_seeds()["se"] ** 2)

@@ -1,0 +1,88 @@
+"""Where a replay's parts are, and what they are filled with: without training a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from exfm.snapshots.checkpoint import prune_checkpoints, save_checkpoint
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.logits.starts import start_of
+from pipelines.lab.parts import save_part
+from pipelines.lab.replay.choice import choose
+from pipelines.lab.replay.data import places_of
+from pipelines.lab.replay.report import _chosen
+from pipelines.lab.replay.settings import load, settings_of
+from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.spec.conditions import Condition
+from streaming.errors import BadInput
+from tests.support.pipelines.small_sweeps import with_small_stream, written
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return with_small_stream(tmp_path_factory.mktemp("sweep"))
+
+
+def place_of(folder, **changes) -> Workspace:
+    spec, config = load(written(folder, **changes), ["rows=600"])
+    return Workspace(spec, config, folder / "out", None)
+
+
+def test_two_starts_of_one_student_with_stored_weights_are_two_parts(folder, tmp_path):
+    workspace = place_of(folder)
+    run = RunDir(tmp_path / "run")
+    save_checkpoint(run.checkpoints("student-feed"), "v00000003", {"w": torch.zeros(1)}, {"lake_seq": 9})
+    student = workspace.config.student("feed").model_copy(update={"starts_from": f"{run.root}:feed@v00000003"})
+    parts = [workspace.student_part(1, student, Condition(start=start), tuning=False) for start in (0.0, 0.5)]
+    assert parts[0] != parts[1]
+
+
+def test_a_twin_that_is_born_late_or_an_arm_with_a_filter_leave_rows_without_logits(folder, tmp_path):
+    workspace = place_of(folder)
+    student, table = workspace.config.student("feed"), workspace.rows(1).table
+    own = places_of(table, workspace.of(1), student)
+    twin = tmp_path / "twin.npz"
+    learned = np.arange(len(own) - 7, dtype=np.float32)[:, None].repeat(2, axis=1)
+    save_part(twin, logits=learned, first=7)
+    found = workspace.twin_logits(1, student, twin)(table, 0)[:, workspace.config.tasks.index("ctr")]
+    known = np.isfinite(found[own])
+    assert not known[:7].any()
+    assert np.array_equal(found[own][known], np.flatnonzero(known) - 7)
+    bids = student.model_copy(update={"where": "bid > 1"})
+    of_both = [workspace.twin_logits(1, each, twin)(table, 0) for each in (bids, student)]
+    assert np.array_equal(*of_both, equal_nan=True)
+    pieces = [workspace.twin_logits(1, student, twin)(table.slice(at, 7), at) for at in range(0, table.num_rows, 7)]
+    assert np.array_equal(np.concatenate(pieces), of_both[0], equal_nan=True)
+
+
+def test_serving_costs_are_those_of_the_arms_own_features(folder):
+    more = {"user_x_ad": {"kind": "sparse", "columns": ["user_id", "ad_id"], "rows": 500}}
+    arms = {"none": {}, "more": {"features": more}}
+    workspace = place_of(folder, arms=arms)
+    student = workspace.config.student("feed")
+    chosen = {("feed", arm): choose(settings_of(workspace.spec, student, arm), {}) for arm in arms}
+    found = {arm: of["serving"] for arm, of in _chosen(chosen, workspace)["feed"].items()}
+    assert found["more"]["parameters"] - found["none"]["parameters"] >= 500 * student.model.width
+    assert found["more"]["flops"] > found["none"]["flops"]
+
+
+def test_the_newest_checkpoint_is_looked_up_once(folder, tmp_path):
+    """A run that lives saves another one meanwhile; and in the end deletes the one that was asked for."""
+    run = RunDir(tmp_path / "run")
+    saved, start = run.checkpoints("student-feed"), f"{run.root}:feed"
+    save_checkpoint(saved, "v00000003", {"w": torch.zeros(1)}, {"lake_seq": 9})
+    arms = {
+        "none": {"tune": {"student.starts_from": [None, start]}},
+        "warm": {"student": {"starts_from": start}, "tune": {"width": [4, 8]}},
+    }
+    workspace = place_of(folder, arms=arms)
+    save_checkpoint(saved, "v00000004", {"w": torch.zeros(1)}, {"lake_seq": 19})
+    student = workspace.config.student("feed")
+    tried = [setting.student for arm in arms for setting in settings_of(workspace.spec, student, arm)]
+    assert [each.starts_from for each in tried] == [None, *[f"{start}@v00000003"] * 3]
+    assert start_of(tried[-1], None) == saved / "v00000003"
+    prune_checkpoints(saved, 1)
+    with pytest.raises(BadInput, match="there is no checkpoint `v00000003`, or no longer; there are: v00000004"):
+        workspace.student_part(1, tried[-1], Condition(), tuning=False)

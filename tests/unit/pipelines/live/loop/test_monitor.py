@@ -1,0 +1,186 @@
+"""What a run's status becomes from look to look, and the alarms that follow."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from pipelines.core.config.settings import parse
+from pipelines.live.loop.monitor import AlarmMonitor
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.legs import EarlierLegs
+from pipelines.live.status.status import RunStatus, WorkerStatus
+from pipelines.live.workers.report import Report
+from tests.support.pipelines.raw_configs import changed
+from tests.support.streams.scripted import HandClock
+
+
+class Seen:
+    """A live run with an augmentation and a student, and who looks at it."""
+
+    def __init__(self, legs: int = 1, **limits: float) -> None:
+        raw = changed("alarms", {"stalled_s": 100.0, "unread_s": 60.0, "refused_window_s": 300.0} | limits)
+        config = parse(raw | {"source": None, "pace": {"mode": "free"}})
+        self.topics = (config.kafka.impressions.topic, config.kafka.feedback.topic)
+        self.clock = HandClock()
+        self.monitor = AlarmMonitor(config, self.clock, lambda: datetime(2026, 11, 23, 12, tzinfo=UTC))
+        self.status = RunStatus("seen", RunState.RUNNING, earlier=EarlierLegs(legs=legs - 1))
+        self.augmentation = self.add("augmentation", Kind.AUGMENTATION)
+        self.student = self.add("student-feed", Kind.STUDENT)
+        self.counts(0)
+
+    def add(self, name: str, kind: Kind) -> WorkerStatus:
+        worker = WorkerStatus(name, kind, WorkerState.RUNNING, report=Report(name, str(kind), lake_seq=-1, lag_rows=0))
+        self.status.workers[name] = worker
+        return worker
+
+    def counts(self, read: int, feedback: int = 0, **reasons: int) -> None:
+        self.status.counts = {
+            "impressions_read": read,
+            "feedback_read": feedback,
+            "dead_letters_by_reason": {"impression": reasons, "feedback": {"unknown_impression": feedback}},
+        }
+
+    def after(self, seconds: float) -> list[str]:
+        """The states that are told when so much time has passed, in one look."""
+        self.clock.advance(seconds)
+        self.status.raise_alarms(self.monitor.check(self.status))
+        return [alarm["state"] for alarm in self.status.alarms]
+
+
+def test_a_student_that_stands_still_before_rows_is_stalled_until_it_moves():
+    seen = Seen(unread_s=1e6)
+    report = seen.student.report
+    report.lag_rows = 40
+    assert seen.after(0) == []
+    seen.augmentation.report.rows += 5  # the run moves
+    assert seen.after(99) == []
+    seen.augmentation.report.rows += 5
+    assert seen.after(1) == ["stalled"]
+    [alarm] = seen.status.alarms
+    assert (alarm["severity"], alarm["workers"], alarm["for_s"]) == ("alarm", ["student-feed"], 100.0)
+    assert alarm["since"] == "2026-11-23T11:58:20+00:00"
+    assert (seen.student.alarms, seen.augmentation.alarms) == (["stalled"], [])
+    assert "stalled: student-feed makes no progress, and 40 rows wait for it" in seen.status.trouble
+    report.lake_seq += 1
+    assert seen.after(1) == []
+    assert seen.status.trouble is None
+
+
+def test_an_export_that_was_refused_is_an_alarm_until_one_is_good():
+    seen = Seen(unread_s=1e6)
+    assert seen.after(0) == []
+    seen.student.report.alarm = "version v00000064 was refused: the export differs from the student"
+    assert seen.after(1) == ["export refused"]
+    assert seen.after(9) == ["export refused"]
+    [alarm] = seen.status.alarms
+    assert (alarm["severity"], alarm["workers"], alarm["for_s"]) == ("alarm", ["student-feed"], 9.0)
+    assert "export refused: student-feed: version v00000064 was refused" in seen.status.trouble
+    seen.student.report.alarm = None
+    assert seen.after(1) == []
+
+
+def test_a_restart_that_begins_again_is_no_progress_and_what_it_learns_again_is():
+    seen = Seen(unread_s=1e6)
+    seen.student.report.lag_rows = 40
+    seen.student.report.rows = 500
+    seen.after(0)
+    seen.student.report.rows = 0
+    assert seen.after(100) == ["stalled"]
+    seen.student.report.rows = 10
+    assert seen.after(1) == []
+
+
+def test_a_lag_is_unknown_while_no_one_answers_and_is_shown_as_no_number():
+    seen = Seen(unread_s=1e6)
+    seen.after(0)
+    seen.augmentation.report.lag_rows = None
+    assert seen.after(0) == []  # a moment is no alarm, and no number either
+    shown = seen.augmentation.as_json()
+    assert (shown["lag_rows"], shown["lag_known"]) == (None, False)
+    assert seen.after(5) == ["lag unknown"]
+    assert "the broker has not answered (since 11:59:55 UTC, 5 s)" in seen.status.trouble
+    seen.augmentation.report.lag_rows = 0
+    assert seen.after(1) == []
+    assert seen.augmentation.as_json()["lag_rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "silent_s", "why"),
+    [
+        (WorkerState.RUNNING, 31.0, "it has not reported"),
+        (WorkerState.RESTARTING, 0.0, "it is restarting"),
+        (WorkerState.STARTING, 0.0, "it is starting"),
+    ],
+)
+def test_the_last_lag_of_a_worker_that_does_not_answer_is_not_shown(state, silent_s, why):
+    seen = Seen(unread_s=1e6)
+    seen.after(0)
+    for worker in (seen.augmentation, seen.student):
+        worker.state, worker.silent_s = state, silent_s
+        assert worker.as_json()["lag_rows"] is None
+    seen.after(0)
+    assert seen.after(6) == ["lag unknown"]  # of the student it is known: the lake says
+    assert f"cannot be known: {why} (since" in seen.status.alarms[0]["words"]
+
+
+@pytest.mark.parametrize("state", [WorkerState.DONE, WorkerState.FAILED, WorkerState.RETIRED])
+def test_of_a_worker_at_its_end_nothing_is_asked(state):
+    seen = Seen(unread_s=1e6)
+    seen.student.report.lag_rows = 40
+    seen.after(0)
+    seen.student.state = state
+    assert seen.after(1000) == []
+
+
+def test_a_student_that_hangs_is_stalled_by_what_the_lake_holds_meanwhile():
+    seen = Seen(unread_s=1e6)
+    seen.after(0)
+    seen.student.silent_s = 100.0
+    seen.status.lake["last_lake_seq"] = 699
+    seen.augmentation.report.rows += 1
+    assert seen.after(100) == ["stalled"]
+    assert "700 rows wait for it" in seen.status.alarms[0]["words"]
+
+
+def test_refused_rows_count_in_a_window_and_of_a_new_run_from_its_begin():
+    seen = Seen()
+    seen.counts(100, **{"null:bid": 90, "bad_vertical": 10})
+    assert seen.after(3) == ["mass dead letters"]
+    assert "100 of 100 impressions were refused in the last 3 s, most for `null:bid` (90)" in seen.status.trouble
+    for read in range(200, 4000, 100):  # ten seconds each: all well from now on
+        seen.counts(read, feedback=read, **{"null:bid": 90, "bad_vertical": 10})
+        seen.after(10)
+    assert seen.status.alarms == []
+    seen.counts(5000, feedback=5000, **{"null:bid": 90, "bad_vertical": 1900})
+    assert seen.after(10) == ["mass dead letters"]
+    assert "1,890 of 4,000 impressions were refused in the last 300 s" in seen.status.alarms[0]["words"]
+    assert "most for `bad_vertical` (1,890)" in seen.status.alarms[0]["words"]
+
+
+def test_of_a_resumed_run_what_was_refused_before_is_past_and_unmatched_feedback_is_not_refused():
+    seen = Seen(legs=2)
+    seen.counts(100, feedback=100, **{"null:bid": 100})
+    assert seen.after(3) == []
+    seen.counts(60, **{"null:bid": 60})  # its process died before a commit
+    assert seen.after(3) == []
+    seen.counts(120, **{"null:bid": 120})
+    assert seen.after(3) == ["mass dead letters"]
+
+
+def test_topics_that_bring_nothing_are_noted_with_the_time_and_are_no_trouble():
+    seen = Seen()
+    seen.counts(10, feedback=5)
+    assert seen.after(0) == []
+    seen.counts(20, feedback=5)
+    seen.augmentation.report.rows += 10
+    assert seen.after(60) == ["nothing read"]
+    assert seen.status.notes == [f"nothing read: topic `{seen.topics[1]}` (since 11:59:00 UTC, 60 s)"]
+    assert seen.after(60) == ["nothing read"]
+    assert seen.status.notes[0].startswith(f"nothing read: topics `{seen.topics[0]}` and `{seen.topics[1]}` (since")
+    assert seen.status.trouble is None
+    assert seen.status.as_json()["alarms"][0]["severity"] == "note"
+    seen.status.state = RunState.DRAINING
+    assert seen.after(60) == []

@@ -1,0 +1,228 @@
+"""Pure decisions, case by case and over all cases."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.policies import (
+    FIRST_DELAY_S,
+    LONGEST_DELAY_S,
+    Cause,
+    Death,
+    GiveUp,
+    Patience,
+    Restart,
+    Score,
+    Wait,
+    WithoutTeacher,
+    after_death,
+    lockstep_version,
+    snapshot_for,
+    still_counting,
+    verdict,
+)
+
+# --- deaths ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deaths", "delay_s"),
+    [(1, 0.5), (2, 1.0), (3, 2.0), (4, 4.0), (5, 8.0), (6, 16.0), (7, 30.0), (20, 30.0)],
+)
+def test_each_death_in_a_row_doubles_the_wait_up_to_half_a_minute(deaths, delay_s):
+    assert after_death([100.0] * deaths, now=100.0, max_restarts=50, window_s=600) == Restart(delay_s)
+
+
+def test_deaths_long_ago_are_forgotten():
+    long_ago = [0.0, 1.0, 2.0, 3.0]
+    assert after_death([*long_ago, 1000.0], now=1000.0, max_restarts=2, window_s=600) == Restart(0.5)
+    assert after_death([400.0, 1000.0], now=1000.0, max_restarts=2, window_s=600) == Restart(1.0)  # just inside
+
+
+def test_giving_up_names_how_often_it_died_and_how_often_it_may():
+    verdict = after_death([1.0, 2.0, 3.0, 4.0], now=4.0, max_restarts=3, window_s=60)
+    assert isinstance(verdict, GiveUp)
+    assert verdict.reason == "it died 4 times within 60 s; 3 restarts are allowed (resources.max_restarts)"
+
+
+def test_without_restarts_the_first_death_is_the_last():
+    assert isinstance(after_death([1.0], now=1.0, max_restarts=0, window_s=60), GiveUp)
+
+
+@given(
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=30).map(sorted),
+    st.integers(0, 20),
+    st.floats(0.1, 1e6),
+)
+@settings(deadline=None)
+def test_it_gives_up_exactly_when_more_deaths_are_recent_than_restarts_are_allowed(deaths, allowed, window_s):
+    now = deaths[-1]
+    recent = sum(now - death <= window_s for death in deaths)
+    verdict = after_death(deaths, now, allowed, window_s)
+    assert isinstance(verdict, GiveUp) == (recent > allowed)
+    if isinstance(verdict, Restart):
+        assert FIRST_DELAY_S <= verdict.delay_s <= LONGEST_DELAY_S
+
+
+# --- deaths by cause ------------------------------------------------------------------------------------------------
+
+
+PATIENCE = Patience(max_restarts=2, restart_window_s=60, give_up_s=300, disk_give_up_s=600)
+C, B, D, P = Cause.CRASH, Cause.BROKER_AWAY, Cause.DISK_FULL, Cause.PERMANENT
+
+
+def deaths(*what):
+    return [Death(at, cause, f"words of {at:g}") for at, cause in what]
+
+
+@pytest.mark.parametrize(
+    ("died", "decision"),
+    [
+        ([(0, C)], Restart(0.5)),
+        ([(0, C), (1, C)], Restart(1.0)),
+        ([(0, C), (1, C), (2, C)], "it died 3 times within 60 s; 2 restarts"),
+        ([(0, C), (1, B), (2, C), (3, D), (100, C)], Restart(0.5)),  # the first two are past the window
+        ([(0, B), (1, B), (2, B), (3, C)], Restart(0.5)),  # a broker that was away is no crash
+        ([(0, B)], Restart(0.5)),
+        ([(t, B) for t in range(6)], Restart(15)),
+        ([(t, B) for t in range(0, 300, 15)], Restart(15)),
+        (
+            [(t, B) for t in range(0, 330, 15)],
+            "the broker has been away for 315 s; 300 s are allowed (kafka.give_up_s)",
+        ),
+        ([(0, B), (250, B), (600, B)], Restart(0.5)),  # a gap longer than the patience: another outage
+        ([(0, B), (200, C), (400, B)], Restart(0.5)),  # a crash between them: another one too
+        ([(t, D) for t in range(0, 330, 15)], Restart(15)),
+        ([(t, D) for t in range(0, 630, 15)], "the disk has been full for 615 s; 600 s are allowed (resources.disk_"),
+        ([(0, P)], "words of 0"),
+        ([(0, B), (1, P)], "words of 1"),
+    ],
+)
+def test_what_is_done_about_each_history_of_deaths(died, decision):
+    found = verdict(deaths(*died), now=died[-1][0], patience=PATIENCE)
+    if isinstance(decision, Restart):
+        assert found == decision
+    else:
+        assert isinstance(found, GiveUp)
+        assert found.reason.startswith(decision)
+        assert found.reason.endswith(f"words of {died[-1][0]:g}")
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([C, B, D])), min_size=1, max_size=40).map(sorted),
+)
+@settings(deadline=None)
+def test_waiting_never_counts_as_crashing_and_no_pause_is_longer_than_the_longest(died):
+    history = deaths(*died)
+    found = verdict(history, died[-1][0], PATIENCE)
+    crashes = [death for death in history if death.cause is C]
+    if history[-1].cause is C:
+        assert found == verdict(crashes, died[-1][0], PATIENCE)
+    if isinstance(found, Restart):
+        assert FIRST_DELAY_S <= found.delay_s <= LONGEST_DELAY_S
+
+
+@pytest.mark.parametrize(
+    ("well_s", "room", "left"),
+    [(29, True, [C, B, D]), (30, True, [C]), (30, False, [C, D]), (1e6, False, [C, D])],
+)
+def test_an_outage_is_over_once_work_goes_well_and_a_full_disk_when_it_has_room_too(well_s, room, left):
+    history = deaths((0, C), (1, B), (2, D))
+    assert [death.cause for death in still_counting(history, well_s, room)] == left
+
+
+@pytest.mark.parametrize(
+    ("kind", "lockstep", "free"),
+    [("ingest", True, True), ("augmentation", True, True), ("teacher", True, False), ("student", False, False)],
+)
+def test_whose_end_is_the_end_of_the_run(kind, lockstep, free):
+    assert (Kind(kind).ends_run("lockstep"), Kind(kind).ends_run("free")) == (lockstep, free)
+
+
+# --- which snapshot -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lag", "versions"),
+    [(1, [0, 1, 2, 3, 4]), (2, [0, 0, 1, 2, 3]), (3, [0, 0, 0, 1, 2])],
+)
+def test_in_lockstep_block_k_is_scored_by_what_learned_the_blocks_up_to_k_minus_lag(lag, versions):
+    assert [lockstep_version(block, lag) for block in range(5)] == versions
+
+
+@given(st.integers(0, 10**9), st.integers(1, 100))
+@settings(deadline=None)
+def test_in_lockstep_no_block_is_scored_by_a_teacher_that_learned_it(block, lag):
+    version = lockstep_version(block, lag)
+    learned_upto = version - 1  # version v has learned the blocks 0 … v-1
+    assert learned_upto < block
+    assert learned_upto == max(-1, block - lag)
+
+
+def free(**changes):
+    usual = {
+        "newest": 7,
+        "newest_age_s": 10.0,
+        "rows_since_newest": 1000,
+        "catching_up": False,
+        "max_rows_ahead": 5000,
+        "max_age_s": None,
+    }
+    return snapshot_for(**(usual | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "decision"),
+    [
+        ({}, Score(7)),
+        ({"newest": 0}, Score(0)),
+        ({"catching_up": True}, Score(7)),
+        ({"catching_up": True, "rows_since_newest": 5000}, Score(7)),
+        ({"rows_since_newest": 10**9}, Score(7)),  # live never waits
+        ({"newest_age_s": 1e9}, Score(7)),  # no age is too old unless a bound was set
+        ({"max_age_s": 10.0}, Score(7)),
+        ({"max_age_s": 5.0, "catching_up": True}, Score(7)),  # age is nothing while time runs faster than it did
+    ],
+)
+def test_the_newest_snapshot_scores(changes, decision):
+    assert free(**changes) == decision
+
+
+def test_while_catching_up_rows_wait_for_a_snapshot_not_too_many_rows_old():
+    decision = free(catching_up=True, rows_since_newest=5001)
+    assert decision == Wait("5001 rows past snapshot 7; 5000 are allowed while catching up")
+
+
+def test_history_waits_for_the_first_snapshot_and_life_does_not():
+    assert isinstance(free(newest=None, catching_up=True), Wait)
+    assert isinstance(free(newest=None), WithoutTeacher)
+
+
+def test_nobody_waits_for_a_teacher_that_has_given_up():
+    behind = {"catching_up": True, "teacher_gone": True}
+    assert free(rows_since_newest=10**9, **behind) == Score(7)
+    assert free(newest=None, **behind) == WithoutTeacher("none")
+    assert isinstance(free(newest_age_s=61.2, max_age_s=60, **behind), WithoutTeacher)
+
+
+def test_live_a_snapshot_past_its_age_gives_null_logits_and_says_both_ages():
+    assert free(newest_age_s=61.2, max_age_s=60) == WithoutTeacher("snapshot 7 is 61 s old; 60 s are allowed")
+
+
+@given(
+    newest=st.none() | st.integers(0, 100),
+    newest_age_s=st.floats(0, 1e6),
+    rows_since_newest=st.integers(0, 10**7),
+    max_rows_ahead=st.integers(1, 10**7),
+    max_age_s=st.none() | st.floats(0.1, 1e6),
+)
+@settings(deadline=None)
+def test_live_nothing_ever_waits_and_no_version_but_the_newest_is_taken(newest, **state):
+    live = snapshot_for(newest=newest, catching_up=False, **state)
+    assert not isinstance(live, Wait)
+    behind = snapshot_for(newest=newest, catching_up=True, **state)
+    assert not isinstance(behind, WithoutTeacher)  # history is scored, whatever it takes
+    assert all(decision.version == newest for decision in (live, behind) if isinstance(decision, Score))

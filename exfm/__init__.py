@@ -11,8 +11,7 @@ use, so `import exfm` is instant, and code that uses the losses alone needs torc
                paired_gain compares two models on the same rows
     errors     ModelError, ConfigError
 
-Each folder offers more through its own façade: baselines, compiled, data, distillation, embeddings, growth, increments,
-layers, metrics, models, parallel, planning, tensors.
+Each folder has more, imported from the file that defines it: `from exfm.interactions.dcn import DCN`.
 
 A student learns from rows that carry a teacher's logits, as those of a run's lake do. Each batch is scored before it is
 learned from, so the metrics are those of unseen rows. What is exported predicts what the student predicts.

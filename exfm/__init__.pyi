@@ -1,40 +1,20 @@
-from . import (
-    baselines,
-    compiled,
-    data,
-    distillation,
-    embeddings,
-    errors,
-    growth,
-    increments,
-    layers,
-    metrics,
-    models,
-    parallel,
-    planning,
-    tensors,
-)
-from .data import (
-    Batch,
-    BatchBuilder,
-    DenseFeature,
-    FeatureSet,
-    HistoryFeature,
-    SequenceFeature,
-    SparseFeature,
-)
-from .distillation import Arm, objective, scale_gradient
+from . import distillation, errors, metrics
+from .distillation.arm import Arm
+from .distillation.loss import objective, scale_gradient
 from .errors import ConfigError, ModelError
-from .metrics import Progressive, auc, calibration, gauc, metrics_of, normalised_entropy, paired_gain
-from .models import (
-    ServedStudent,
-    Student,
-    StudentConfig,
-    Teacher,
-    TeacherConfig,
-    load_served,
-    save_served,
-)
+from .features.batch import Batch, BatchBuilder
+from .features.dense import DenseFeature
+from .features.features import FeatureSet, HistoryFeature
+from .features.sparse import SequenceFeature, SparseFeature
+from .metrics.classification import calibration, metrics_of, normalised_entropy
+from .metrics.paired import paired_gain
+from .metrics.progressive import Progressive
+from .metrics.ranking import auc, gauc
+from .models.served import ServedStudent, load_served, save_served
+from .models.student import Student
+from .models.student_config import StudentConfig
+from .models.teacher import Teacher
+from .models.teacher_config import TeacherConfig
 
 __all__ = [
     "Arm",
@@ -54,29 +34,16 @@ __all__ = [
     "Teacher",
     "TeacherConfig",
     "auc",
-    "baselines",
     "calibration",
-    "compiled",
-    "data",
     "distillation",
-    "embeddings",
     "errors",
     "gauc",
-    "growth",
-    "increments",
-    "layers",
     "load_served",
     "metrics",
     "metrics_of",
-    "models",
     "normalised_entropy",
     "objective",
     "paired_gain",
-    "parallel",
-    "planning",
     "save_served",
     "scale_gradient",
-    "tensors",
 ]
-
-__version__: str

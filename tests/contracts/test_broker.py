@@ -66,7 +66,8 @@ def test_a_broker_killed_with_data_comes_back_with_them_on_the_same_port(own_bro
 
 def test_a_broker_outlives_whoever_started_it_and_a_second_start_finds_it(tmp_path):
     directory = tmp_path / "odd, näme"
-    script = f"from streaming.broker.broker import LocalBroker; print(LocalBroker({str(directory)!r}, heap_mb=256).start(120).pid)"
+    start = f"LocalBroker({str(directory)!r}, heap_mb=256).start(120)"
+    script = f"from streaming.broker.broker import LocalBroker; print({start}.pid)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
     broker = LocalBroker(directory)
     try:

@@ -50,7 +50,8 @@ def test_the_same_command_goes_on_after_ctrl_c_and_after_kill_9(tmp_path):
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(SWEEP, sort_keys=False))
 
     def start(out: str, processes: int = 2) -> subprocess.Popen[str]:
-        called = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from pipelines.cli.console import main"
+        interrupts = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        called = f"{interrupts}; from pipelines.cli.console import main"
         arguments = ["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / out), "--jobs", str(processes)]
         command = [sys.executable, "-c", f"{called}; main({[*arguments, '--json']!r})"]
         pipe = subprocess.PIPE

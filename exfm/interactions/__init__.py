@@ -1,4 +1,4 @@
-"""What lies between embeddings and heads, and the prior that is added to what heads say.
+"""Interactions: the networks between embeddings and heads, each from its paper.
 
 interaction    what an interaction is: options that build a network
 registry       the interactions by name, and a student's trunk
@@ -7,8 +7,6 @@ wukong_code    wukong as a compiler is given it
 wukong_loops   wukong between its large products, in fp32
 units          from looked-up embeddings to embeddings of one width
 passes         through units and trunk and back, by hand or by autograd
-hashed_linear  a linear model of ids and pairs of them, hashed
-prior          the log-odds of the label rate so far
 pooling        attention over the places of a sequence
 dense          linear layers and MLPs whose weights follow from a generator
 """

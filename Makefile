@@ -139,7 +139,7 @@ format: setup  ## fix what style can be fixed automatically
 	@$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-docs:  ## build the site of docs/ in build/site, in a small environment of its own
+docs: setup  ## build the site of docs/ in build/site, in a small environment of its own
 	@list="$$(cksum < requirements/docs.txt)"
 	if [ "$$(cat .venv-docs/.list 2>/dev/null)" != "$$list" ]; then
 	    for python in $(PYTHON) ""; do
@@ -151,7 +151,8 @@ docs:  ## build the site of docs/ in build/site, in a small environment of its o
 	    .venv-docs/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/docs.txt
 	    echo "$$list" > .venv-docs/.list
 	fi
-	rm -rf build/site
+	rm -rf build/site docs/reference/generated
+	$(PY) -m docs.generate >/dev/null
 	.venv-docs/bin/sphinx-build -q -W --keep-going -b dirhtml -d build/doctrees docs build/site
 	echo "the site is in build/site: .venv-docs/bin/python -m http.server --directory build/site 8000"
 
@@ -159,5 +160,5 @@ doctor: setup  ## check every part of this machine and say what to do
 	@exec $(VENV)/bin/exfm doctor $(ARGS)
 
 clean:  ## remove the environment and caches; runs/ stays
-	@rm -rf $(VENV) .venv-docs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .venv-docs build dist docs/reference/generated *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 project = "ExFM"
@@ -28,6 +28,7 @@ html_show_sphinx = False
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
+DOCS = Path(__file__).parent
 PAGE = re.compile(r"(?<!!)\[([^\]]+)\]\(([\w./-]+)\.md\)")
 SECTIONS = (
     "tutorials/index",
@@ -48,10 +49,16 @@ def children(page: str, text: str) -> list[str]:
     return [path for path in linked if not path.startswith("..") and path != PurePosixPath(page).name]
 
 
+def generated(folder: PurePosixPath) -> list[PurePosixPath]:
+    """The pages beside an index page that `docs.generate` wrote, which no committed page can link."""
+    return sorted(folder / "generated" / path.name for path in (DOCS / folder).glob("generated/*.md"))
+
+
 def add_navigation(app: Any, page: str, source: list[str]) -> None:
     """A hidden tree at the end of every index page. The pages have none, so that they read on the web as they are."""
     if PurePosixPath(page).name == "index":
         below = list(SECTIONS) if page == root_doc else children(page, source[0])
+        below += [f"{path.parent.name}/{path.name}" for path in generated(PurePosixPath(page).parent)]
         source[0] += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(below) + "\n```\n"
 
 

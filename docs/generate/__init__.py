@@ -1,8 +1,8 @@
-"""What comes from the code: pages of docs/reference (commands, settings, rooms, Python API), the schema of configs.
+"""Pages of the site that are made from the code: commands, settings, Python API; and the schema of configs.
 
     .venv/bin/python -m docs.generate
 
-`pages()` returns path -> text without writing; a test compares it with what is committed.
+The pages are part of the site alone (`make docs`); the schema is shipped with the package and committed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ from pathlib import Path
 
 from docs.generate.api import api_page
 from docs.generate.commands import commands_page
-from docs.generate.rooms import PACKAGES, rooms_page
 from docs.generate.settings import settings_page, sweep_settings_page
+from docs.generate.tree import PACKAGES
 from pipelines.core.config.json_schema import json_schema_of_files
 
-REFERENCE = Path("docs/reference")
+GENERATED_PAGES = Path("docs/reference/generated")
 SCHEMA = Path("pipelines/core/shipped/config.schema.json")
 
 
-def pages() -> dict[Path, str]:
-    """Every generated page, by its path in the repository."""
-    texts = {"commands": commands_page(), "settings": settings_page(), "rooms": rooms_page()}
-    texts["settings-of-a-sweep"] = sweep_settings_page()
-    texts |= {f"api-{package}": api_page(package) for package in PACKAGES}
-    schema = json.dumps(json_schema_of_files(), indent=1, ensure_ascii=False)
-    return {SCHEMA: schema + "\n"} | {REFERENCE / f"{name}.md": text.rstrip() + "\n" for name, text in texts.items()}
+def pages() -> dict[str, str]:
+    """Name -> text of every generated page."""
+    texts = {
+        "commands": commands_page(),
+        "settings": settings_page(),
+        "settings-of-a-sweep": sweep_settings_page(),
+        **{f"api-{package}": api_page(package) for package in PACKAGES},
+    }
+    return {f"{name}.md": text.rstrip() + "\n" for name, text in texts.items()}
+
+
+def schema_text() -> str:
+    """The schema of configs, as it is committed."""
+    return json.dumps(json_schema_of_files(), indent=1, ensure_ascii=False) + "\n"

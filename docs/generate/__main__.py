@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from docs.generate import pages
-from docs.generate.rooms import ROOT
+from docs.generate import GENERATED_PAGES, SCHEMA, pages, schema_text
+from docs.generate.tree import ROOT
 
-for path, text in pages().items():
+(ROOT / GENERATED_PAGES).mkdir(exist_ok=True)
+for path, text in ({GENERATED_PAGES / name: text for name, text in pages().items()} | {SCHEMA: schema_text()}).items():
     (ROOT / path).write_text(text)
     print(path)

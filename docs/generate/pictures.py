@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from docs.generate.rooms import ROOT
+from docs.generate.tree import ROOT
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.report.results.stored import read_summary

@@ -53,7 +53,7 @@ def sweep_settings_page() -> str:
     text = [
         "# Settings of a sweep",
         GENERATED,
-        "What `exfm sweep` and `exfm replay` read. [Choose an arm](../guides/choose-an-arm.md) explains how to use it.",
+        "The spec of `exfm sweep` and `exfm replay`; [Choose an arm](../../guides/choose-an-arm.md) explains its use.",
         *described_models(Spec, "The whole spec"),
     ]
     return "\n\n".join(text)

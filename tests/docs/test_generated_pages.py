@@ -1,4 +1,4 @@
-"""The reference pages are those that the code makes now."""
+"""Generated pages can be made from the code and hold what it has; the committed schema of configs is up to date."""
 
 from __future__ import annotations
 
@@ -7,17 +7,54 @@ import doctest
 import pytest
 
 import docs.generate
-from docs.generate import api, commands, markdown, rooms, settings
+from docs.conf import generated
+from docs.generate import GENERATED_PAGES, SCHEMA, api, commands, markdown, schema_text, settings, tree
+from tests.support.documents import broken
 from tests.support.places import ROOT
+from tests.support.tracked_files import tied_to_a_machine
 
 
-def test_generated_pages_are_up_to_date():
-    made = {path.as_posix(): text for path, text in docs.generate.pages().items()}
-    stale = [path for path, text in made.items() if not (ROOT / path).exists() or (ROOT / path).read_text() != text]
-    assert stale == [], "run .venv/bin/python -m docs.generate"
+@pytest.fixture(scope="module")
+def made() -> dict[str, str]:
+    return {(GENERATED_PAGES / name).as_posix(): text for name, text in docs.generate.pages().items()}
 
 
-@pytest.mark.parametrize("module", [api, commands, markdown, rooms, settings])
+def test_links_of_generated_pages_lead_somewhere(made):
+    assert {page: found for page, text in made.items() if (found := broken(page, text, made))} == {}
+
+
+def test_generated_pages_name_no_machine(made):
+    assert tied_to_a_machine(made) == []
+
+
+def test_a_planted_broken_link_between_generated_pages_is_found(made):
+    page = (GENERATED_PAGES / "commands.md").as_posix()
+    text = "[a](settings.md#alarms), [b](settings.md#nothing), [c](rooms.md)"
+    assert len(broken(page, text, made)) == 2
+
+
+def test_every_file_of_the_packages_has_a_heading(made):
+    headings = {line for text in made.values() for line in text.splitlines() if line.startswith("### `")}
+    files = [path for package in tree.PACKAGES for path in (ROOT / package).rglob("*.py")]
+    expected = {f"### `{path.relative_to(ROOT).as_posix()}`" for path in files if not path.name.startswith("_")}
+    assert len(expected) > 100
+    assert expected - headings == set()
+
+
+def test_the_site_has_the_generated_pages_in_its_navigation(monkeypatch, tmp_path):
+    monkeypatch.setattr("docs.conf.DOCS", tmp_path)
+    folder = tmp_path / "reference" / "generated"
+    folder.mkdir(parents=True)
+    for name in docs.generate.pages():
+        (folder / name).touch()
+    assert [path.name for path in generated(folder.parent.relative_to(tmp_path))] == sorted(docs.generate.pages())
+
+
+def test_the_schema_of_configs_is_up_to_date():
+    assert (ROOT / SCHEMA).read_text() == schema_text(), "run .venv/bin/python -m docs.generate"
+
+
+@pytest.mark.parametrize("module", [api, commands, markdown, settings, tree])
 def test_examples_of_the_generator_hold(module):
     assert doctest.testmod(module).failed == 0
 

@@ -7,54 +7,12 @@ from pathlib import PurePosixPath
 import pytest
 
 from docs.conf import SECTIONS, children
-from tests.support.documents import DOCS, anchors, documents, links
+from tests.support.documents import DOCS, broken, documents, is_external, links, target_of
 from tests.support.places import ROOT
 from tests.support.tracked_files import tied_to_a_machine
 
 DOCUMENTS = documents()
 LONGEST_README = 200
-SMALLEST_PICTURE = 1000
-
-
-def target_of(page: str, link: str) -> tuple[str, str]:
-    """(path in the repository, anchor) of a relative link.
-
-    >>> target_of("docs/guides/kafka.md", "../results/arms.md#what-it-costs")
-    ('docs/results/arms.md', 'what-it-costs')
-    >>> target_of("README.md", "#try-it")
-    ('README.md', 'try-it')
-    """
-    path, _, anchor = link.partition("#")
-    if not path:
-        return page, anchor
-    parts: list[str] = []
-    for part in (PurePosixPath(page).parent / path).parts:
-        if part == "..":
-            parts.pop()
-        else:
-            parts.append(part)
-    return "/".join(parts), anchor
-
-
-def is_external(link: str) -> bool:
-    return link.startswith(("https://", "http://", "mailto:"))
-
-
-def broken(page: str, text: str) -> list[str]:
-    found = []
-    for picture, link in links(text):
-        if is_external(link):
-            continue
-        path, anchor = target_of(page, link)
-        if not (ROOT / path).is_file():
-            found.append(f"{link}: no such file")
-        elif page.startswith("docs/") and not path.startswith("docs/"):
-            found.append(f"{link}: outside docs/, which the site does not have; name it in back quotes")
-        elif anchor and anchor not in anchors((ROOT / path).read_text()):
-            found.append(f"{link}: no such heading")
-        elif picture and (ROOT / path).stat().st_size < SMALLEST_PICTURE:
-            found.append(f"{link}: an empty picture")
-    return found
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.documents import code_spans, documents
 from tests.support.places import ROOT
 
-DOCUMENTS = {path: text for path, text in documents().items() if "reference/api" not in path}
+DOCUMENTS = documents()
 PACKAGES = ("exfm", "streaming", "pipelines")
 TOP = "configs|docs|examples|benchmarks|exfm|pipelines|streaming|tests|requirements|[.]ci"
 PATH = re.compile(rf"(?<![\w./<-])((?:{TOP})/[\w./-]*\w|[\w-]+[.](?:py|ipynb|yaml|md|toml|cff|png|svg))/?(?![\w*{{])")

@@ -25,7 +25,7 @@ def test_the_training_loop_runs_with_torch_alone():
     subprocess.run([sys.executable, "-c", absent + snippet], check=True, timeout=120, cwd=ROOT)
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if "reference/api" not in path])
+@pytest.mark.parametrize("path", DOCUMENTS)
 def test_every_python_snippet_is_python(path):
     for snippet in fenced(DOCUMENTS[path], "python"):
         ast.parse(snippet)

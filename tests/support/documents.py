@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from tests.support.places import ROOT
 
@@ -11,12 +13,13 @@ DOCS = ROOT / "docs"
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 HEADING = re.compile(r"^#+ +(.+?)\s*$", re.M)
 LINK = re.compile(r"(!?)\[[^\]]*\]\(([^)\s]+)\)")
+SMALLEST_PICTURE = 1000
 SPAN = re.compile(r"`([^`\n]+)`")
 
 
 def documents() -> dict[str, str]:
-    """Path -> text of every page."""
-    paths = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    """Path -> text of every page that is written by hand."""
+    paths = [*ROOT.glob("*.md"), *(path for path in DOCS.rglob("*.md") if path.parent.name != "generated")]
     return {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted(paths)}
 
 
@@ -46,3 +49,45 @@ def anchors(text: str) -> set[str]:
         repeats = sum(slug == known or re.fullmatch(rf"{re.escape(slug)}-\d+", known) is not None for known in found)
         found.append(f"{slug}-{repeats}" if repeats else slug)
     return set(found)
+
+
+def target_of(page: str, link: str) -> tuple[str, str]:
+    """(path in the repository, anchor) of a relative link.
+
+    >>> target_of("docs/guides/kafka.md", "../results/arms.md#what-it-costs")
+    ('docs/results/arms.md', 'what-it-costs')
+    >>> target_of("README.md", "#try-it")
+    ('README.md', 'try-it')
+    """
+    path, _, anchor = link.partition("#")
+    if not path:
+        return page, anchor
+    parts: list[str] = []
+    for part in (PurePosixPath(page).parent / path).parts:
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts), anchor
+
+
+def is_external(link: str) -> bool:
+    return link.startswith(("https://", "http://", "mailto:"))
+
+
+def broken(page: str, text: str, generated: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """The links of a page that lead nowhere; `generated` are pages that need not lie in the tree."""
+    found = []
+    for picture, link in links(text):
+        if is_external(link):
+            continue
+        path, anchor = target_of(page, link)
+        if path not in generated and not (ROOT / path).is_file():
+            found.append(f"{link}: no such file")
+        elif page.startswith("docs/") and not path.startswith("docs/"):
+            found.append(f"{link}: outside docs/, which the site does not have; name it in back quotes")
+        elif anchor and anchor not in anchors(generated.get(path) or (ROOT / path).read_text()):
+            found.append(f"{link}: no such heading")
+        elif picture and (ROOT / path).stat().st_size < SMALLEST_PICTURE:
+            found.append(f"{link}: an empty picture")
+    return found

@@ -16,6 +16,8 @@ from .models.student_config import StudentConfig
 from .models.teacher import Teacher
 from .models.teacher_config import TeacherConfig
 
+__version__: str
+
 __all__ = [
     "Arm",
     "Batch",

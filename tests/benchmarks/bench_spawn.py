@@ -40,7 +40,7 @@ def one_run(root: Path, impressions: int, rate: int, spawn_at: int, spawns: int)
     students = "students=[{name: feed}, {name: shop}]"
     paced = [f"source.rate={rate}", f"source.chunk_rows={rate // CHUNKS_A_SECOND}"]
     own = [f"source.impressions={impressions}", *paced, students]
-    config = load(CONFIG, [*own, "tracking.enabled=false", f"pace.block_rows={BLOCK_ROWS}", "metrics.as_shown=false"])
+    config = load(CONFIG, [*own, "tracking.enabled=false", f"pace.block_rows={BLOCK_ROWS}"])
     path = root / "run.yaml"
     path.write_text(dump(config))
     command = Command(path, root / "run", root / "run.log", patience_s=1800)

@@ -20,7 +20,7 @@ COMPUTE = ("score", "train", "train twin")
 SOURCE = "ingest"
 COLOURS = {
     "score": "#30638e", "train": "#d1495b", "train twin": "#8a8a8a", "batch": "#d99a2b", "read": "#2e8b57",
-    "as shown": "#9b72aa", "make": "#c9c9c9",
+    "make": "#c9c9c9",
 }  # fmt: skip
 OTHERS = "#e6e2d8"
 

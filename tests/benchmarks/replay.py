@@ -50,7 +50,7 @@ class Drawn(Workspace):
 
 
 def place_of(folder: Path, rows: int) -> Drawn:
-    config = load_config("configs/demo.yaml", [f"source.impressions={rows}", "metrics.as_shown=false"])
+    config = load_config("configs/demo.yaml", [f"source.impressions={rows}"])
     student = config.students[0].model_copy(update={"verticals": "all", "twin": False})
     config = config.model_copy(update={"students": (student,)})
     arms = {f"arm {n}": ArmSpec() for n in range(ARMS)}

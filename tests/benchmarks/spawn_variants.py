@@ -64,7 +64,7 @@ WAYS = {
 
 
 def config_of(seed: int, impressions: int) -> Config:
-    settings = ("metrics.as_shown=false", "tracking.enabled=false", "resources.read_ahead=0")
+    settings = ("tracking.enabled=false", "resources.read_ahead=0")
     students = "students=[{name: feed, twin: false, baselines: false}]"
     own = (f"seed={seed}", f"source.seed={seed}", f"source.impressions={impressions}", students)
     return load("configs/demo.yaml", [*own, *settings])

@@ -135,9 +135,7 @@ def fed(finished, settings, *, own_alone=False):
     )
     source.end_seq = lake.last_lake_seq
     rows = {"own": config.own_rows(settings), "label_rows": settings.label_rows} if all_verticals else {}
-    as_shown = config.as_shown(settings)
-    build = BatchBuilder(features, tasks, delays_ms=as_shown.delays_ms)
-    feed = StudentFeed(source, build, batches=settings.batches, **rows)
+    feed = StudentFeed(source, BatchBuilder(features, tasks), batches=settings.batches, **rows)
     feed.open(-1)
     learned_rows = settings.learned_rows if all_verticals else LearnedRows()
     engine = StudentEngine(
@@ -148,7 +146,6 @@ def fed(finished, settings, *, own_alone=False):
         twin=settings.twin,
         baselines=settings.baselines,
         learned_rows=learned_rows,
-        as_shown=as_shown,
         full_batch=settings.batch_rows,
     )
     judged = []
@@ -178,8 +175,6 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
         for model in engine.models:
             by_hand_ = np.concatenate([step.results[model].logits[:, t] for step in judged])
             assert np.array_equal(by_hand_, predictions[f"{model}_{task}"].to_numpy())
-            shown = np.concatenate([step.as_shown[model][:, t] for step in judged])
-            assert np.array_equal(shown, predictions[f"{model}_as_shown_{task}"].to_numpy())
         assert np.array_equal(swept[:, t], predictions[f"student_{task}"].to_numpy())
 
 

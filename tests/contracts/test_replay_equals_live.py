@@ -26,7 +26,7 @@ BATCH = 256
 
 @pytest.fixture(scope="module")
 def finished(broker, tmp_path_factory):
-    """A lockstep run with all that a student can have: twin, baselines, as shown, others' rows, samples, versions."""
+    """A lockstep run with all that a student can have: twin, baselines, others' rows, samples, versions."""
     config = everything(broker.bootstrap_servers, source__impressions=3000)
     settings = config.model_dump(mode="json")
     settings["students"][0]["negative_rate"] = {"ctr": 0.5}

@@ -128,19 +128,6 @@ class MetricsSettings(Frozen):
         description="column that says what a row's click is worth, 0 or more: `exfm replay` judges decisions by it, "
         "where its spec names no other",
     )
-    as_shown: bool = Field(
-        default=False,
-        description="also predict every row with what had settled when it was shown; up to 28 versions of student and "
-        "twin are kept for it, in every checkpoint, and a student takes about a quarter as long again",
-        exclude_if=lambda on: not on,
-    )
-    as_shown_bytes: int = Field(
-        default=512_000_000,
-        gt=0,
-        description="what these versions of one student may take if each is whole, as none but the newest is; one that "
-        "would need more is not predicted as shown, and the run says so",
-        exclude_if=lambda most: most == 512_000_000,
-    )
 
     @property
     def clusters(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import pyarrow.compute as pc
 import yaml
@@ -52,9 +52,6 @@ from streaming.lake.where import Where
 from streaming.messages.limits import Limits
 from streaming.schema import RowSchema, SettlementGroup
 from streaming.settlement.config import FUTURE_SKEW_S, SettlementConfig
-
-if TYPE_CHECKING:
-    from exfm.models.as_shown import AsShownConfig
 
 WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
 """Settings of a student that its section has in every config that a run wrote down, of whichever release."""
@@ -279,17 +276,10 @@ class Config(Frozen):
             needed += [*self._known_to(student).needs_columns(), *self.own_rows(student).columns]
         return tuple(dict.fromkeys(needed))
 
-    def as_shown(self, student: StudentSettings) -> AsShownConfig | None:
-        """How a student's predictions as shown are made; None where they are not wanted."""
-        return self.as_shown_of(student) if self.metrics.as_shown else None
-
-    def as_shown_of(self, student: StudentSettings) -> AsShownConfig:
-        """How they would be made, wanted or not."""
-        from exfm.models.as_shown import AsShownConfig
-
+    def delays_ms(self, student: StudentSettings) -> dict[str, int]:
+        """Time between an impression and the moment its labels have settled, by settlement group of the student."""
         lateness_ms = self.settlement.lateness_ms
-        delays_ms = {group.name: group.window_ms + lateness_ms for group in self.groups_of(student)}
-        return AsShownConfig(delays_ms, self.metrics.as_shown_bytes)
+        return {group.name: group.window_ms + lateness_ms for group in self.groups_of(student)}
 
     @property
     def teacher_features(self) -> FeatureSet:

@@ -206,7 +206,7 @@ class _StudentStream:
     def stretches(self, own: Places, begins: int, *, as_shown: bool, stretch_rows: int) -> Iterator[Stretch]:
         """The student's batches from the row `begins` of the stream on. `own`: where its own rows stand."""
         config, student = self.config, self.student
-        delays_ms = config.as_shown_of(student).delays_ms if as_shown else None
+        delays_ms = config.delays_ms(student) if as_shown else None
         features, tasks = config.student_features(student), config.student_tasks(student)
         build = BatchBuilder(features, tasks, student.negative_rate or None, delays_ms)
         read = self.places_and_seqs(OwnRows()) if config.reads_all_rows(student) else own

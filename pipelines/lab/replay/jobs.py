@@ -17,6 +17,7 @@ import numpy as np
 
 from exfm.features.batch import Batch
 from exfm.metrics.classification import cross_entropy
+from exfm.models.as_shown import AsShownConfig
 from exfm.models.engine import STUDENT, StudentEngine
 from exfm.threads import set_threads
 from pipelines.core.config.models import StudentSettings
@@ -40,6 +41,8 @@ of eight little."""
 
 TIMED = 16
 """Of so many batches one is timed: on it, each student works out by itself what it otherwise finds worked out."""
+
+VERSIONS_BYTES = 512_000_000
 
 ANOTHER_DRAW = 1_000_003
 """Added to the seed of a student that is drawn anew."""
@@ -228,7 +231,7 @@ class StudentTraining:
         tasks, features = config.student_tasks(student), config.student_features(student)
         draw = seed + ANOTHER_DRAW if drawn_anew else seed
         rows, full = student.learned_rows, student.batch_rows
-        versions = config.as_shown_of(student) if data.as_shown else None
+        versions = AsShownConfig(config.delays_ms(student), VERSIONS_BYTES) if data.as_shown else None
         self.engine = StudentEngine(
             student.model, features, tasks, draw, learned_rows=rows, full_batch=full, as_shown=versions
         )

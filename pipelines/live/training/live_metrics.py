@@ -12,6 +12,9 @@ from exfm.features.batch import Batch
 from exfm.metrics.progressive import Progressive
 from exfm.step import StepResult
 
+FIGURES = "metrics"
+"""The beginning of the names of these figures' tensors in a checkpoint."""
+
 WINDOW_ROWS = 20_000
 HEAVY = 0.1
 """The share of their weight above which one row among many is named."""
@@ -20,10 +23,10 @@ HEAVY_ROWS = 200
 
 
 class TaskMetrics:
-    """One `Progressive` per task; its state travels in checkpoints as tensors `<name>/<task>/<key>`."""
+    """One `Progressive` per task; its state travels in checkpoints as tensors `metrics/<task>/<key>`."""
 
-    def __init__(self, tasks: Sequence[str], name: str = "metrics") -> None:
-        self._tasks, self._name = tuple(tasks), name
+    def __init__(self, tasks: Sequence[str]) -> None:
+        self._tasks = tuple(tasks)
         self._progress = {task: Progressive(WINDOW_ROWS) for task in tasks}
         self._weights: dict[str, tuple[float, float, int]] = {}
 
@@ -78,14 +81,14 @@ class TaskMetrics:
 
     def state(self) -> dict[str, Tensor]:
         return {
-            f"{self._name}/{task}/{key}": torch.as_tensor(value)
+            f"{FIGURES}/{task}/{key}": torch.as_tensor(value)
             for task, progress in self._progress.items()
             for key, value in progress.state().items()
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         for task, progress in self._progress.items():
-            prefix = f"{self._name}/{task}/"
+            prefix = f"{FIGURES}/{task}/"
             state = {k.removeprefix(prefix): v.numpy() for k, v in tensors.items() if k.startswith(prefix)}
-            if state:  # a release before may have kept none of this name
+            if state:
                 progress.load(state)

@@ -7,8 +7,7 @@ Columns: lake_seq, impression_id, event_time_ms, and per task `label_`, and logi
 `constant_`, `teacher_`.
 Where rows are weighted, `weight_` per task: how many rows of the stream this one stands for. Where figures are grouped
 (`metrics.group_by`), `group`: the hash64 of that column; where intervals are clustered (`metrics.cluster_by`),
-`cluster_<column>`: those of its columns. Where rows are also predicted as shown (exfm/models/as_shown.py),
-`student_as_shown_` and `no_teacher_as_shown_`, NaN where no version was old enough.
+`cluster_<column>`: those of its columns.
 """
 
 from __future__ import annotations
@@ -44,12 +43,11 @@ def logged_columns(tasks: Sequence[str], group_by: str | None, cluster_by: Seque
 
 
 class Predicted(NamedTuple):
-    """Rows that were predicted, of one step or several: `logits` and `as_shown` (N, T) by model, `weights` (N, T) where
-    rows are weighted."""
+    """Rows that were predicted, of one step or several: `logits` (N, T) by model, `weights` (N, T) where rows are
+    weighted."""
 
     rows: pa.Table
     logits: Mapping[str, np.ndarray]
-    as_shown: Mapping[str, np.ndarray] = {}
     weights: np.ndarray | None = None
 
     @classmethod
@@ -59,7 +57,6 @@ class Predicted(NamedTuple):
         return cls(
             pa.concat_tables([step.rows for step in steps]),
             {model: np.concatenate([step.logits[model] for step in steps]) for model in first.logits},
-            {model: np.concatenate([step.as_shown[model] for step in steps]) for model in first.as_shown},
             None if first.weights is None else np.concatenate([step.weights for step in steps]),
         )
 
@@ -81,8 +78,6 @@ def predictions_of(
         columns[f"label_{task}"] = rows[f"label_{task}"].combine_chunks()
         for model, logits in predicted.logits.items():
             columns[f"{model}_{task}"] = pa.array(logits[:, index])
-        for model, logits in predicted.as_shown.items():
-            columns[f"{model}_as_shown_{task}"] = pa.array(logits[:, index])
         columns[f"teacher_{task}"] = rows[f"teacher_logit_{task}"].combine_chunks()
         if predicted.weights is not None:
             columns[f"weight_{task}"] = pa.array(predicted.weights[:, index])

@@ -7,7 +7,7 @@ teacher logit, and (where a truth exists) a known probability.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from pipelines.live.training.predictions import CLUSTER
 from streaming.sources.synthetic.truth import Truth
 
 MODELS = ("student", "no_teacher", "teacher", "optimum", "ftrl", "constant")
-AS_SHOWN = "_as_shown_"
 CLUSTER_ROWS = 512
 """Rows of one cluster where no column is declared: neighbours in the stream share their hour, drift and model state."""
 
@@ -43,8 +42,7 @@ def clustered_by(run: Mapping[str, Any]) -> str:
 @dataclass(frozen=True)
 class Columns:
     """Aligned columns of one student and task, (N,) each, in stream order: labels, the logits of each model, and, where
-    rows have them, their weights, groups (numbers from 0) and clusters. `as_shown`: logits of student and twin by what
-    had settled when the row was shown."""
+    rows have them, their weights, groups (numbers from 0) and clusters."""
 
     lake_seq: np.ndarray
     labels: np.ndarray
@@ -53,7 +51,6 @@ class Columns:
     weights: np.ndarray | None = None
     groups: np.ndarray | None = None
     clusters: Clusters | None = None
-    as_shown: dict[str, np.ndarray] = field(default_factory=dict)
 
     def after(self, seq: int) -> Columns:
         return self.take(np.flatnonzero(self.lake_seq > seq))
@@ -68,7 +65,6 @@ class Columns:
             None if self.weights is None else self.weights[kept],
             None if self.groups is None else self.groups[kept],
             None if self.clusters is None else self.clusters.take(kept),
-            {model: z[kept] for model, z in self.as_shown.items()},
         )
 
 
@@ -102,11 +98,6 @@ def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
         labelled[f"weight_{task}"].to_numpy() if f"weight_{task}" in there else None,
         groups,
         Clusters.of(*clusters) if clusters else None,
-        {
-            model: labelled[f"{model}{AS_SHOWN}{task}"].to_numpy(zero_copy_only=False).astype(np.float64)
-            for model in ("student", "no_teacher")
-            if f"{model}{AS_SHOWN}{task}" in there
-        },
     ).take(np.flatnonzero(complete))
 
 
@@ -154,16 +145,6 @@ def judge(columns: Columns) -> dict[str, Any]:
         if lead.low is not None and lead.low > 0:
             found["transfer_ratio"] = transfer_ratio(*(found[m]["ne"] for m in ("no_teacher", "student", "teacher")))
     return found
-
-
-def judge_as_shown(columns: Columns) -> dict[str, Any] | None:
-    """{rows, positives, student, no_teacher, gain} of predictions as shown; None where there are none."""
-    if not columns.as_shown:
-        return None
-    known = np.logical_and.reduce([np.isfinite(z) for z in columns.as_shown.values()])
-    rows = columns.take(np.flatnonzero(known))
-    found = judge(replace(rows, logits=rows.as_shown, as_shown={}))
-    return {key: found[key] for key in ("rows", "positives", "too_few", "student", "no_teacher", "gain")}
 
 
 def _over_twin(columns: Columns, model: str, clusters: Clusters) -> PairedGain:

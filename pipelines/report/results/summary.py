@@ -18,7 +18,7 @@ from pipelines.live.workers.report import Report
 from pipelines.report.results.age import by_tenth
 from pipelines.report.results.columns_read import columns_read
 from pipelines.report.results.counts import counts_of
-from pipelines.report.results.figures import MODELS, columns_of, judge, judge_as_shown, no_rows
+from pipelines.report.results.figures import MODELS, columns_of, judge, no_rows
 from pipelines.report.results.losses import Severity, losses_in
 from pipelines.report.results.lost_feedback import lost_feedback
 from pipelines.report.results.verdict import JUDGED
@@ -45,9 +45,6 @@ class Summary:
             flat["transfer_ratio"] = half["transfer_ratio"]
         if (gain := half["gain"]) is not None and gain["low"] is not None:
             flat |= {"gain": gain["difference"], "gain_low": gain["low"], "gain_high": gain["high"]}
-        if (shown := half.get("as_shown")) is not None and shown["too_few"] is None:
-            flat |= {f"{model}/ne_as_shown": (shown[model] or {}).get("ne") for model in ("student", "no_teacher")}
-            flat["gain_as_shown"] = (shown["gain"] or {}).get("difference")
         return {f"final/{task}/{name}": float(figure) for name, figure in flat.items() if figure is not None}
 
 
@@ -68,10 +65,10 @@ def _student(
     results = {}
     for task in config.student_tasks(student):
         columns = no_rows(models) if table is None else columns_of(table, task, truth)
-        result = judge(columns) | {"as_shown": judge_as_shown(columns)}
+        result = judge(columns)
         result["rows_left_out"] = columns.left_out
         half = columns.after(last_seq // 2)
-        result[JUDGED] = judge(half) | {"as_shown": judge_as_shown(half)}
+        result[JUDGED] = judge(half)
         result["by_tenth"] = by_tenth(columns, last_seq + 1)
         results[task] = result
     return results
@@ -176,7 +173,6 @@ def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
         "quarantined_rows_no_teacher",
         "left_out_by_sampling",
         "other_rows",
-        "not_as_shown",
     ):
         if key in counts:
             found[key] = counts[key]

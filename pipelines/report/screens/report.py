@@ -11,7 +11,6 @@ from pipelines.report.results.verdict import JUDGED
 from pipelines.report.screens.closing import counts_text, print_baselines, print_verdicts, too_short
 from pipelines.report.screens.losses import losses_text
 from pipelines.report.screens.tables import (
-    as_shown_table,
     auc_table,
     gauc_table,
     ne_table,
@@ -40,8 +39,6 @@ def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> N
             console.print(table(summary, window))
         if summary["run"].get("group_by") is not None:
             console.print(gauc_table(summary, window))
-        if any(result.get("as_shown") for tasks in summary["students"].values() for result in tasks.values()):
-            console.print(as_shown_table(summary, window))
     if any("by_tenth" in result for tasks in summary["students"].values() for result in tasks.values()):
         console.print(tenths_table(summary))
     console.print(workers_table(summary))

@@ -123,21 +123,6 @@ def gauc_table(summary: dict[str, Any], window: str | None = JUDGED) -> Table:
     return table
 
 
-def as_shown_table(summary: dict[str, Any], window: str | None = JUDGED) -> Table:
-    """Student × task: NE of student and twin as settled and as shown, and the gain as shown."""
-    table = _figures_table(f"{WINDOWS[window]}: NE with what had settled when a row was shown")
-    for model in ("student", "no_teacher"):
-        for kind in ("settled", "shown"):
-            table.add_column(f"{HEADS[model]}\n{kind}", justify="right", no_wrap=True)
-    table.add_column("gain as shown, 95 %", justify="right", min_width=20)
-    for name, task, figures in _cells(summary, window):
-        if figures is None or (shown := figures.get("as_shown")) is None:
-            continue
-        ne = (_figure(f, m, "ne") for m in ("student", "no_teacher") for f in (figures, shown))
-        table.add_row(name, task, *_counts(shown, "positives"), *ne, gain_text(shown["gain"]))
-    return table
-
-
 def tenths_table(summary: dict[str, Any]) -> Table:
     """Student × task × model: NE by tenth of the stream."""
     table = _table("NE by tenth of the stream: 10 is its first 10 % (lower is better)", "student", "task", "model")

@@ -50,11 +50,10 @@ def small(servers: str, **changes: Any) -> Config:
 
 
 def everything(servers: str, **changes: Any) -> Config:
-    """`small` with all that it leaves off: judging as shown, baselines, twins, blocks and batches that grow, versions
+    """`small` with all that it leaves off: baselines, twins, blocks and batches that grow, versions
     that are published and compared, and students of other verticals' rows. `brand` distils on all rows, and `clicks`
     learns labels of all."""
     raw = _raw(servers)
-    raw["metrics"] = {"as_shown": True}
     raw["registry"] = {"publish_every_rows": 600, "block_rows": 8, "pilot_blocks": 4}
     raw["pace"]["first_block_rows"] = 256
     for model in (raw["teacher"], *raw["students"]):

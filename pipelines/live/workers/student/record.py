@@ -16,8 +16,6 @@ from pipelines.live.training.live_metrics import TaskMetrics
 from pipelines.live.training.predictions import Predicted, PredictionLog, logged_columns, predictions_of
 
 METRICS_EVERY_ROWS = 20_000
-FIGURES = "metrics"
-"""The beginning of the names of a record's tensors in a checkpoint."""
 
 
 class Record:
@@ -35,7 +33,6 @@ class Record:
         self._logged = logged_columns(tasks, metrics.group_by, metrics.cluster_by)
         self._waiting: list[Predicted] = []
         self.figures = TaskMetrics(tasks)
-        self.as_shown = TaskMetrics(tasks, f"{FIGURES}_as_shown")
         self.rows_without_logit = self.other_rows = self._rows_since_metrics = 0
         self.event_time_ms: int | None = None
         self.teacher_version: int | None = None
@@ -49,8 +46,6 @@ class Record:
             return
         student = judged.results[STUDENT]
         self.figures.judge(batch, student)
-        if STUDENT in judged.as_shown:
-            self.as_shown.judge(batch, student._replace(logits=judged.as_shown[STUDENT]))
         self.rows_without_logit += int((batch.label_mask.numpy() > batch.teacher_mask.numpy()).any(1).sum())
         self.event_time_ms = rows["event_time_ms"][-1].as_py()
         version = rows["teacher_version"][-1].as_py()
@@ -60,7 +55,7 @@ class Record:
             self.logit_age_s = max(0.0, oldest / 1000)
         logits = {model: result.logits for model, result in judged.results.items()}
         weights = batch.label_weights.numpy() if self._weighted else None
-        self._waiting.append(Predicted(rows.select(self._logged), logits, judged.as_shown, weights))
+        self._waiting.append(Predicted(rows.select(self._logged), logits, weights))
         self._rows_since_metrics += rows.num_rows
 
     def take_predictions(self) -> list[pa.RecordBatch]:
@@ -83,11 +78,10 @@ class Record:
 
     def values(self) -> dict[str, float | None]:
         """Everything worth a line in MLflow."""
-        shown = {f"{name}_as_shown": value for name, value in self.as_shown.values().items() if value is not None}
-        return self.figures.values() | shown
+        return self.figures.values()
 
     def state(self) -> dict[str, Tensor]:
-        return self.figures.state() | self.as_shown.state()
+        return self.figures.state()
 
     def meta(self) -> dict[str, Any]:
         return {
@@ -98,7 +92,6 @@ class Record:
 
     def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         self.figures.load(tensors)
-        self.as_shown.load(tensors)
         self.rows_without_logit = meta["rows_without_logit"]
         self._rows_since_metrics = meta.get("rows_since_metrics", 0)  # format 1 did not store it
         self.other_rows = meta.get("other_rows", 0)  # there were none before

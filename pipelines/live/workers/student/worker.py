@@ -29,13 +29,14 @@ from pipelines.live.feeds.commons import Commons
 from pipelines.live.feeds.own_rows import OwnRows
 from pipelines.live.feeds.student import Cut, RowSource, StudentFeed
 from pipelines.live.training.account import Account
+from pipelines.live.training.live_metrics import FIGURES
 from pipelines.live.training.predictions import PredictionLog
 from pipelines.live.workers.keeper import Keeper
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.student.export import Exports
 from pipelines.live.workers.student.increments import Increments
 from pipelines.live.workers.student.past import Past
-from pipelines.live.workers.student.record import FIGURES, Record
+from pipelines.live.workers.student.record import Record
 from pipelines.live.workers.student.trial import NAME as VERSIONS
 from pipelines.live.workers.student.versions import Versions
 from pipelines.live.workers.student.warm import start_warm
@@ -127,7 +128,6 @@ class StudentWorker(Worker):
             twin=settings.twin,
             baselines=settings.baselines,
             learned_rows=settings.learned_rows,
-            as_shown=config.as_shown(settings),
             full_batch=settings.batch_rows,
             identity=config.identity(self.name),
             watch=self.watch,
@@ -144,9 +144,8 @@ class StudentWorker(Worker):
 
     def _builder(self, stretches: Stretches | None = None) -> BatchBuilder:
         config, settings = self._config, self._settings
-        delays_ms = as_shown.delays_ms if (as_shown := config.as_shown(settings)) is not None else None
         features, tasks = config.student_features(settings), config.student_tasks(settings)
-        return BatchBuilder(features, tasks, settings.negative_rate, delays_ms, stretches)
+        return BatchBuilder(features, tasks, settings.negative_rate, stretches=stretches)
 
     def _load(self, stored: Checkpoint) -> bool:
         tensors, meta = stored.tensors, stored.meta
@@ -186,7 +185,6 @@ class StudentWorker(Worker):
         columns += self._own.columns if config.reads_all_rows(settings) else []
         columns += [config.metrics.group_by] if config.metrics.group_by else []
         columns += config.metrics.cluster_by
-        columns += ["settlement"] if config.metrics.as_shown else []
         return list(dict.fromkeys(columns))
 
     def feed_from(self, source: RowSource) -> None:
@@ -371,7 +369,7 @@ class StudentWorker(Worker):
         report.total_rows = self.account.rows
         if self._settings.label_rows == "own":  # the account has rows whose labels are learned
             report.total_rows += self.record.other_rows
-        notes = [self.keeper.note, *self.account.notes, self.engine.as_shown_is_off, self.record.figures.heavy]
+        notes = [self.keeper.note, *self.account.notes, self.record.figures.heavy]
         notes += [] if self.increments is None else [self.increments.notice]
         report.note = "; ".join(filter(None, notes)) or None
         report.alarm = self.alarm
@@ -389,4 +387,4 @@ class StudentWorker(Worker):
         counts = self.account.counts((STUDENT, TWIN), self.engine.trained_rows)
         counts |= {"rows_without_logit": self.record.rows_without_logit}
         counts |= {"other_rows": self.record.other_rows} if self._config.reads_all_rows(self._settings) else {}
-        return counts | ({"not_as_shown": off} if (off := self.engine.as_shown_is_off) is not None else {})
+        return counts

@@ -32,7 +32,6 @@ def swept(tmp_path_factory):
     raw["source"] |= {"impressions": 4000, "users": 300, "ads": 40, "base_rate_scale": 5}
     raw["pace"] = {"mode": "lockstep", "block_rows": 512, "lag": 2}
     raw["teacher"]["model"] |= {"width": 4, "layers": 1, "num_fmb": 4, "num_lcb": 4, "rank": 4, "mlp": [8]}
-    raw["metrics"]["as_shown"] = False  # a sweep says for itself
     (folder / "small.yaml").write_text(yaml.safe_dump(raw | {"name": "small"}))
     (folder / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))
     with pytest.raises(SystemExit) as left:
@@ -73,7 +72,6 @@ def test_as_shown_a_student_does_not_know_what_settled_since(swept):
             {"arms": {"none": {"set": {"arm": {"kind": "none"}}, "student": {"negative_rate": {"ctr": 0.5}}}}},
             "share of",
         ),
-        ({"set": ["metrics.as_shown_bytes=1000"]}, "metrics.as_shown_bytes"),
     ],
 )
 def test_what_cannot_be_predicted_as_shown_is_refused(swept, capsys, changes, words):

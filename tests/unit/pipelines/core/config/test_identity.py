@@ -63,8 +63,6 @@ TABLE = [
     ("metrics.group_by", "user_id", STUDENTS),
     ("metrics.cluster_by", ["user_id", "ad_id"], STUDENTS),
     ("metrics.cluster_by", [], set()),
-    ("metrics.as_shown", True, STUDENTS),
-    ("metrics.as_shown", False, set()),
     ("lake.retention_days", 3, set()),
     ("losses.fail_share", 0.9, set()),
     ("alarms.stalled_s", 9.0, set()),

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.metrics.clusters import Clusters
-from exfm.metrics.paired import consecutive_blocks, paired_gain
+from exfm.metrics.paired import paired_gain
 from exfm.metrics.ranking import gauc
-from pipelines.report.results.figures import columns_of, judge, judge_as_shown
+from pipelines.report.results.figures import columns_of, judge
 from pipelines.report.results.summary import Summary
 from pipelines.report.results.verdict import Outcome, outcome_of, verdict_on
 from streaming.disk.files import write_json
@@ -140,32 +140,6 @@ def test_where_a_user_and_an_ad_are_declared_the_interval_knows_that_rows_of_eit
     labels = two["label_ctr"].to_numpy()
     logits = [two[f"{model}_ctr"].to_numpy() for model in ("teacher", "no_teacher")]
     assert both["lead"] == paired_gain(*logits, labels, Clusters.of(user, ad))._asdict()
-
-
-def test_predictions_as_shown_are_judged_on_the_rows_that_have_them():
-    table, _ = predictions()
-    rng = np.random.default_rng(8)
-    for model in ("student", "no_teacher"):
-        shown = (table[f"{model}_ctr"].to_numpy() + rng.normal(0, 0.5, ROWS)).astype(np.float32)
-        shown[:100] = np.nan  # no version was old enough
-        table = table.append_column(f"{model}_as_shown_ctr", pa.array(shown))
-    columns = columns_of(table, "ctr", None)
-    found, settled = judge_as_shown(columns), judge(columns)
-    assert (found["rows"], settled["rows"]) == (ROWS - 100, ROWS)
-    labels = table["label_ctr"].to_numpy()[100:].astype(float)
-    assert found["student"]["ne"] == pytest.approx(naive_ne(shown_of(table, "student"), labels), rel=1e-9)
-    student, twin = shown_of(table, "student"), shown_of(table, "no_teacher")
-    assert found["gain"] == paired_gain(student, twin, labels, consecutive_blocks(ROWS - 100, 512))._asdict()
-    assert found["student"]["ne"] > settled["student"]["ne"]
-
-
-def shown_of(table, model):
-    return table[f"{model}_as_shown_ctr"].to_numpy()[100:].astype(float)
-
-
-def test_a_run_that_does_not_predict_as_shown_has_no_such_figures():
-    table, _ = predictions()
-    assert judge_as_shown(columns_of(table, "ctr", None)) is None
 
 
 def test_without_groups_there_is_no_gauc_and_no_error_by_group():

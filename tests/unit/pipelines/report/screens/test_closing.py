@@ -302,15 +302,3 @@ def test_the_report_has_ne_by_tenth_of_the_stream_for_every_model_on_one_line_ea
 def test_the_closing_screen_says_where_a_student_is_worse_than_the_running_base_rate():
     text = words(closing(80, by_age(student=[1.3, *[0.8] * 9], constant=[1.0] * 10)))
     assert "on ctr the student is worse than the running base rate in the first 10 % of the stream" in text
-
-
-def test_the_report_has_ne_as_shown_next_to_ne_as_settled():
-    half = HALF | {"as_shown": {"positives": 98_765, "too_few": None, "student": figures(0.95, 0.7, 1.0),
-                                "no_teacher": figures(0.96, 0.7, 1.0), "gain": gain(0.9, 1.3)}}  # fmt: skip
-    summary = summary_of(feed={"ctr": half})
-    text = reported(80, summary)
-    assert "NE with what had settled when a row was shown" in text
-    found = [line for line in rows(text, "feed", "ctr") if "0.9500" in line]
-    assert len(found) == 1
-    assert found[0].split()[2:7] == ["98,765", "0.9123", "0.9500", "0.9234", "0.9600"]
-    assert found[0].rstrip().endswith("+1.10 [+0.90, +1.30]")

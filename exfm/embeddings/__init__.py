@@ -3,7 +3,6 @@
 weights        sizes of tables, initial weights, weights by table
 tables         one TorchRec table per sparse feature and sequence
 fused          the same tables in training: AdaGrad, which is at work where a gradient arrives
-places         where the ids of a batch are in them, and which of them are of one row
 served         the same tables, looked up only
 quantised      as they are served, of int8 and int4
 accumulators   keeping AdaGrad's accumulators from growing forever

@@ -21,6 +21,7 @@ ROOMS = ("exfm", "streaming", "pipelines")
 # a package's root come first.
 ORDER = [
     "exfm",
+    "exfm.kernels",
     "exfm.snapshots",
     "exfm.features",
     "exfm.embeddings",

@@ -1,0 +1,5 @@
+"""Fast forms of what plain torch or NumPy would compute, each tied to its torch twin by a test of values and gradients
+(tests/unit/exfm/kernels).
+
+tables  rows of embedding tables: summed by bag, and moved by AdaGrad
+"""

@@ -17,5 +17,5 @@ class Unusable(ModelError):
     """The saved state cannot be resumed, and trying again does not help."""
 
 
-class NewerFormat(Unusable):
-    """Saved by a later release than this one. It is not damaged."""
+class OtherFormat(Unusable):
+    """State in a format that this version does not read. It is not damaged."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -32,8 +31,6 @@ from exfm.features.batch import Batch
 from exfm.loops import loop
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
-
-S = TypeVar("S")
 
 STEPS = 2.0**20
 
@@ -123,8 +120,8 @@ class Prior(nn.Module):
 
     def load(self, tensors: Mapping[str, TensorSource]) -> None:
         """Take up the prior of a state or snapshot. Raises ModelError where it is of other tasks."""
-        found = with_prior(tensors, len(self.positive))
-        copy_tensors(self.tensors(), {name: found[name] for name in self.tensors()})
+        own = self.tensors()
+        copy_tensors(own, {name: tensor for name, tensor in tensors.items() if name in own})
 
 
 def _offset(positive: Tensor, negative: Tensor) -> Tensor:
@@ -143,9 +140,3 @@ def sums_at_start(tasks: int) -> dict[str, Tensor]:
 
 def sums_switched_off(tasks: int) -> dict[str, Tensor]:
     return {name: start - torch.inf for name, start in sums_at_start(tasks).items()}
-
-
-def with_prior(tensors: Mapping[str, S], tasks: int, prefix: str = "prior/") -> dict[str, S | Tensor]:
-    """A state, snapshot or export; one of a release without priors with a prior that is off. The heads of such a model
-    have learned the whole logit."""
-    return {prefix + name: sums for name, sums in sums_switched_off(tasks).items()} | dict(tensors)

@@ -141,11 +141,6 @@ class StudentEngine:
         linear = [LOGISTIC] if RATE in self.baselines and self.student.wide is not None else []
         return [*self.models, *linear, *self.baselines]
 
-    @property
-    def random_states(self) -> dict[str, Tensor]:
-        """The generators' states, by their names in `state`. A new engine's are those of its seed."""
-        return {f"{name}/rng": model.random.state for name, model in self.models.items()}
-
     def step(self, batch: Batch) -> Judged:
         spoiled = spoiled_inputs(batch)
         if spoiled is None:
@@ -206,14 +201,9 @@ class StudentEngine:
     def load(
         self, tensors: Mapping[str, TensorSource], fitted: Callable[[State], State] = lambda tensors: tensors
     ) -> None:
-        """`fitted` makes a student's state, where it is of other sizes, one of this engine's.
-
-        Baselines that the state does not have are left out from here on: they would be judged on other rows than the
-        student, and younger than it.
-        """
+        """`fitted` makes a student's state, where it is of other sizes, one of this engine's."""
         for name, model in self.models.items():
             model.load_state(fitted(under(name, tensors)))
-        self.baselines = {name: baseline for name, baseline in self.baselines.items() if under(name, tensors)}
         for name, baseline in self.baselines.items():
             baseline.load_state(under(name, tensors))
         if self.as_shown is not None:
@@ -245,10 +235,6 @@ class TeacherEngine:
 
     def __init__(self, teacher: Teacher, *, identity: str = "") -> None:
         self.identity, self.teacher = identity, teacher
-
-    @property
-    def random_states(self) -> dict[str, Tensor]:
-        return {"rng": self.teacher.random.state}
 
     def prepare(self, batch: Batch) -> Prepared:
         """Send the batch's ids ahead of its step, so that they travel while another step computes."""

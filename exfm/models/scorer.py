@@ -17,7 +17,7 @@ from exfm.embeddings.weights import load_table_weights
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.statistics import Statistics
-from exfm.models.stack import has_wide, stacked
+from exfm.models.stack import stacked
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet, compiled_dense
 from exfm.models.teacher_wide import all_tables, summed, wide_configs, wide_tables
@@ -64,7 +64,7 @@ class TeacherScorer:
         _load_dense(self._net, self._statistics, snapshot)
         load_table_weights(self._net.tables, tables_of(snapshot, "weight"))
         self._theta = None
-        if self._wide is not None and has_wide(snapshot):
+        if self._wide is not None:
             load_table_weights(self._wide, tables_of(snapshot, "weight", of="wide"))
             self._theta = whole_tensor(snapshot["stack/theta"])
 
@@ -128,7 +128,7 @@ class ShardedScorer:
         _load_dense(self._net, self._statistics, snapshot)
         self._weights.load(tables_of(snapshot, "weight"))
         self._theta = None
-        if self._wide is not None and has_wide(snapshot):
+        if self._wide is not None:
             self._wide_weights.load(tables_of(snapshot, "weight", of="wide"))
             self._theta = whole_tensor(snapshot["stack/theta"])
 

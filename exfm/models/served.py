@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.baselines.prior import Prior, with_prior
+from exfm.baselines.prior import Prior
 from exfm.embeddings.quantised import Kind, QuantisedTables
 from exfm.embeddings.served import ServedTables, one_id_each
 from exfm.embeddings.weights import load_table_weights
@@ -33,7 +33,7 @@ from exfm.features.statistics import Statistics
 from exfm.interactions.passes import representation
 from exfm.interactions.registry import TrunkConfig, build_trunk
 from exfm.interactions.units import Units
-from exfm.models.stack import has_wide, stacked_rows
+from exfm.models.stack import stacked_rows
 from exfm.models.student_wide import ServedWide
 from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
 from exfm.snapshots.named import check_fit, copy_tensors
@@ -125,14 +125,13 @@ class ServedStudent(nn.Module):
         """A student of this one's features, tasks and trunk, which has these tensors, not copies of them. This one
         stays as it is. Raises ModelError where they do not match."""
         own = self.state_dict(keep_vars=True)
-        whole = with_prior(tensors, len(self.tasks), prefix="prior.")
-        check_fit({name: tensor.shape for name, tensor in own.items()}, whole)
+        check_fit({name: tensor.shape for name, tensor in own.items()}, tensors)
         memo: dict[int, Any] = {id(t): t for t in (*self.parameters(), *self.buffers())}
         memo |= {id(each): each for each in (self.trunk_config, self.as_served)}
         memo[id(self.compiled)] = None
         memo |= {id(each): each for each in (self.features, *self.features.all, *self.features.history)}
         for name, old in own.items():
-            new = whole[name].to(old.dtype)
+            new = tensors[name].to(old.dtype)
             memo[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
         modules = list(self.modules())
         memo |= {id(module): module.__new__(type(module)) for module in modules}
@@ -215,9 +214,7 @@ def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
     copy_tensors(served.histories.tensors(), _under("history/", state))
     copy_tensors(served.statistics.tensors(), {k: v for k, v in state.items() if k.startswith("statistics/")})
     served.prior.load(state)
-    if not has_wide(state):
-        served.wide = None
-    elif served.wide is not None:
+    if served.wide is not None:
         served.wide.load(state)
 
 
@@ -281,11 +278,10 @@ def served_of(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> ServedS
         meta["width"],
         FeatureSet.model_validate(meta["features"]),
         meta["tasks"],
-        wide=meta.get("wide", False),  # releases before had none
+        wide=meta["wide"],
     )
-    whole = with_prior(tensors, len(served.tasks), prefix="prior.")
-    check_fit({k: v.shape for k, v in served.state_dict().items()}, whole)
-    served.load_state_dict(whole)
+    check_fit({k: v.shape for k, v in served.state_dict().items()}, tensors)
+    served.load_state_dict(tensors)
     return served
 
 

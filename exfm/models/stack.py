@@ -14,7 +14,6 @@ B examples, T tasks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -106,8 +105,3 @@ def _stack(theta_T3, o_T, deep_BT, wide_BT, z_BT):
         d, w, bias = np.float32(theta_T3[t, 0]), np.float32(theta_T3[t, 1]), np.float32(theta_T3[t, 2])
         for b in range(len(z_BT)):
             z_BT[b, t] = o + d * (deep_BT[b, t] - o) + w * (wide_BT[b, t] - o) + bias
-
-
-def has_wide(state: Mapping[str, Any]) -> bool:
-    """Whether a state or snapshot is of a model with a linear part; those of releases before have none."""
-    return "stack/theta" in state

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from exfm.adam import Adam
-from exfm.baselines.prior import Prior, label_sums, with_prior
+from exfm.baselines.prior import Prior, label_sums
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.corrections import Corrections
 from exfm.distillation.heads import Heads, Slopes, slopes_of
@@ -41,7 +41,6 @@ from exfm.distillation.residuals import Residuals
 from exfm.distillation.terms import Lesson, RowMasks, Terms, terms_of
 from exfm.embeddings.accumulators import scale_accumulator
 from exfm.embeddings.fused import FusedTables, Looked
-from exfm.errors import ModelError
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
@@ -53,7 +52,6 @@ from exfm.interactions.passes import forward_pass, representation
 from exfm.interactions.registry import build_trunk
 from exfm.interactions.units import Units
 from exfm.models.served import ServedStudent, export_student
-from exfm.models.stack import has_wide
 from exfm.models.student_config import StudentConfig
 from exfm.models.student_wide import StudentWide
 from exfm.randomness import StepRandomness, named_generator
@@ -254,14 +252,7 @@ class Student:
 
     def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
         """Continue from a state. Raises ModelError, and changes nothing, where the state does not fit this student."""
-        wide = self.wide
-        if not has_wide(tensors):  # of a release before, or of a student that was taken up from one
-            self.wide = None
-        try:
-            copy_tensors(self.tensors(), with_prior(tensors, len(self.tasks)))
-        except ModelError:
-            self.wide = wide
-            raise
+        copy_tensors(self.tensors(), tensors)
 
     def _forward(self, batch: Batch) -> _Way:
         looked = self.net.tables.of(batch)

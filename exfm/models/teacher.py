@@ -22,14 +22,14 @@ from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.adam import Adam
-from exfm.baselines.prior import label_sums, with_prior
+from exfm.baselines.prior import label_sums
 from exfm.embeddings.tables import bag_configs
 from exfm.embeddings.weights import draw_initial_weights
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.statistics import Statistics
 from exfm.models.scorer import tables_of
-from exfm.models.stack import Stack, has_wide
+from exfm.models.stack import Stack
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import Targets, TeacherNet, compiled_dense
 from exfm.models.teacher_wide import Pooled, WideTables, all_tables
@@ -257,10 +257,8 @@ class Teacher:
         dense = {f"dense/{n}": p.detach() for n, p in self.dense.items()}
         mine = dense | self._adam_tensors() | self._net.prior.tensors() | self.statistics.tensors()
         mine |= {"rng": self.random.state} | self._progress()
-        if not has_wide(tensors):  # of a release before, or of a teacher that was taken up from one
-            self.wide = None
         given = {k: v for k, v in tensors.items() if not k.startswith(("table/", "wide/", "stack/"))}
-        copy_tensors(mine, with_prior(given, len(self.tasks)))
+        copy_tensors(mine, given)
         self.weights.load(tables_of(tensors, "weight"))
         self.accumulators.load(tables_of(tensors, "accumulator"))
         if self.wide is not None:

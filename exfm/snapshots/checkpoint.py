@@ -8,9 +8,6 @@
 The directory is written under another name, forced to disk with the manifest last, and then renamed into place: it is
 there whole or not at all. A name is never used again with other content. The same content, cut in the same way, gives
 the same bytes. Ranks that cut their tables differently can read what others saved.
-
-Format 3: tensors in pieces, each with a checksum of its own. Format 2: one checksum for all tensors. Format 1: none for
-the manifest. All are read.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from exfm.errors import ModelError, NewerFormat
+from exfm.errors import ModelError, OtherFormat
 from exfm.snapshots.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
 from exfm.snapshots.staging import (
     NamedWindow,
@@ -41,7 +38,7 @@ from exfm.snapshots.staging import (
     windows,
     write_part,
 )
-from exfm.snapshots.stored import StoredTensor, altered, as_bytes, sha256_of, size_of
+from exfm.snapshots.stored import StoredTensor, as_bytes, size_of
 from exfm.snapshots.windows import whole_tensor
 
 log = logging.getLogger(__name__)
@@ -56,7 +53,6 @@ class Checkpoint(NamedTuple, Generic[T]):
     meta: dict[str, Any]
     kind: str
     parent: str | None
-    format_version: int = FORMAT_VERSION
 
 
 class Together(NamedTuple):
@@ -167,7 +163,7 @@ def _cleared(staging: Path, name: str) -> Iterator[None]:
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
     """A saved directory whose tensors are read when they are asked for, by window: `fill_window`, `whole_tensor`.
 
-    Every piece that is read is verified (in formats before 3: everything, here). Raises ModelError where the directory
+    Every piece that is read is verified. Raises ModelError where the directory
     is none, or damaged as far as can be seen without reading the tensors; a read raises it for what it touches.
 
     >>> import tempfile
@@ -186,20 +182,18 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
                 f"`{path.name}` is truncated: {file} has {size} bytes, its manifest says {expected['bytes']}; "
                 "take another version"
             )
-        if manifest["format_version"] < 3 and (found := sha256_of(path, file)) != expected["sha256"]:
-            raise altered(path, file, found, expected["sha256"])
     tensors = {name: StoredTensor(path, entry) for name, entry in index_of(manifest, path.name).items()}
-    return Checkpoint(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
+    return Checkpoint(tensors, manifest["meta"], manifest["kind"], manifest["parent"])
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[Tensor]:
     """Read a saved directory, checking every byte of it.
 
-    Raises ModelError if it is not one, was written by a newer version, or is truncated or altered.
+    Raises ModelError if it is not one, has another format, or is truncated or altered.
     """
     stored = open_checkpoint(path)
     tensors = {name: whole_tensor(tensor) for name, tensor in stored.tensors.items()}
-    return Checkpoint(tensors, stored.meta, stored.kind, stored.parent, stored.format_version)
+    return Checkpoint(tensors, stored.meta, stored.kind, stored.parent)
 
 
 def verified_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
@@ -248,7 +242,7 @@ def remove_leftovers(root: str | os.PathLike[str]) -> None:
 
 
 def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], given: Iterable[NamedWindow]) -> bool:
-    """Whether `target` is this content, in any format and pieces, every byte of it; what is damaged is set aside.
+    """Whether `target` is this content, in any pieces, every byte of it; what is damaged is set aside.
 
     Raises ModelError where it is whole and something else.
     """
@@ -257,7 +251,7 @@ def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], gi
         same = all(getattr(there, key) == value for key, value in head.items()) and _same(there.tensors, index, given)
         if not same:
             verified_checkpoint(target)
-    except NewerFormat:
+    except OtherFormat:
         raise
     except ModelError as error:
         log.error("%s; it is set aside and written again", error)

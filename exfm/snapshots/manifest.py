@@ -1,4 +1,4 @@
-"""What a saved directory says of itself: its manifest, in every format that is read.
+"""What a saved directory says of itself: its manifest.
 
     {"format_version": 3, "kind": …, "parent": …, "meta": {…},
      "files": {file: {"bytes": …}},
@@ -6,8 +6,7 @@
                         "pieces": [{"file": …, "offset": …, "bytes": …, "start": […], "size": […], "sha256": …}]}},
      "sha256": of all that}
 
-A piece is a window of its tensor, row-major. The pieces of a tensor cover it, each value once. Formats 1 and 2 had one
-file, one piece per tensor, and one sha256 for the file; format 1 none for the manifest.
+A piece is a window of its tensor, row-major. The pieces of a tensor cover it, each value once.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from exfm.errors import ModelError, NewerFormat
+from exfm.errors import ModelError, OtherFormat
 
-FORMAT_VERSION, OLDEST_READ = 3, 1
+FORMAT_VERSION = 3
 MANIFEST, TENSORS = "manifest.json", "tensors.bin"
 
 DTYPES = {
@@ -46,14 +45,14 @@ DTYPES = {
 
 
 class StoredPiece(NamedTuple):
-    """A window of a tensor in a file. `sha256` is None in the formats whose checksum is the file's."""
+    """A window of a tensor in a file."""
 
     file: str
     offset: int
     bytes: int
     start: tuple[int, ...]
     size: tuple[int, ...]
-    sha256: str | None
+    sha256: str
 
 
 class Entry(NamedTuple):
@@ -67,7 +66,7 @@ class Entry(NamedTuple):
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The manifest of a saved directory, without reading its tensors.
 
-    Raises ModelError where nothing is saved whole or the manifest was altered, NewerFormat for one of a later version.
+    Raises ModelError where nothing is saved whole or the manifest was altered, OtherFormat for one of another format.
     """
     file = Path(path) / MANIFEST
     name = file.parent.name
@@ -78,14 +77,14 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise damaged(name, str(error)) from None
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int) or version < OLDEST_READ:
-        raise damaged(name, f"format version {version!r}, this ExFM reads {OLDEST_READ} to {FORMAT_VERSION}")
-    if version > FORMAT_VERSION:
-        raise NewerFormat(
-            f"`{name}` has format version {version}, this ExFM reads {OLDEST_READ} to {FORMAT_VERSION}; "
-            "read it with the version that wrote it"
+    if not isinstance(version, int):
+        raise damaged(name, f"format version {version!r}, this ExFM reads {FORMAT_VERSION}")
+    if version != FORMAT_VERSION:
+        raise OtherFormat(
+            f"`{name}` has format version {version}, this ExFM reads {FORMAT_VERSION}; read it with the version that "
+            "wrote it, or start the run over with --fresh (an export or snapshot: write it again)"
         )
-    if (version > 1 or "sha256" in manifest) and manifest.get("sha256") != _checksum(manifest):
+    if manifest.get("sha256") != _checksum(manifest):
         raise damaged(name, "it was altered: its checksum differs")
     if (flaw := _flaw(manifest)) is not None:
         raise damaged(name, flaw)
@@ -103,7 +102,7 @@ def index_of(manifest: Mapping[str, Any], name: str) -> dict[str, Entry]:
     index = {}
     for tensor, raw in manifest["tensors"].items():
         try:
-            entry = _entry(raw, manifest["format_version"])
+            entry = _entry(raw)
             if (flaw := _misfit(entry, manifest["files"])) is not None:
                 raise ValueError(flaw)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -116,15 +115,12 @@ def damaged(name: str, why: str) -> ModelError:
     return ModelError(f"`{name}` has a damaged {MANIFEST} ({why}); take another version")
 
 
-def _entry(raw: Mapping[str, Any], version: int) -> Entry:
-    dtype, shape = DTYPES[raw["dtype"]], tuple(raw["shape"])
-    if version < 3:
-        return Entry(dtype, shape, [StoredPiece(TENSORS, raw["offset"], raw["bytes"], (0,) * len(shape), shape, None)])
+def _entry(raw: Mapping[str, Any]) -> Entry:
     pieces = [
         StoredPiece(p["file"], p["offset"], p["bytes"], tuple(p["start"]), tuple(p["size"]), p["sha256"])
         for p in raw["pieces"]
     ]
-    return Entry(dtype, shape, pieces)
+    return Entry(DTYPES[raw["dtype"]], tuple(raw["shape"]), pieces)
 
 
 def _misfit(entry: Entry, files: Mapping[str, Any]) -> str | None:
@@ -166,11 +162,7 @@ def _flaw(manifest: Mapping[str, Any]) -> str | None:
     for key, kind in wanted.items():
         if key not in manifest or not isinstance(manifest[key], kind):
             return f"no `{key}` in it"
-    old = manifest["format_version"] < 3
-    for file in [TENSORS] if old else manifest["files"]:
-        size = manifest["files"].get(file)
+    for file, size in manifest["files"].items():
         if not isinstance(size, dict) or not isinstance(size.get("bytes"), int) or "/" in file:
             return f"no size of {file} in it"
-        if old and not isinstance(size.get("sha256"), str):
-            return f"no size and sha256 of {TENSORS} in it"
     return None

@@ -63,9 +63,11 @@ class StoredTensor:
                     )
                 digest.update(view[read : read + count])
                 read += count
-        if piece.sha256 is not None and digest.hexdigest() != piece.sha256:
-            what = f"{piece.bytes} bytes at {piece.offset} of {piece.file}"
-            raise altered(self._folder, what, digest.hexdigest(), piece.sha256)
+        if (computed := digest.hexdigest()) != piece.sha256:
+            raise ModelError(
+                f"`{self._folder.name}` was altered: sha256 of {piece.bytes} bytes at {piece.offset} of {piece.file} "
+                f"is {computed[:12]}…, its manifest says {piece.sha256[:12]}…; take another version"
+            )
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
@@ -79,21 +81,8 @@ def size_of(folder: Path, file: str) -> int:
         return content.seek(0, SEEK_END)
 
 
-def sha256_of(folder: Path, file: str) -> str:
-    """The sha256 of a whole file."""
-    with opened(folder, file) as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
 def opened(folder: Path, file: str) -> FileIO:
     try:
         return FileIO(folder / file)
     except FileNotFoundError:
         raise ModelError(f"`{folder.name}` has lost its file {file}; take another version") from None
-
-
-def altered(folder: Path, what: str, found: str, expected: str) -> ModelError:
-    return ModelError(
-        f"`{folder.name}` was altered: sha256 of {what} is {found[:12]}…, its manifest says {expected[:12]}…; "
-        "take another version"
-    )

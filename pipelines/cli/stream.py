@@ -109,11 +109,10 @@ def _check_served(
 
     run_dir = RunDir(root)
     config = config_of(run_dir)
-    names = [settings.name for settings in config.students]
     if servers is not None:
         KafkaSettings.of_servers(servers)
     kafka = config.kafka if servers is None else config.kafka.model_copy(update={"bootstrap_servers": servers})
-    logged = read_log(kafka, topic, sample, student or (names[0] if len(names) == 1 else None))
+    logged = read_log(kafka, topic, sample)
     _say_examined(f"topic {topic} and {root}", judge_served(run_dir, logged, student), json_=json_)
 
 

@@ -19,11 +19,7 @@ from pipelines.live.training.machine import code
 from streaming.disk.files import replacing
 
 FORMAT = 2
-"""To be raised when a part of the same name would hold something else, as where rows are cut by other rules.
-
-1  0.1.0: blocks and batches of one size
-2  batches and blocks that grow with the stream, remainders that are carried over; further teachers of a sweep
-"""
+"""To be raised when a part of the same name would hold something else, as where rows are cut by other rules."""
 
 MAPPED_BYTES = 1 << 20
 """From this size on an array of a part is mapped, not read."""

@@ -85,7 +85,7 @@ def registration_of(
     if not exports or not count_predictions(run_dir.predictions(student.name)):
         return None
     newest, model = exports[-1], f"{config.name}-{student.name}"
-    of_twin = run_dir.served_twin(student.name) / newest.name  # an earlier release exported no twin
+    of_twin = run_dir.served_twin(student.name) / newest.name
     champion = champion_of(outcomes_of(result), twin=of_twin.exists())
     why = verdict_on(result)
     lineage = {"config_hash": config.hash, "lake": str(run_dir.lake), "position": newest.name}

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from streaming.disk.files import disk_full_named, replacing_folder, sync_all
-from streaming.disk.seal import json_object, sealed, unsealed
+from streaming.disk.seal import sealed, unsealed
 from streaming.errors import DataLost
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import last_message
@@ -71,13 +71,10 @@ class CommitRecord:
         folder, tables = _folder(root, number), {}
         try:
             text = (folder / "meta.json").read_bytes()
-            meta = json_object(text)
-            if "merge" not in meta:  # the first release wrote the bare meta, without checksums
-                record = unsealed(text)
-                meta = record["meta"]
-                for name in _TABLES:
-                    if _sha256(folder / name) != record["files"][name]:
-                        raise ValueError(f"{name} was altered: its checksum differs")
+            record = unsealed(text)
+            for name in _TABLES:
+                if _sha256(folder / name) != record["files"][name]:
+                    raise ValueError(f"{name} was altered: its checksum differs")
             for name in _TABLES:
                 with pa.memory_map(str(folder / name)) as file:
                     tables[name] = pa.ipc.open_file(file).read_all()
@@ -86,7 +83,7 @@ class CommitRecord:
                 f"the record of commit {number}, {folder}, cannot be read: {error}. Without it reading "
                 "cannot continue: put it back from a copy of the run directory, or start a new run"
             ) from error
-        return cls(number, meta, *(tables[name] for name in _TABLES))
+        return cls(number, record["meta"], *(tables[name] for name in _TABLES))
 
     @staticmethod
     def prune(root: Path, before: int) -> None:

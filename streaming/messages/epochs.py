@@ -36,7 +36,7 @@ class LeaderEpochs:
         self._begun: Positions = {}
 
     def restore(self, state: Iterable[Sequence[Any]], positions: Positions) -> None:
-        """As `state` says, at these positions. A release that stored no epochs has an empty state."""
+        """As `state` says, at these positions."""
         self._newest = {Partition(topic, number): epoch for topic, number, epoch in state}
         self._begun = {p: at for p, at in positions.items() if at.row and p in self._newest}
 

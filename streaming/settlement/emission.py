@@ -70,10 +70,10 @@ class Emission:
     def restore(
         self, cursors: Sequence[int], settled: Sequence[int], not_applicable: Sequence[int], by_task: Mapping[str, Any]
     ) -> None:
-        """`by_task`: a state that has them; an early release counted none."""
+        """Continue with these counts; `by_task`: those of the property of that name."""
         self.cursors, self.settled, self.not_applicable = list(cursors), list(settled), list(not_applicable)
-        self.unknown |= by_task.get("unknown_labels", {})
-        self.unmet |= {task: list(both) for task, both in by_task.get("unmet_conditions", {}).items()}
+        self.unknown |= by_task["unknown_labels"]
+        self.unmet |= {task: list(both) for task, both in by_task["unmet_conditions"].items()}
 
     def emit(
         self,

@@ -134,13 +134,13 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._idle.clear()
         self._at_end_since.clear()
         self._restore(position)
-        self._accounts.open(position.get("accounts"), self._merge.positions())
+        self._accounts.open(position["accounts"], self._merge.positions())
         self._source.seek(self._messages())
         self._look_for_ends()
 
     def _restore(self, position: dict[str, Any]) -> None:
         self._merge.restore(position)
-        self._epochs.restore(position.get("epochs", []), self._merge.positions())
+        self._epochs.restore(position["epochs"], self._merge.positions())
         self._source.expect(self._epochs.newest)
 
     def _messages(self) -> Positions:

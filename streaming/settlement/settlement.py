@@ -356,20 +356,13 @@ class Settlement:
         self._watermark = meta["watermark_ms"]
         self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"], meta)
         self._counts = Counter(meta["counts"])
-        self._verticals = Counter(meta.get("verticals", {}))  # the first release stored neither these nor examples
-        self.letters.restore(meta["dead_letters"], meta.get("examples", {}))
+        self._verticals = Counter(meta["verticals"])
+        self.letters.restore(meta["dead_letters"], meta["examples"])
         self._labels.event_time = self._pending.restore(state.pending)
         self._labels.bits.restore(state.labels, self._pending.stop)
         self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans, state.claimed)
-        known = meta.get("known_verticals")
-        self.verticals.restore(self._verticals_so_far() if known is None else known)
-
-    def _verticals_so_far(self) -> list[str]:
-        """Of a state of a release that had no bound: those that have settled, and those that wait."""
-        waiting = self._pending.slices(min(self._emission.cursors), self._pending.stop)
-        names = [name for rows in waiting for name in rows["vertical"].unique().to_pylist()]
-        return [name for name in dict.fromkeys([*self._verticals, *names]) if name != OTHER_VERTICALS]
+        self.verticals.restore(meta["known_verticals"])
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> None:
         """Store the state as `name` in `directory`, with `extra` (JSON); only `name` and `keep` stay loadable there.

@@ -19,17 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from streaming.disk.files import PART_SUFFIX, Staged, make_folder, sync
-from streaming.disk.seal import SEAL, json_object, sealed, unsealed
-from streaming.disk.segments import PIECE_SUFFIX, Piece, Pieces, read_rows, stage_pieces
+from streaming.disk.seal import json_object, sealed, unsealed
+from streaming.disk.segments import PIECE_SUFFIX, Piece, Pieces, stage_pieces
 from streaming.errors import BadInput, DataLost, StreamingError
-from streaming.settlement.marks import BASE
 from streaming.settlement.pending import RowLogState
 
 FORMAT = 2
-READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class SettlementState:
             )
         manifest = _manifest(path)
         try:
-            logs = _format_1(directory, name, manifest) if manifest["format"] == 1 else _logs(directory, manifest)
+            logs = _logs(directory, manifest)
             return SettlementState(*logs["pending"], *logs["orphans"], manifest["meta"]), manifest["extra"]
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(path, repr(error)) from error
@@ -110,42 +106,18 @@ def _logs(directory: Path, manifest: dict[str, Any]) -> _Logs:
     return logs
 
 
-def _format_1(directory: Path, name: str, manifest: dict[str, Any]) -> _Logs:
-    """Format 1 wrote head, all labels and the feedback that waits anew for each state; its segments are of format 2."""
-    first = manifest["meta"]["first"]
-    head, labels, orphans = (read_rows(directory / file) for file in _files_1(name))
-    segments = [Piece.named(f"segment-{each}") for each in manifest["segments"]]
-    pending = RowLogState(first, segments, _unstored("head", head), directory)
-    marks = pa.RecordBatch.from_arrays(labels.columns, ["marks"])
-    return {
-        "pending": (pending, Pieces([Piece(f"{BASE}-labels", first, marks.num_rows, marks)], None)),
-        "orphans": (RowLogState(0, [], _unstored("orphans", orphans), None), Pieces([], None)),
-    }
-
-
-def _files_1(name: str) -> list[str]:
-    return [f"{name}.{part}.arrow" for part in ("head", "labels", "orphans")]
-
-
-def _unstored(name: str, rows: pa.RecordBatch) -> Piece:
-    return Piece(name, 0, rows.num_rows, rows)
-
-
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         text = path.read_bytes()
-        manifest = json_object(text)
-        version = manifest["format"]
-        if version in READABLE and (version > 1 or SEAL in manifest):  # format 1 had no seal
-            manifest = unsealed(text)
+        version = json_object(text)["format"]
+        if version == FORMAT:
+            return unsealed(text)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, repr(error)) from error
-    if version not in READABLE:
-        raise BadInput(
-            f"{path} has format {version}, this version reads {' and '.join(map(str, READABLE))}; resume with the "
-            "version that wrote it, or start a new run"
-        )
-    return manifest
+    raise BadInput(
+        f"{path} has format {version}, this ExFM reads {FORMAT}; resume with the version that wrote it, or start the "
+        "run over with --fresh"
+    )
 
 
 def _damaged(path: Path, why: str) -> DataLost:
@@ -157,11 +129,8 @@ def _damaged(path: Path, why: str) -> DataLost:
 
 def _needed(path: Path) -> set[str]:
     """The files that the manifest at `path` needs, itself among them."""
-    manifest = _manifest(path)
-    if manifest["format"] == 1:
-        return {path.name, *_files_1(path.stem), *(f"segment-{each}{PIECE_SUFFIX}" for each in manifest["segments"])}
     files = {path.name}
-    for parts in manifest["logs"].values():
+    for parts in _manifest(path)["logs"].values():
         files |= {piece + PIECE_SUFFIX for piece in (*parts["segments"], parts["head"], *parts["marks"])}
     return files
 

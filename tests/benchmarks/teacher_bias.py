@@ -25,7 +25,7 @@ from exfm.threads import set_threads
 from pipelines.core.config.settings import load
 from tests.support.models.biased_teachers import ARMS, WRONG, Judged, judged, logged
 
-DEMO = "tests/fixtures/demo_of_0.1.yaml"
+DEMO = "tests/fixtures/many_clicks.yaml"
 
 
 def shown(values: Sequence[float], digits: int) -> str:

@@ -14,6 +14,7 @@ from pipelines.core.config.settings import dump
 from streaming.delivery import replay
 from streaming.delivery.replay import Letters, Place
 from streaming.errors import BadInput
+from streaming.kafka.identity import source_topics
 from streaming.kafka.topics import Lookup, delete_records, ensure_topics
 from streaming.kafka.unpacking import LEAST_BYTES
 from streaming.kafka.writer import TopicWriter
@@ -231,7 +232,8 @@ def test_rows_older_than_the_watermark_are_said_before_they_are_put_back(run, to
     config = DeadLetters(run).config
     horizon = config.settlement.horizon_ms(config.rows)
     merge = {"watermark_ms": horizon + 1500, "partitions": [[topic, 1, 4, 0, horizon + 1000]]}
-    meta = {"merge": merge}
+    sources = source_topics(config.kafka, {topic: config.kafka.impressions.partitions}).to_json()
+    meta = {"merge": merge, "sources": sources}
     monkeypatch.setattr("pipelines.cli.tools.dead_letters.committed_meta", lambda run_dir: meta)
     said = []
     counts = DeadLetters(run).replay("null:age", dry_run=True, say=said.append)

@@ -155,9 +155,7 @@ def fitted_teacher(
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
     fitted |= fitted_tables(tensors, now, table_sizes(now.features, cfg.width))
-    from exfm.models.stack import has_wide
-
-    if has_wide(tensors):
+    if cfg.wide:
         columns = wide_columns(len(now.tasks))
         sizes = [size._replace(width=columns) for size in table_sizes(now.features, columns)]
         fitted |= fitted_tables(tensors, now, sizes, of="wide")
@@ -165,12 +163,8 @@ def fitted_teacher(
 
 
 def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str, TensorSource]:
-    """A saved state, fitted to `now` by what its meta says it was made with. Older releases did not write that; then
-    the state is unchanged, and loading it raises ModelError unless nothing differs."""
-    made_with = stored.meta.get("made_with")
-    if made_with is None:
-        return dict(stored.tensors)
-    return fitted_teacher(stored.tensors, MadeWith.of_meta(made_with), now, drop=True)
+    """A saved state, fitted to `now` by what its meta says it was made with."""
+    return fitted_teacher(stored.tensors, MadeWith.of_meta(stored.meta["made_with"]), now, drop=True)
 
 
 def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:
@@ -240,23 +234,12 @@ def _same_model(was: MadeWith, now: MadeWith) -> None:
                 f"the state is of a model whose {key} was {getattr(was, key)}, and is wanted for {getattr(now, key)}: "
                 "only features may differ"
             )
-    for key in sorted(now.model.keys() & was.model.keys()):
-        if not _same_settings(was.model[key], now.model[key]):
+    for key in sorted(now.model.keys() | was.model.keys()):
+        if was.model.get(key) != now.model.get(key):
             raise ModelError(
-                f"the state is of a model whose `{key}` was {was.model[key]}, and is wanted for {now.model[key]}: "
-                "only features may differ"
+                f"the state is of a model whose `{key}` was {was.model.get(key)}, and is wanted for "
+                f"{now.model.get(key)}: only features may differ"
             )
-
-
-def _same_settings(was: Any, now: Any) -> bool:
-    """Also where one release knew settings that the other did not: what a config says of them is compared by its hash.
-
-    >>> _same_settings({"kind": "none"}, {"kind": "none", "rows": "all"}), _same_settings({"kind": "none"}, {"kind": 1})
-    (True, False)
-    """
-    if isinstance(was, dict) and isinstance(now, dict):
-        return all(_same_settings(was[key], now[key]) for key in was.keys() & now.keys())
-    return bool(was == now)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from exfm.errors import ModelError
+from exfm.errors import ModelError, OtherFormat
 from exfm.models.served import ServedStudent, served_of
 from exfm.snapshots.checkpoint import load_checkpoint, prune_checkpoints, remove_leftovers, save_checkpoint
 from exfm.snapshots.increments.increment import Full, Increment, Probe
@@ -63,11 +63,14 @@ class Chain:
         self.root = root
 
     def head(self) -> Head | None:
-        """None where there is no chain yet. Raises ModelError where the head is damaged, or of a newer format."""
+        """None where there is no chain yet. Raises ModelError where the head is damaged, or of another format."""
         try:
             said = json.loads((self.root / HEAD).read_bytes())
-            if said["format"] > FORMAT:
-                raise ModelError(f"{self.root} has format {said['format']}, this release reads {FORMAT}; update exfm")
+            if said["format"] != FORMAT:
+                raise OtherFormat(
+                    f"{self.root} has format {said['format']}, this ExFM reads {FORMAT}; read it with the version that "
+                    "wrote it, or start the run over with --fresh"
+                )
             return Head(*(said[name] for name in Head._fields))
         except FileNotFoundError:
             return None

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exfm.errors import ModelError
+from exfm.errors import ModelError, OtherFormat
 from exfm.snapshots.increments.increment import Increment, Probe, Rows
 from exfm.snapshots.stored import as_bytes
 
@@ -80,7 +80,10 @@ def read_increment(path: Path) -> tuple[Increment, str]:
     length = int.from_bytes(content[HEAD - 8 : HEAD], "little")
     said = json.loads(content[HEAD : HEAD + length])
     if said["format"] != FORMAT:
-        raise ModelError(f"{path.name} has format {said['format']}, and this release reads {FORMAT}; update exfm")
+        raise OtherFormat(
+            f"{path.name} has format {said['format']}, this ExFM reads {FORMAT}; read it with the version that wrote "
+            "it, or start the run over with --fresh"
+        )
     return _increment(said, content, HEAD + length), digest.hexdigest()
 
 
@@ -100,6 +103,5 @@ def _increment(said: dict[str, Any], content: bytearray, start: int) -> Incremen
             rows[plain] = Rows(int(dim), tensor(key), tensor(f"values/{name}"))
         elif what == "whole":
             whole[name] = tensor(key)
-    probed = [name for name in Probe._fields if f"probe/{name}" in said["tensors"]]  # releases before had no `raw`
-    probe = Probe(**{name: tensor(f"probe/{name}") for name in probed})
+    probe = Probe(**{name: tensor(f"probe/{name}") for name in Probe._fields})
     return Increment(said["number"], said["parent"], said["version"], said["about"], rows, whole, probe)

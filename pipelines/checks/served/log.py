@@ -33,9 +33,9 @@ class Logged(NamedTuple):
         return sum(table.num_rows for table in self.by_model.values())
 
 
-def read_log(kafka: KafkaSettings, topic: str, most: int, only: str | None = None) -> Logged:
-    """The newest messages of a topic, about `most` rows. `only`: the model whose log it is, where releases before this
-    did not name it. Raises BadInput where the topic does not exist, BrokerAway where no broker answers."""
+def read_log(kafka: KafkaSettings, topic: str, most: int) -> Logged:
+    """The newest messages of a topic, about `most` rows. Raises BadInput where the topic does not exist, BrokerAway
+    where no broker answers."""
     partitions = [Partition(topic, number) for number in range(require_topics(kafka, [topic])[topic])]
     begins, ends = beginning_offsets(kafka, partitions), end_offsets(kafka, partitions)
     first = {p: max(begins[p], ends[p] - max(1, most // len(partitions))) for p in partitions}
@@ -51,7 +51,7 @@ def read_log(kafka: KafkaSettings, topic: str, most: int, only: str | None = Non
                 break
             for message in messages or ():
                 try:
-                    model, rows = _read(message.value, only)
+                    model, rows = _read(message.value)
                     tables.setdefault(model, []).append(rows)
                 except ValueError as error:
                     unreadable[str(error)] += 1
@@ -61,15 +61,13 @@ def read_log(kafka: KafkaSettings, topic: str, most: int, only: str | None = Non
     return Logged(found, unreadable, whole)
 
 
-def _read(value: bytes, only: str | None) -> tuple[str, pa.Table]:
+def _read(value: bytes) -> tuple[str, pa.Table]:
     table = read_ipc(value)
-    if VERSION not in table.schema.names or "impression_id" not in table.schema.names:
-        raise ValueError("it is no batch of `exfm serve --log-topic`: it has no `served_version` or no `impression_id`")
-    if MODEL in table.schema.names and table.num_rows:
-        return table[MODEL][0].as_py(), table
-    if only is None:
-        raise ValueError("it does not say which student it is of (an early release wrote it); give --student")
-    return only, table
+    if missing := [name for name in (MODEL, VERSION, "impression_id") if name not in table.schema.names]:
+        raise ValueError(f"it is no batch of `exfm serve --log-topic`: it has no `{missing[0]}`")
+    if not table.num_rows:
+        raise ValueError("it holds no row")
+    return table[MODEL][0].as_py(), table
 
 
 def _together(parts: list[pa.Table], most: int) -> pa.Table:

@@ -74,14 +74,15 @@ class DeadLetters:
                 "Mend the source and start a new run; letters are replayed onto topics that others feed"
             )
         kafka = reached(self.config.kafka, self._run_dir)
-        meta = committed_meta(self._run_dir) or {}
-        self._require_same_topics(kafka, meta.get("sources"))
+        meta = committed_meta(self._run_dir)
+        if meta is not None:
+            self._require_same_topics(kafka, meta["sources"])
         inputs = (kafka.impressions, kafka.feedback)
         arrow = {topic.topic for topic in inputs if topic.codec == "arrow"}
         letters = Letters(self._run_dir.side_tables, kafka, arrow=arrow)
         done = letters.replayed()
         places = [place for place in places_of(letters.rows(reason)) if place not in done]
-        too_old = self._too_old(letters, places, meta.get("merge"))
+        too_old = self._too_old(letters, places, None if meta is None else meta["merge"])
         if too_old:
             say(
                 f"{too_old:,} of {len(places):,} are impressions older than the watermark minus "
@@ -101,13 +102,12 @@ class DeadLetters:
             say(f"{place} was not put back: {why}")
         return counts
 
-    def _require_same_topics(self, kafka: Kafka, stored: Mapping[str, Any] | None) -> None:
-        """An offset of another topic, or cluster, is another record. Runs of 0.1.0 have nothing stored."""
-        if stored is not None:
-            require_cluster(kafka, stored)
-            partitions = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
-            found = source_topics(kafka, partitions)
-            found.require_same(SourceTopics.of_json(stored), str(kafka.bootstrap_servers), grown=True)
+    def _require_same_topics(self, kafka: Kafka, stored: Mapping[str, Any]) -> None:
+        """An offset of another topic, or cluster, is another record."""
+        require_cluster(kafka, stored)
+        partitions = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
+        found = source_topics(kafka, partitions)
+        found.require_same(SourceTopics.of_json(stored), str(kafka.bootstrap_servers), grown=True)
 
     def _offline(self) -> Letters:
         """For what needs no broker."""

@@ -1,8 +1,4 @@
-"""Which settings decide what a run computes, and their hash, by which its checkpoints know it.
-
-Both work on settings as they were written down, of this release or of one before: what a config hashed to when it was
-stored stays known for ever.
-"""
+"""Which settings decide what a run computes, and their hash."""
 
 from __future__ import annotations
 
@@ -61,17 +57,3 @@ def _as_written(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def hash_of(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(decisive(settings), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def moved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a release before this, with today's names.
-
-    >>> moved({"teacher": {"model": {"width": 8, "sharding": {"types": ["row_wise"]}}}})
-    {'teacher': {'model': {'width': 8}, 'sharding': {'types': ['row_wise']}}}
-    """
-    teacher = settings.get("teacher")
-    if not isinstance(teacher, Mapping) or "sharding" not in (model := teacher.get("model") or {}):
-        return dict(settings)
-    kept = {key: value for key, value in model.items() if key != "sharding"}
-    placed = {"sharding": model["sharding"]} if model["sharding"] else {}
-    return {**settings, "teacher": {**teacher, "model": kept, **placed}}

@@ -15,9 +15,6 @@ its logits never change, whatever teacher writes the next ones. A student's stat
 and `lake_seq` in its checkpoint says which. That keeps its checkpoint valid where the teacher's tables grow
 (`--evolve`) or another teacher takes over. What a student cannot survive is another lake under the same `lake_seq`; the
 settings that decide which rows there are, in which order, are part of its identity for that reason.
-
-Everything here works on settings as they were written, by this release or by one before. The rules may be extended for
-settings that are new; what a stored config yields today it has to yield in every later release.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@
                       "workers": {worker: [identity before, identity now]}}, …]
 
 An identity is null where the worker did not exist, or begins anew. A worker takes up checkpoints of its own identity
-and of those it came from. Releases before had one hash of the whole config for all workers: they wrote it into every
-checkpoint, and entries without `workers`. Such a hash is accepted wherever a config with that hash gave the worker an
-identity that is accepted.
+and of those it came from.
 """
 
 from __future__ import annotations
@@ -44,17 +42,12 @@ def remember(
 
 def accepted_identities(run_dir: RunDir, config: Config, worker: str) -> list[str]:
     """What a checkpoint may say so that `worker` resumes from it: its own identity first, then what it came from."""
-    found = [config.identity(worker), config.hash]
+    identities = [config.identity(worker)]
     for entry in reversed(_lineage(run_dir)):
-        if "workers" not in entry:  # written by a release that had one hash for all workers
-            found += [entry["from"]] if entry["to"] in found else []
-            continue
         was, has = entry["workers"].get(worker, (None, None))
-        if has is not None and has in found:
-            found += [entry["to"]] if was is None else [entry["to"], was]
-        if was is not None and was in found:
-            found.append(entry["from"])
-    return list(dict.fromkeys(found))
+        if was is not None and has in identities:
+            identities.append(was)
+    return list(dict.fromkeys(identities))
 
 
 def hashes_of_run(run_dir: RunDir, config: Config) -> list[str]:
@@ -62,13 +55,15 @@ def hashes_of_run(run_dir: RunDir, config: Config) -> list[str]:
     that this run is finished."""
     found = [config.hash]
     for entry in reversed(_lineage(run_dir)):
-        if entry["to"] == found[-1] and all(None not in pair for pair in entry.get("workers", {}).values()):
+        if entry["to"] == found[-1] and all(None not in pair for pair in entry["workers"].values()):
             found.append(entry["from"])
     return found
 
 
 def _lineage(run_dir: RunDir) -> list[dict[str, Any]]:
     entries = read_json(run_dir.lineage) or []
-    if not isinstance(entries, list) or not all(isinstance(e, dict) and {"from", "to"} <= e.keys() for e in entries):
+    if not isinstance(entries, list) or not all(
+        isinstance(e, dict) and {"from", "to", "workers"} <= e.keys() for e in entries
+    ):
         raise StreamingError(f"{run_dir.lineage} is damaged (no list of configs); put it back from a copy")
     return entries

@@ -54,7 +54,7 @@ from streaming.schema import RowSchema, SettlementGroup
 from streaming.settlement.config import FUTURE_SKEW_S, SettlementConfig
 
 WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
-"""Settings of a student that its section has in every config that a run wrote down, of whichever release."""
+"""Settings of a student that its section has in every config that a run wrote down."""
 
 
 class Config(Frozen):

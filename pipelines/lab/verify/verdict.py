@@ -171,7 +171,7 @@ def _verdict(
         tensor_mismatches=tensors,
         counts=counts,
         cause=cause,
-        notes=tuple(_notes(student, meta, log, linked, differs=cause is not None)),
+        notes=tuple(_notes(meta, log, linked)),
     )
 
 
@@ -180,17 +180,10 @@ def _people_decided(meta: Mapping[str, Any]) -> bool:
     return bool(meta.get("registry", {}).get("others"))
 
 
-def _notes(
-    student: StudentSettings, meta: Mapping[str, Any], log: ComparedLog, linked: _Linked, *, differs: bool
-) -> Iterator[str]:
+def _notes(meta: Mapping[str, Any], log: ComparedLog, linked: _Linked) -> Iterator[str]:
     """What limits the comparison."""
     if _people_decided(meta):
         yield "people decided about versions: the trial of a candidate is not compared"
-    if differs and (since := meta["past"]["since"]) >= student.first_seq:
-        yield (
-            f"checkpoints up to lake_seq {since:,} are of an earlier release, which did not say whether tables grew: "
-            "growth there would be a cause, too"
-        )
     if log.unlogged:
         yield (
             f"predictions up to lake_seq {linked.predictions.pruned_upto:,} were deleted "
@@ -236,18 +229,11 @@ def _link_predictions(source: Path, target: Path) -> None:
 
 
 def _opened(path: Path, name: str) -> Checkpoint[StoredTensor]:
-    """Raises BadInput where the checkpoint does not say what a retraining needs."""
+    """Raises BadInput where the checkpoint cannot be read."""
     try:
-        stored = open_checkpoint(path)
+        return open_checkpoint(path)
     except ModelError as error:
         raise BadInput(f"the newest checkpoint of `{name}` cannot be read: {error}") from None
-    if "made_with" not in stored.meta:
-        raise BadInput(
-            f"`{path.name}` of `{name}` is of a release that did not say what a student was made with; resume the run "
-            "for one checkpoint, or verify with that release"
-        )
-    unknown = {"since": stored.meta["lake_seq"], "learned_by": [], "grown": []}
-    return stored._replace(meta={"past": unknown, **stored.meta})
 
 
 def _with_retired(config: Config, run_dir: RunDir, names: Sequence[str]) -> Config:

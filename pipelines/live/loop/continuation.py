@@ -1,7 +1,6 @@
 """Whether a run directory's run continues under a config, and what is announced and remembered before it does.
 
 the same settings                           it is resumed
-settings that came with a later release     resumed, where they change nothing
 students joined or left                     resumed: others keep their checkpoints, a new one begins with the lake
 a student's own section changed             refused, unless it has learned nothing yet
 features or columns differ, or topics grew   resumed with --evolve, where there is a rule
@@ -20,7 +19,7 @@ from exfm.errors import ModelError
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.evolve import StudentChanges, decisive_for_all, evolution, student_changes, with_students
-from pipelines.core.config.hash import decisive, hash_of, moved
+from pipelines.core.config.hash import decisive, hash_of
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.kept_columns import with_kept_columns
 from pipelines.core.config.lineage import accepted_identities, remember
@@ -29,17 +28,16 @@ from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
 
-SAME = "the config is written in other words (an earlier release's, or in another order) and computes the same"
+SAME = "the config is written in other words (in another order) and computes the same"
 
 
 def settle(config: Config, run_dir: RunDir, *, evolve: bool, drop: Collection[str], say: Callable[[str], None]) -> None:
     """Raises BadInput where the run in `run_dir` does not continue under `config`."""
     if not run_dir.config.exists():
         return
-    written = _written(run_dir)
-    before = moved(written)
+    before = _written(run_dir)
     differing = list(_differences(_by_student(decisive(before)), _by_student(config.decisive)))
-    if not differing and hash_of(written) == config.hash:
+    if not differing and hash_of(before) == config.hash:
         return
     way = ""
     try:
@@ -57,7 +55,7 @@ def settle(config: Config, run_dir: RunDir, *, evolve: bool, drop: Collection[st
             lines = [*lines, *_announced(found, run_dir)] or [SAME]
             for line in lines:
                 say(line)
-            remember(run_dir, written, config, lines, anew=[STUDENT + name for name in found.changed])
+            remember(run_dir, before, config, lines, anew=[STUDENT + name for name in found.changed])
             for name in found.leaving:
                 Readers(run_dir.readers).retire(STUDENT + name)
             return
@@ -122,7 +120,7 @@ def _resumable(config: Config, run_dir: RunDir, worker: str) -> bool:
 
 
 def _written(run_dir: RunDir) -> dict[str, Any]:
-    """The run's config, in the words of the release that wrote it."""
+    """The settings that the run was started with."""
     try:
         settings = yaml.safe_load(run_dir.config.read_text())
         if isinstance(settings, dict):

@@ -80,8 +80,8 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
     kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
     if configured := config.kafka.bootstrap_servers is not None:
         with suppress(DataLost):  # of a damaged record: its worker says so
-            if (stored := (committed_meta(run_dir) or {}).get("sources")) is not None:
-                require_cluster(kafka, stored)
+            if (committed := committed_meta(run_dir)) is not None:
+                require_cluster(kafka, committed["sources"])
     inputs = {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback)}
     outputs = {kafka.examples.topic: kafka.examples.partitions}
     if config.source is not None or not configured:

@@ -112,7 +112,7 @@ def _saved(run_dir: RunDir, name: str) -> dict[str, Any]:
     try:
         meta = read_manifest(root / saved[-1])["meta"]
         return {"rows": meta["rows"], "lake_seq": meta["lake_seq"]}
-    except (ModelError, KeyError):  # damaged, or of an early release: its worker will say so
+    except ModelError:  # its worker will say so
         return {}
 
 

@@ -40,16 +40,15 @@ class EarlierLegs:
 
 
 def earlier_legs(root: Path) -> EarlierLegs:
-    """The legs of the run in `root`; none where it is new, or its status is damaged. The first release wrote one leg's
-    wall time and rows alone."""
+    """The legs of the run in `root`; none where it is new, or its status is damaged."""
     try:
         value = read_status(root)
     except StreamingError:
         return EarlierLegs()
     return EarlierLegs(
-        value.get("legs", 1),
+        value["legs"],
         value["wall_s"],
-        value.get("started_at"),
+        value["started_at"],
         {name: _work(worker) for name, worker in value["workers"].items()},
     )
 
@@ -58,7 +57,7 @@ def _work(worker: Mapping[str, Any]) -> EarlierWork:
     return EarlierWork(
         worker["rows"],
         worker["restarts"],
-        worker.get("busy_s", 0.0),
-        worker.get("peak_rss_bytes", 0),
-        worker.get("phases_s", {}),
+        worker["busy_s"],
+        worker["peak_rss_bytes"],
+        worker["phases_s"],
     )

@@ -90,5 +90,4 @@ class TaskMetrics:
         for task, progress in self._progress.items():
             prefix = f"{FIGURES}/{task}/"
             state = {k.removeprefix(prefix): v.numpy() for k, v in tensors.items() if k.startswith(prefix)}
-            if state:
-                progress.load(state)
+            progress.load(state)

@@ -150,8 +150,7 @@ class PredictionLog:
 
 
 def read_predictions(directory: Path) -> pa.Table | None:
-    """All parts there are, in order of `lake_seq`; None where there are none. A column that parts of a release before
-    lack is null there."""
+    """All parts there are, in order of `lake_seq`; None where there are none."""
     parts = _parts(directory)
     return pa.concat_tables([_read(part) for part in parts], promote_options="default") if parts else None
 

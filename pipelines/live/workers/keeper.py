@@ -17,8 +17,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from exfm.snapshots.checkpoint import (
     Checkpoint,
     Together,
@@ -30,7 +28,7 @@ from exfm.snapshots.checkpoint import (
 )
 from exfm.snapshots.staging import Storable
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.training.resume import Found, last_checkpoint, needed_after, upgraded
+from pipelines.live.training.resume import Found, last_checkpoint, needed_after
 from pipelines.live.training.writer import Watch, Writer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from streaming.disk.files import write_json
@@ -44,13 +42,9 @@ REGISTER_EVERY_S = 600.0
 
 
 class Resumable(Protocol):
-    """What the keeper asks of an engine. `random_states`: of its generators as they start, by their names in
-    checkpoints, for those of a format that held none."""
+    """An engine whose state a checkpoint holds."""
 
     identity: str
-
-    @property
-    def random_states(self) -> Mapping[str, Tensor]: ...
 
 
 class Keeper:
@@ -106,7 +100,7 @@ class Keeper:
         stored = found.stored if self._ranks.first or not name else open_checkpoint(self.checkpoints / name)
         self._writer = Writer(self.name, self._queue, self._watch)
         self._register()
-        return None if stored is None else upgraded(stored, engine.random_states)
+        return stored
 
     def _take_lock(self) -> None:
         """Refuse to start while an earlier process holds the lock: two would write into one folder. The lock goes with

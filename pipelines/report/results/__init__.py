@@ -11,6 +11,6 @@ columns_read  what was read of every column
 losses    what was lost, why, and what to change
 remedies  what to change, by the reason of dead letters
 lost_feedback  which feedback was lost, and when
-stored    the summary of a finished run, of whichever release
+stored    the summary of a finished run, read back
 picture   ne.png: normalised entropy over the stream
 """

@@ -52,7 +52,7 @@ def worse_by_age(tasks: Mapping[str, Mapping[str, Any]]) -> str | None:
     >>> worse_by_age({"ctr": {"by_tenth": tenths[2:]}}) is None
     True
     """
-    clauses = [words for task, result in tasks.items() for words in _worse(task, result.get("by_tenth") or ())]
+    clauses = [words for task, result in tasks.items() for words in _worse(task, result["by_tenth"])]
     return "; ".join(clauses) or None
 
 

@@ -15,7 +15,7 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
     impressions_read = settled + not applicable + pending + dead letters + duplicates
     feedback_read = joined + duplicate + late + unmatched + dead letters + waiting (0 at the end of a bounded stream)
 
-    and for the offsets of both, over all partitions, from where reading began (`offsets`; earlier releases have none):
+    and for the offsets of both, over all partitions, from where reading began (`offsets`):
 
     offsets = messages + without_rows + end_markers + transaction_records;  rows + rows_before = what was read
 
@@ -85,13 +85,11 @@ FEEDBACK = ("joined_feedback", "duplicate_feedback", "late_feedback", "unmatched
 
 
 def feedback_holds(counts: dict[str, Any]) -> bool:
-    """Whether every row of feedback read is accounted for; earlier releases did not count what was joined.
+    """Whether every row of feedback read is accounted for.
 
     >>> feedback_holds({"feedback_read": 5, "joined_feedback": 3, "duplicate_feedback": 1, "late_feedback": 0,
     ...                 "unmatched_feedback": 0, "feedback_dead_letters": 1, "waiting_feedback": 0})
     True
     """
-    if "joined_feedback" not in counts:
-        return True
     waiting: int = counts["waiting_feedback"]
     return bool(counts["feedback_read"] == sum(counts[name] for name in FEEDBACK) + waiting)

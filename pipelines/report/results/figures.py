@@ -32,11 +32,7 @@ def clustered_by(run: Mapping[str, Any]) -> str:
     >>> clustered_by({"cluster_by": ["user_id", "ad_id"]}), clustered_by({"cluster_by": []})
     ('user_id and ad_id', 'stretches of 512 rows')
     """
-    stretches = f"stretches of {CLUSTER_ROWS} rows"
-    if "cluster_by" in run:
-        return " and ".join(run["cluster_by"]) or stretches
-    # earlier releases: the wider of two intervals
-    return f"{stretches} or {run['group_by']}" if run.get("group_by") is not None else stretches
+    return " and ".join(run["cluster_by"]) or f"stretches of {CLUSTER_ROWS} rows"
 
 
 @dataclass(frozen=True)

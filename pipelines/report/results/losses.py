@@ -125,16 +125,15 @@ def losses_of(
 
 
 def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
-    """The losses of a finished run, judged by the limits that `config` has now. Summaries of earlier releases have
-    counts without examples."""
-    more = summary.get("losses", {})
+    """The losses of a finished run, judged by the limits that `config` has now."""
+    more = summary["losses"]
     found = losses_of(
         summary["counts"],
         config.losses,
-        examples=more.get("examples"),
+        examples=more["examples"],
         wanted={student.name: student.row_filter for student in config.students},
-        feedback=[TaskFeedback(**task) for task in more.get("feedback", [])],
-        unmet=more.get("unmet_conditions"),
+        feedback=[TaskFeedback(**task) for task in more["feedback"]],
+        unmet=more["unmet_conditions"],
         ended=True,
     )
     heavy = tuple(_heavy(summary.get("students", {})))
@@ -331,8 +330,6 @@ def _unmet(unmet: Mapping[str, Sequence[int]], limits: LossLimits) -> Iterator[P
 
 
 def _feedback_line(counts: Mapping[str, Any]) -> Iterator[str]:
-    if "joined_feedback" not in counts:  # a summary of an earlier release
-        return
     parts = {
         "joined": counts["joined_feedback"],
         "late": counts["late_feedback"] - counts.get("early_feedback", 0),

@@ -27,7 +27,7 @@ from streaming.lake.reader import LakeReader
 from streaming.sources.synthetic.truth import Truth, load_truth
 
 FORMAT = 2
-"""Of summary.json: from 2 on, gains are in % of the twin's NE and above 0 is good (stored.py reads 1)."""
+"""Of summary.json."""
 
 PACKAGES = ("torch", "torchrec", "ray", "pyarrow", "kafka-python", "mlflow", "deltalake", "numpy")
 

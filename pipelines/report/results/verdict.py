@@ -47,7 +47,7 @@ def outcome_of(gain: Mapping[str, Any] | None) -> Outcome:
 
 
 def saw_no_row(tasks: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether no row of the stream passed a student's filter. Earlier releases wrote nothing of such a student."""
+    """Whether no row of the stream passed a student's filter."""
     return all(result["rows"] == 0 for result in tasks.values())
 
 

@@ -28,9 +28,8 @@ def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> N
             "students are cold at its end, so what follows says nothing about them.",
             style="yellow",
         )
-    losses = summary.get("losses")  # earlier releases wrote none
-    if losses is not None:
-        console.print(losses_text(losses | {"lines": []}))
+    losses = summary["losses"]
+    console.print(losses_text(losses | {"lines": []}))
     print_verdicts(console, summary)
     for window in (JUDGED, None) if whole else (JUDGED,):
         console.print(ne_table(summary, window))
@@ -39,9 +38,7 @@ def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> N
             console.print(table(summary, window))
         if summary["run"].get("group_by") is not None:
             console.print(gauc_table(summary, window))
-    if any("by_tenth" in result for tasks in summary["students"].values() for result in tasks.values()):
-        console.print(tenths_table(summary))
+    console.print(tenths_table(summary))
     console.print(workers_table(summary))
     console.print("\n" + counts_text(summary), highlight=False, markup=False)
-    if losses is not None:
-        console.print(losses_text(losses, words=False))
+    console.print(losses_text(losses, words=False))

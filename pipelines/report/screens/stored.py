@@ -44,22 +44,22 @@ def _status_lines(value: dict[str, Any], running: bool, width: int) -> Iterator[
     if not running and state not in ENDED:
         state = f"{state} when last seen ({value['updated_at']}); its coordinator (pid {value['pid']}) is gone"
     share = "" if value["fraction"] is None else f", {value['fraction']:.0%}"
-    took = duration(value["wall_s"]) + (f" in {value['legs']} starts" if value.get("legs", 1) > 1 else "")
+    took = duration(value["wall_s"]) + (f" in {value['legs']} starts" if value["legs"] > 1 else "")
     yield Text.from_markup(f"[bold]{escape(value['name'])}[/bold]: {escape(state)}{share}, {took}")
     if value["reason"]:
         yield Text(value["reason"], style="yellow")
-    if value.get("waits_for"):
+    if value["waits_for"]:
         yield Text(value["waits_for"], style="dim")
     if running:
-        for alarm in value.get("alarms") or ():  # releases before did not write it
+        for alarm in value["alarms"]:
             if alarm["severity"] == "note":
                 yield Text(alarm["words"], style="dim")
     yield worker_table(value["workers"], width)
-    if value.get("losses"):  # releases before did not write it
+    if value["losses"]:
         yield losses_text(value["losses"], words=False)
     lake, broker = value["lake"], value["broker"]
     restarts = f", restarted {broker['restarts']} times" if broker.get("restarts") else ""
     size = f"{lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB"
     yield Text(f"lake: {size} · broker: {broker['bootstrap_servers']}{restarts}")
-    if disk := value.get("disk"):  # releases before did not write it
+    if disk := value["disk"]:
         yield Text("disk, MB: " + ", ".join(f"{part} {size / 2**20:,.1f}" for part, size in disk.items() if size))

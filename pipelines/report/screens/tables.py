@@ -130,7 +130,7 @@ def tenths_table(summary: dict[str, Any]) -> Table:
         table.add_column(f"{10 * (n + 1)}", justify="right", no_wrap=True)
     for name, tasks in summary["students"].items():
         for task, result in tasks.items():
-            tenths = result.get("by_tenth") or ()
+            tenths = result["by_tenth"]
             for model in MODELS:
                 if any(tenth.get(model) is not None for tenth in tenths):
                     table.add_row(name, task, HEADS[model], *(_four_wide(tenth.get(model)) for tenth in tenths))

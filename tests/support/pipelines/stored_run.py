@@ -1,4 +1,4 @@
-"""A run that an earlier release stored, and rows that its workers go on to learn."""
+"""The config of a small run, and rows for its workers to learn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tests.support.places import FIXTURES
 
-FORMAT_1 = FIXTURES / "checkpoint_format_1"
+SMALL_RUN = FIXTURES / "small_run.yaml"
 
 
 def new_rows(first: int, count: int = 16) -> pa.Table:

@@ -1,8 +1,7 @@
-"""Summaries of finished runs, in this format and in the one before."""
+"""Summaries of finished runs."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 
@@ -43,7 +42,7 @@ FEW = HALF | {
 }  # fmt: skip
 SUMMARY: dict[str, Any] = {
     "format": 2,
-    "run": {"wall_s": 754.0, "seed": 1, "source": "generated", "group_by": "user_id", "arms": {}},
+    "run": {"wall_s": 754.0, "seed": 1, "source": "generated", "group_by": "user_id", "cluster_by": [], "arms": {}},
     "counts": {
         "impressions_read": 600_123,
         "settled": {"ctr": 599_000, "cvr": 80_000},
@@ -54,9 +53,14 @@ SUMMARY: dict[str, Any] = {
         "duplicates_dropped": 1_100,
         "lake_rows": 679_000,
         "feedback_read": 99_000,
+        "joined_feedback": 99_000,
         "late_feedback": 0,
         "unmatched_feedback": 0,
+        "duplicate_feedback": 0,
+        "feedback_dead_letters": 0,
+        "waiting_feedback": 0,
     },
+    "losses": {"severity": "", "lines": [], "words": [], "examples": {}, "feedback": [], "unmet_conditions": {}},
     "workers": {
         name: {
             "rows": 1_234_567,
@@ -69,7 +73,8 @@ SUMMARY: dict[str, Any] = {
         for name in ("augmentation", "teacher", "student-feed", "student-brand_de.v2")
     },
     "students": {
-        name: {task: HALF | {"last_half": HALF} for task in ("ctr", "cvr")} for name in ("feed", "brand_de.v2")
+        name: {task: HALF | {"last_half": HALF, "by_tenth": []} for task in ("ctr", "cvr")}
+        for name in ("feed", "brand_de.v2")
     },
 }
 
@@ -78,19 +83,7 @@ def summary_of(**students: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """{student: {task: figures of the last half}}, and what else a summary holds."""
     return SUMMARY | {
         "students": {
-            name: {task: half | {"last_half": half} for task, half in tasks.items()} for name, tasks in students.items()
+            name: {task: half | {"last_half": half, "by_tenth": []} for task, half in tasks.items()}
+            for name, tasks in students.items()
         }
     }
-
-
-def format_1(positives: int = 98_765, clusters: int = 900) -> dict[str, Any]:
-    """As the release before wrote it: gains are differences of NE, below 0 good; nothing by group, no lead."""
-    half: dict[str, Any] = {key: HALF[key] for key in ("rows", "student", "no_teacher", "teacher", "optimum")}
-    for model in ("student", "no_teacher", "teacher", "optimum"):
-        half[model] = {key: value for key, value in half[model].items() if key != "gauc"}
-    difference = {"difference": -0.0111, "low": -0.0131, "high": -0.0091, "standard_error": 0.001}
-    half |= {"positives": positives, "gain": difference | {"clusters": clusters, "rows": HALF["rows"]}}
-    value = copy.deepcopy(SUMMARY | {"students": {"feed": {"ctr": half | {"last_half": half}}}})
-    del value["format"]
-    value["run"] = {"wall_s": 754.0, "seed": 1}
-    return value

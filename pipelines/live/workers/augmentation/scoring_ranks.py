@@ -27,7 +27,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from exfm.errors import ModelError, NewerFormat
+from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import BatchBuilder
 from exfm.memory import keep_memory
 from exfm.models.growth.refit import stored_teacher
@@ -97,9 +97,9 @@ class LeadingScorer:
             kind, text = json.loads(self._group.hear(answer := f"loaded/{rank}"))
             self._group.forget(answer)
             if text:
-                errors.append((NewerFormat if kind == NewerFormat.__name__ else ModelError)(text))
+                errors.append((OtherFormat if kind == OtherFormat.__name__ else ModelError)(text))
         if errors:
-            raise next((error for error in errors if isinstance(error, NewerFormat)), errors[0])
+            raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
         return meta
 
     def score(self, rows: pa.RecordBatch) -> np.ndarray:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from exfm.errors import ModelError, NewerFormat
+from exfm.errors import ModelError, OtherFormat
 from exfm.snapshots.checkpoint import checkpoint_names, set_checkpoint_aside
 from pipelines.core.run_dir.paths import version_name
 from pipelines.live.workers.augmentation.scoring import Scorer
@@ -62,7 +62,7 @@ class Snapshots:
         self.version = None  # a scorer that is half loaded scores nothing
         try:
             meta = self.scorer.load(directory)
-        except NewerFormat:
+        except OtherFormat:
             raise
         except ModelError as error:  # the teacher writes it again, or a newer one
             if directory.exists():  # it was not pruned meanwhile

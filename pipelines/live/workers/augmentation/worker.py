@@ -155,9 +155,9 @@ class AugmentationWorker(Worker):
             self._commit(None)
             return
         self._snapshots.inferences = resumed["teacher_inferences"]
-        self._warnings = resumed.get("warnings", {}) | self._warnings
-        self._steady.restore(resumed.get("clock_ms", 0))
-        added = self._sources.open(resumed.get("sources"))
+        self._warnings = resumed["warnings"] | self._warnings
+        self._steady.restore(resumed["clock_ms"])
+        added = self._sources.open(resumed["sources"])
         if added and self._feed.settlement.watermark_ms == END_OF_TIME:
             raise BadInput(
                 f"this run has read its topics to their end, and {names_of(added)} came after that: it takes no rows "

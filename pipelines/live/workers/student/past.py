@@ -12,8 +12,7 @@ NAME = "past"
 
 
 class Past:
-    """`since`: behind this `lake_seq` everything is known; a checkpoint of an earlier release does not say what was
-    before. `learned_by`: versions and machine, each from behind a `lake_seq` on. `grown`: behind which `lake_seq` the
+    """`learned_by`: versions and machine, each from behind a `lake_seq` on. `grown`: behind which `lake_seq` the
     tables grew, and what they were made with before.
 
     >>> past = Past(None, position=-1)
@@ -26,8 +25,7 @@ class Past:
 
     def __init__(self, meta: Mapping[str, Any] | None, position: int) -> None:
         """`meta`: of the checkpoint at `position`; None: the student begins there."""
-        stored: Mapping[str, Any] = (meta or {}).get(NAME, {"since": position, "learned_by": [], "grown": []})
-        self.since: int = stored["since"]
+        stored: Mapping[str, Any] = {"learned_by": [], "grown": []} if not meta else meta[NAME]
         self.learned_by: list[dict[str, Any]] = list(stored["learned_by"])
         self.grown: list[dict[str, Any]] = list(stored["grown"])
         entry = software()
@@ -39,4 +37,4 @@ class Past:
         self.grown.append({"after": position, "was": dict(was)})
 
     def meta(self) -> dict[str, Any]:
-        return {NAME: {"since": self.since, "learned_by": self.learned_by, "grown": self.grown}}
+        return {NAME: {"learned_by": self.learned_by, "grown": self.grown}}

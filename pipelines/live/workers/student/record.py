@@ -93,5 +93,5 @@ class Record:
     def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         self.figures.load(tensors)
         self.rows_without_logit = meta["rows_without_logit"]
-        self._rows_since_metrics = meta.get("rows_since_metrics", 0)  # format 1 did not store it
-        self.other_rows = meta.get("other_rows", 0)  # there were none before
+        self._rows_since_metrics = meta["rows_since_metrics"]
+        self.other_rows = meta["other_rows"]

@@ -150,15 +150,12 @@ class StudentWorker(Worker):
     def _load(self, stored: Checkpoint) -> bool:
         tensors, meta = stored.tensors, stored.meta
         now = made_with_student(self._config, self._settings)
-        made_with = meta.get("made_with")
-        if made_with is None:  # an early release did not store it: the state must fit as it is
-            self.engine.load(tensors)
-        else:
-            self.engine.load(tensors, partial(fitted_student, was=MadeWith.of_meta(made_with), now=now))
+        made_with = meta["made_with"]
+        self.engine.load(tensors, partial(fitted_student, was=MadeWith.of_meta(made_with), now=now))
         self.record.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith(FIGURES)}, meta)
         self._position = self._saved_position = meta["lake_seq"]
         log.info("resumed after lake_seq %d", self._position)
-        if (grew := made_with != now.model_dump(mode="json")) and made_with is not None:
+        if grew := made_with != now.model_dump(mode="json"):
             self._past.grow(self._position, made_with)
         return grew
 

@@ -143,16 +143,6 @@ def test_baselines_that_were_saved_and_loaded_go_on_bit_for_bit(cut):
     assert second.trained_rows == dict.fromkeys((STUDENT, TWIN, LOGISTIC, RATE), 2_000)
 
 
-def test_a_state_without_baselines_goes_on_without_them():
-    """Checkpoints of the release before: baselines that began later would be younger than the student."""
-    before, now = (StudentEngine(SMALL, FEATURES, TASKS, 1, baselines=on) for on in (False, True))
-    for batch in stream(512):
-        before.step(batch)
-    now.load(before.state())
-    assert list(now.step(stream(256)[0]).results) == [STUDENT]
-    assert not any(name.startswith((LOGISTIC, RATE)) for name in now.state())
-
-
 @pytest.mark.parametrize("whose", ["own", "all"])
 def test_they_learn_the_rows_whose_labels_the_student_learns_and_are_judged_on_its_own(whose):
     rows = LearnedRows(labels=whose, distillation="all")

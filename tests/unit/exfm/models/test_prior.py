@@ -14,12 +14,9 @@ from exfm.models.growth.refit import MadeWith, fitted_student, fitted_teacher
 from exfm.models.scorer import TeacherScorer, snapshot_of
 from exfm.models.served import check_parity, load_served, save_served
 from exfm.models.student import Student
-from exfm.models.student_config import StudentConfig
 from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
-from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
 from tests.support.models import teachers
-from tests.support.models.states import same
 from tests.support.models.students import ARMS, FEATURES, SMALL, TASKS, stream, student
 
 
@@ -35,11 +32,6 @@ def teacher_of(group, **changes):
 
 def sums_of(state):
     return torch.stack([state["prior/positive"], state["prior/negative"]])
-
-
-def without_prior(state):
-    """As the release before priors saved it."""
-    return {name: tensor for name, tensor in state.items() if not name.startswith("prior/")}
 
 
 def counted(batches):
@@ -137,47 +129,6 @@ def test_the_scorer_and_the_export_say_what_the_model_says(group, tmp_path):
     assert check_parity(one, served, stream(500, seed=3)[0]) <= 1e-6
 
 
-# --- states of the release before ------------------------------------------------------------------------------------
-
-
-def test_a_student_of_a_release_without_priors_goes_on_as_if_there_were_none(tmp_path):
-    batches = stream(2_000)
-    old, resumed = student(prior=False, wide=False), student(seed=77)
-    for batch in batches[:4]:
-        old.train_step(batch)
-    resumed.load_state(without_prior(old.state()))
-    again = student(seed=78)
-    again.load_state(load_checkpoint(save_checkpoint(tmp_path, "c", resumed.state(), {})).tensors)  # and for good
-    for batch in batches[4:]:
-        expected = old.train_step(batch).logits
-        assert np.array_equal(resumed.train_step(batch).logits, expected)
-        assert np.array_equal(again.train_step(batch).logits, expected)
-    assert same(again.state(), old.state())
-    served = again.export()
-    assert check_parity(again, served, batches[0]) <= 1e-6
-    state = served.state_dict()
-    kept = {name: tensor for name, tensor in state.items() if not name.startswith("prior.")}
-    meta = load_checkpoint(save_served(served, tmp_path, "now")).meta
-    before = load_served(save_checkpoint(tmp_path, "before", kept, meta, kind="served_student"))
-    assert np.array_equal(before.score(batches[0]), served.score(batches[0]))
-
-
-def test_a_teacher_of_a_release_without_priors_goes_on_as_if_there_were_none(group):
-    old, resumed, again = teacher_of(group, prior=False), teacher_of(group), teacher_of(group)
-    for seed in range(3):
-        old.train_step(teachers.batch(seed))
-    resumed.load_state(without_prior(old.state()))
-    again.load_state(resumed.state())
-    for seed in range(3, 6):
-        expected = old.train_step(teachers.batch(seed)).logits
-        assert np.array_equal(resumed.train_step(teachers.batch(seed)).logits, expected)
-        assert np.array_equal(again.train_step(teachers.batch(seed)).logits, expected)
-    scorer = TeacherScorer(teachers.CFG, teachers.FEATURES, teachers.TASKS)
-    for snapshot in (again.snapshot(), without_prior(again.snapshot())):
-        scorer.load(snapshot)
-        np.testing.assert_allclose(scorer.score(teachers.batch(9)), again.score(teachers.batch(9)), rtol=0, atol=1e-6)
-
-
 def test_states_whose_tables_grow_keep_their_prior(group):
     wider = FEATURES.model_copy(
         update={"sparse": (FEATURES.sparse[0].model_copy(update={"rows": 300}), *FEATURES.sparse[1:])}
@@ -205,13 +156,6 @@ def test_a_state_with_a_prior_of_other_tasks_is_refused():
     state = one.state()
     with pytest.raises(ModelError, match="do not fit"):
         one.load_state(state | {"prior/positive": torch.zeros(3, dtype=torch.float64)})
-
-
-def test_a_config_that_does_not_name_it_is_dumped_as_before():
-    """So the identities of runs, and what checkpoints were made with, are those of the release before."""
-    assert "prior" not in StudentConfig().model_dump()
-    assert "prior" not in teachers.CFG.model_dump()
-    assert StudentConfig(prior=False, wide=False).model_dump()["prior"] is False
 
 
 @pytest.mark.parametrize("rates", [None, [0.3, 0.7]])

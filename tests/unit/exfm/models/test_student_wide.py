@@ -116,17 +116,6 @@ def _tables():
         yield pa.table(columns | {"label_ctr": rng.integers(0, 2, 200).astype("i1")})
 
 
-def test_a_state_of_a_release_without_goes_on_without():
-    old, resumed = student(wide=False), student()
-    for batch in stream(512):
-        old.train_step(batch)
-    resumed.load_state(old.state())
-    assert same(resumed.state(), old.state())
-    batch = stream(256, seed=3)[0]
-    assert np.array_equal(resumed.train_step(batch).logits, old.train_step(batch).logits)
-    check_parity(resumed, resumed.export(), batch)
-
-
 def test_a_step_that_is_not_finite_leaves_it_as_it_was():
     one = student()
     for batch in stream(512):

@@ -10,7 +10,7 @@ import pytest
 from pipelines.core.config.settings import load
 from tests.support.models.biased_teachers import ARMS, judged, logged
 
-DEMO = "tests/fixtures/demo_of_0.1.yaml"  # many clicks, which a difference of 2 % needs
+DEMO = "tests/fixtures/many_clicks.yaml"  # many clicks, which a difference of 2 % needs
 
 
 @pytest.mark.slow

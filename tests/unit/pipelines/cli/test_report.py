@@ -14,7 +14,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from streaming.disk.files import write_json
-from tests.support.pipelines.summaries import SUMMARY, format_1
+from tests.support.pipelines.summaries import HALF, SUMMARY, summary_of
 
 
 @pytest.fixture
@@ -46,12 +46,13 @@ def test_a_finished_run_is_told_from_its_summary_alone(report, tmp_path):
 
 
 def test_json_is_the_summary_with_verdicts_in_words(report, tmp_path):
-    write_json(tmp_path / "run" / "summary.json", format_1())
+    write_json(tmp_path / "run" / "summary.json", summary_of(feed={"ctr": HALF}))
     code, out, _ = report("run", "--json")
     value = json.loads(out)
     assert code == 0
-    assert value["verdicts"] == {"feed": "this student gained 1.2 % [1.0, 1.4] on ctr (98,765 positives)"}
-    assert value["students"]["feed"]["ctr"]["last_half"]["gain"]["low"] == pytest.approx(0.9855, abs=1e-3)
+    gained = "this student gained 1.2 % [1.0, 1.4] on ctr (98,765 positives)"
+    assert value["verdicts"] == {"feed": f"the teacher leads by 5.1 %; {gained}"}
+    assert value["students"]["feed"]["ctr"]["last_half"]["gain"]["low"] == 0.98
     assert value["format"] == 2
 
 
@@ -75,11 +76,12 @@ def test_a_run_that_still_runs_is_looked_at_with_status(report, tmp_path):
     assert err.rstrip().endswith("exfm status --run-dir run")
 
 
-def test_a_folder_without_a_run_and_a_summary_of_a_later_release_are_refused(report, tmp_path):
+def test_a_folder_without_a_run_and_a_summary_of_another_format_are_refused(report, tmp_path):
     assert report("nowhere")[0] == 2
     (tmp_path / "clicks.yaml").write_text("name: mine")
     code, _, err = report("clicks.yaml")
     assert (code, "no run in clicks.yaml" in err) == (2, True), err
-    write_json(tmp_path / "run" / "summary.json", SUMMARY | {"format": 9})
-    code, _, err = report("run")
-    assert (code, "has format 9, and this release reads up to 2" in err) == (2, True)
+    for number in (1, 9):
+        write_json(tmp_path / "run" / "summary.json", SUMMARY | {"format": number})
+        code, _, err = report("run")
+        assert (code, f"has format {number}, this ExFM reads 2" in err, "--fresh" in err) == (2, True, True)

@@ -28,7 +28,7 @@ STUDENTS = {
     "worse": {"ctr": (BAD, GOOD)},
     "mixed": {"ctr": (BAD, GOOD), "cvr": (GOOD, BAD)},
     "alone": {"ctr": (BAD, None)},
-    "early": {"ctr": (BAD, GOOD)},  # of a release that exported no twin
+    "early": {"ctr": (BAD, GOOD)},  # whose twin's export is gone
     "scarce": {"ctr": (BAD, GOOD)},
     "idle": {"ctr": (GOOD, BAD)},
 }

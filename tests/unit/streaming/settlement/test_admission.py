@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -144,15 +143,3 @@ def test_a_restart_knows_what_was_known_and_one_that_may_take_more_does(tmp_path
     declared = settlement(["travel"])
     declared.load(tmp_path, "a")
     assert declared.verticals.known == ["feed", "shop", "travel"]
-
-
-def test_a_state_of_a_release_without_a_bound_knows_what_has_settled_and_what_waits():
-    before = settlement(most=None)
-    merge = Merge(SCHEMA, {PARTITIONS[0]: "impression"})
-    merge.push(PARTITIONS[0], rows(PARTITIONS[0], [(1, 100, "feed"), (2, 9000, "shop"), (3, 9500, "video")]))
-    merge.mark_ended(PARTITIONS[0])
-    assert of(before.step(merge.pop()).batch.to_pylist()) == {1: "feed"}
-    state = before.state()
-    after = settlement(most=1)
-    after.restore(replace(state, meta={k: v for k, v in state.meta.items() if k != "known_verticals"}))
-    assert after.verticals.known == ["feed", "shop", "video"]

@@ -122,18 +122,6 @@ def test_what_becomes_unknown_after_its_label_has_settled_is_late():
     assert [(row["task"], row["reason"]) for row in late] == [("unknown:ctr", "after_settlement")]
 
 
-def test_a_state_of_a_release_that_knew_no_unknown_labels_is_taken_up(tmp_path):
-    before = new_settlement()
-    chunk = merged(before.schema, [(1, 0), (2, 900)], [(1, 100, "ctr")])
-    before.step(chunk)
-    state = before.state()
-    old = {key: value for key, value in state.meta.items() if key != "unknown_labels"}
-    after = new_settlement()
-    after.restore(replace(state, meta=old))
-    assert {row["impression_id"]: row["label_ctr"] for row in after.finish().batch.to_pylist()[:2]} == {1: 1, 2: 0}
-    assert after.counters()["unknown_labels"] == {"ctr": 0, "cvr": 0}
-
-
 def test_a_task_cannot_be_named_like_an_unknown_label():
     with pytest.raises(ValueError, match=r"task `unknown:ctr` begins with `unknown:`, which feedback uses; name it"):
         schema_of([{"name": "unknown:ctr", "window_s": 1}])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -19,7 +18,6 @@ from streaming.settlement import marks, pending
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.marks import Marks
 from streaming.settlement.settlement import Settlement
-from tests.support.places import FIXTURES
 from tests.support.streams.rows import merged
 
 TASKS = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
@@ -54,30 +52,6 @@ def loaded(folder: Path, name: str) -> Settlement:
     settlement = new_settlement()
     settlement.load(folder, name)
     return settlement
-
-
-def test_a_state_of_format_1_goes_on_as_it_would_have(tmp_path):
-    """Written by the release before: a segment of ids only, a full one, a head, and two clicks that wait."""
-    folder = tmp_path / "states"
-    shutil.copytree(FIXTURES / "settlement_format_1", folder)
-    expected = json.loads((FIXTURES / "settlement_format_1.json").read_text())
-    settlement = new_settlement()
-    assert settlement.load(folder, "7") == {"positions": [1, 2]}
-    unknown = {"unknown_labels": {"ctr": 0, "cvr": 0}, "unmet_conditions": {"cvr": [0, 0]}, "verticals": {}}
-    assert settlement.counters() == expected["counters"] | unknown  # which that release did not count
-
-    settlement.save(folder, "8", keep=["7"])  # beside it, in format 2, on the same segments
-    for name in ("7", "8"):
-        again = loaded(folder, name)
-        chunk = merged(
-            again.schema,
-            [(i, i * 1000) for i in range(29, 33)],
-            [(30, 30_010, "ctr"), (30, 30_020, "cvr")],
-        )
-        rows = pa.Table.from_batches([again.step(chunk).batch, again.finish().batch]).to_pylist()
-        assert [[row[name] for name in expected["columns"]] for row in rows] == expected["rows"]
-    settlement.save(folder, "9")
-    assert not list(folder.glob("7.*"))
 
 
 def test_a_new_writer_links_what_is_there_and_writes_only_what_is_new(tmp_path):
@@ -296,7 +270,7 @@ def test_a_piece_that_is_damaged_or_gone_is_named(tmp_path, kind):
             new_settlement().load(tmp_path, "a")
 
 
-def test_a_manifest_that_is_damaged_or_of_a_later_format_is_named(tmp_path):
+def test_a_manifest_that_is_damaged_or_of_another_format_is_named(tmp_path):
     settlement = new_settlement()
     play(settlement, 0, 6)
     settlement.save(tmp_path, "a")
@@ -306,9 +280,10 @@ def test_a_manifest_that_is_damaged_or_of_a_later_format_is_named(tmp_path):
         path.write_text(text)
         with pytest.raises(StreamingError, match=r"a.json of a settlement state cannot be read"):
             new_settlement().load(tmp_path, "a")
-    path.write_text(whole.replace('"format": 2', '"format": 3'))
-    with pytest.raises(BadInput, match="has format 3, this version reads 1 and 2"):
-        new_settlement().load(tmp_path, "a")
+    for number in (1, 3):
+        path.write_text(whole.replace('"format": 2', f'"format": {number}'))
+        with pytest.raises(BadInput, match=f"has format {number}, this ExFM reads 2; .* --fresh"):
+            new_settlement().load(tmp_path, "a")
 
 
 def test_a_fenced_writer_whose_folder_was_taken_away_says_so(tmp_path):

@@ -330,18 +330,6 @@ def test_a_student_whose_tables_grew_predicts_the_same_and_learns_on(name):
     assert after.rows == before.rows + 48
 
 
-def test_a_student_of_a_release_that_knew_fewer_settings_goes_on():
-    cfg = StudentConfig(width=4)
-    now = made(cfg, BASE)
-    arm = {key: value for key, value in now.model["arm"].items() if key in ("kind", "adapter", "weight")}
-    was = MadeWith.of_meta({**now.model_dump(mode="json"), "model": now.model | {"arm": arm}})
-    state = Student(cfg, BASE, TASKS, SEED).state()
-    assert fitted_student(state, was, now).keys() == state.keys()
-    other = MadeWith.of_meta({**was.model_dump(mode="json"), "model": was.model | {"arm": arm | {"weight": 7.0}}})
-    with pytest.raises(ModelError, match=r"whose `arm` was .*7\.0"):
-        fitted_student(state, other, now)
-
-
 def test_a_student_keeps_the_features_it_began_with():
     cfg = StudentConfig(width=8)
     with pytest.raises(ModelError, match=r"`age` is added: .* a student keeps the features it began with"):

@@ -214,12 +214,12 @@ def test_a_full_version_is_due_once_increments_have_its_bytes(at_work):
     assert not publishing.chain.full_due
 
 
-def test_a_head_of_a_newer_release_or_a_damaged_one_is_said_in_words(at_work, tmp_path):
+def test_a_head_of_another_format_or_a_damaged_one_is_said_in_words(at_work, tmp_path):
     publishing, follower = at_work
     publishing.publish()
     path = tmp_path / "head.json"
     said = json.loads(path.read_bytes())
-    for text, words in ((json.dumps(said | {"format": 2}), "update exfm"), ("{", "is damaged")):
+    for text, words in ((json.dumps(said | {"format": 2}), "this ExFM reads 1; .* --fresh"), ("{", "is damaged")):
         path.write_text(text)
         with pytest.raises(ModelError, match=words):
             Chain(tmp_path).head()

@@ -9,16 +9,11 @@ import yaml
 from exfm.errors import Unusable
 from exfm.snapshots.checkpoint import save_checkpoint
 from pipelines.core.config.evolve import evolution
-from pipelines.core.config.hash import hash_of
 from pipelines.core.config.lineage import accepted_identities, remember
 from pipelines.core.config.settings import Config, dump, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop import preflight
-from pipelines.live.loop.continuation import SAME
-from pipelines.live.loop.lifecycle import run
-from pipelines.live.rules.states import RunState
 from pipelines.live.training.resume import last_checkpoint
-from streaming.disk.files import write_json
 from streaming.errors import BadInput, StreamingError
 from tests.support.pipelines.raw_configs import small
 
@@ -118,8 +113,8 @@ def run_dir(tmp_path):
 
 
 def own(now: Config, worker: str = "teacher") -> set[str]:
-    """What a worker's checkpoints of this config say: of this release, and of the one before."""
-    return {now.identity(worker), now.hash}
+    """What a worker's checkpoints of this config say."""
+    return {now.identity(worker)}
 
 
 def accepted(run_dir: RunDir, now: Config, worker: str = "teacher") -> set[str]:
@@ -179,48 +174,6 @@ def test_a_crash_between_the_two_files_is_made_up_for(run_dir):
     assert accepted(run_dir, BEFORE) == own(BEFORE)
     prepare(grown, run_dir, evolve=True)
     assert accepted(run_dir, grown) == own(grown) | own(BEFORE)
-
-
-def of_a_release_before(settings: dict) -> dict:
-    """As a release wrote them that had no sequences, and one setting elsewhere."""
-    del settings["features"]["sequence"]
-    for student in settings["students"]:
-        del student["model"]["accumulators"]
-    settings["teacher"]["model"]["sharding"] = None
-    for section in ("teacher", "augmentation"):
-        del settings[section]["ranks"], settings[section]["sharding"]
-    return settings
-
-
-def test_a_run_of_an_earlier_release_goes_on_where_settings_that_came_since_change_nothing(run_dir):
-    written = of_a_release_before(yaml.safe_load(dump(BEFORE)))
-    run_dir.config.write_text(yaml.safe_dump(written))
-    assert hash_of(written) != BEFORE.hash
-    assert prepare(BEFORE, run_dir) == [SAME]
-    assert hash_of(written) in accepted(run_dir, BEFORE)  # which is what its checkpoints say
-    assert prepare(BEFORE, run_dir) == []
-    assert hash_of({"seed": 1, "lake": {}}) == "a4bbadc1c78966d2"  # the rule itself never changes
-
-
-def test_a_run_that_an_earlier_release_finished_is_finished(run_dir):
-    written = of_a_release_before(yaml.safe_load(dump(BEFORE)))
-    run_dir.config.write_text(yaml.safe_dump(written))
-    write_json(run_dir.summary, {"run": {"config_hash": hash_of(written), "started_at": "then"}, "students": {}})
-    said: list[str] = []
-    assert run(BEFORE, run_dir, local=True, until_end=True, say=said.append)[0].state is RunState.DONE
-    assert said[-1].endswith("nothing left to do.")
-
-
-def test_a_run_of_an_earlier_release_grows_too_and_is_refused_what_any_run_is(run_dir):
-    written = of_a_release_before(yaml.safe_load(dump(BEFORE)))
-    run_dir.config.write_text(yaml.safe_dump(written))
-    with pytest.raises(BadInput, match=r"seed was 1, is 2"):
-        prepare(config(seed=2), run_dir)
-    grown = config(sparse(user_id=200))
-    with pytest.raises(BadInput, match="with --evolve: `user_id` grows from 100"):
-        prepare(grown, run_dir)
-    prepare(grown, run_dir, evolve=True)
-    assert hash_of(written) in accepted(run_dir, grown)
 
 
 @pytest.mark.parametrize("text", ["{", "5", '[{"from": "a"}]', '["a"]'])

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.core.config.settings import load, parse
+from pipelines.core.config.settings import parse
 from tests.support.pipelines.raw_configs import changed, small
-
-
-def test_the_demo_of_the_release_before_has_the_hash_that_its_runs_carry():
-    """Settings that came after it stand at what was before: its runs resume, its results are found."""
-    assert load("tests/fixtures/demo_of_0.1.yaml").hash == "2cefe33bc46e108d"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A stopped run, started again under a config with other students, or by a later release."""
+"""A stopped run, started again under a config with other students."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ import shutil
 
 import pytest
 import torch
-import yaml
 
-from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
-from pipelines.core.config.hash import hash_of
+from exfm.snapshots.checkpoint import save_checkpoint
 from pipelines.core.config.lineage import accepted_identities, hashes_of_run
-from pipelines.core.config.settings import dump, parse
-from pipelines.core.config.settings import load as load_config
+from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop import preflight
 from pipelines.live.loop.continuation import SAME
 from pipelines.live.training.resume import last_checkpoint
-from pipelines.live.workers.student.worker import StudentWorker
-from pipelines.live.workers.teacher.worker import TeacherWorker
-from streaming.disk.files import write_json
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
 from tests.support.pipelines.raw_configs import changed, small
@@ -153,71 +147,3 @@ def test_a_run_that_was_finished_without_a_student_is_not_finished_with_it(run_d
     assert hashes_of_run(run_dir, config) == [config.hash]
     start(run_dir, small(students=[FEED, SHOP, MORE]))
     assert hashes_of_run(run_dir, joined) == [joined.hash]
-
-
-# --- a release before ------------------------------------------------------------------------------------------------
-
-
-def before_this_release(run_dir: RunDir, raw: dict, workers: list[str]) -> str:
-    """As the release before left a run: one hash of the whole config, in every checkpoint."""
-    whole = hash_of(yaml.safe_load(dump(parse(raw))))
-    for worker in workers:
-        save_checkpoint(
-            run_dir.checkpoints(worker), "v00000010", {"w": torch.zeros(1)}, {"config_hash": whole, "lake_seq": 9}
-        )
-    return whole
-
-
-def test_checkpoints_that_say_the_whole_configs_hash_are_taken_up(run_dir):
-    before_this_release(run_dir, small(), ["teacher", "student-feed", "student-shop"])
-    assert start(run_dir, small()) == []
-    assert all(resumes(run_dir, small(), worker) for worker in ("teacher", "student-feed", "student-shop"))
-
-
-def test_they_are_taken_up_too_by_those_who_stay_when_a_student_joins_or_leaves(run_dir):
-    before_this_release(run_dir, small(), ["teacher", "student-feed", "student-shop"])
-    joined, left = small(students=[FEED, SHOP, MORE]), small(students=[FEED, MORE])
-    start(run_dir, joined)
-    assert all(resumes(run_dir, joined, worker) for worker in ("teacher", "student-feed", "student-shop"))
-    start(run_dir, left)
-    assert all(resumes(run_dir, left, worker) for worker in ("teacher", "student-feed"))
-    assert start(run_dir, joined)[0].startswith("student `shop` is back")
-    assert resumes(run_dir, joined, "student-shop")
-    start(run_dir, left)
-    assert "was in this run before" in refusal(run_dir, small(students=[FEED, MORE, SHOP | {"twin": True}]))
-
-
-def test_a_lineage_that_the_release_before_wrote_is_followed(run_dir):
-    write_json(run_dir.lineage, [{"from": "first", "to": parse(small()).hash, "changes": ["`user_id` grows"]}])
-    assert "first" in accepted_identities(run_dir, parse(small()), "teacher")
-    joined = small(students=[FEED, SHOP, MORE])
-    start(run_dir, joined)
-    assert "first" in accepted_identities(run_dir, parse(joined), "student-feed")
-    assert "first" not in accepted_identities(run_dir, parse(joined), "student-more")
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize("worker", ["teacher", "student-feed"])
-def test_a_run_directory_of_every_stored_format_is_resumed(tmp_path, version, worker):
-    """Its config as that release resolved it, and checkpoints that say that config's hash."""
-    run_dir = RunDir(tmp_path / "run")
-    config = load_config(FIXTURES / "checkpoint_format_1" / "config.yaml")
-    run_dir.root.mkdir()
-    shutil.copy(FIXTURES / "checkpoint_format_1" / "config.yaml", run_dir.config)
-    whole = hash_of(yaml.safe_load(run_dir.config.read_text()))
-    assert whole != config.hash  # settings came since
-    (source,) = (FIXTURES / f"checkpoint_format_{min(version, 2)}" / "checkpoints" / worker).iterdir()
-    kept, target = load_checkpoint(source), run_dir.checkpoints(worker)
-    if version == 3:
-        save_checkpoint(target, source.name, kept.tensors, kept.meta | {"config_hash": whole}, kind=kept.kind)
-    else:  # what they say is what the config hashed to when they were stored
-        shutil.copytree(source, target / source.name)
-        write_json(run_dir.lineage, [{"from": kept.meta["config_hash"], "to": whole, "changes": []}])
-    with preflight.locked(run_dir):
-        preflight.prepare(config, run_dir)
-    found = last_checkpoint(target, config.identity(worker), accepted_identities(run_dir, config, worker))
-    assert found.stored is not None
-    assert found.stored.meta["lake_seq"] == {1: 59, 2: 107, 3: 107}[version]
-    one = TeacherWorker(config, run_dir) if worker == "teacher" else StudentWorker(config, config.students[0], run_dir)
-    one.resume()
-    one.abandon()

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from exfm.errors import ConfigError, Diverged, ModelError, NewerFormat
+from exfm.errors import ConfigError, Diverged, ModelError, OtherFormat
 from pipelines.live.rules.causes import Died, cause_of
 from pipelines.live.rules.policies import Cause
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
@@ -52,7 +52,7 @@ class DeltaError(Exception):
         (ConfigError("x"), Cause.MISTAKE),
         (DataLost("retention has deleted all before 7"), Cause.PERMANENT),
         (Diverged("16 batches in a row"), Cause.PERMANENT),
-        (NewerFormat("format 3"), Cause.PERMANENT),
+        (OtherFormat("format 3"), Cause.PERMANENT),
         (raised(BadInput("cannot write"), from_=BrokerAway("x")), Cause.MISTAKE),  # the outermost knows best
     ],
 )

@@ -59,18 +59,6 @@ def test_a_new_run_and_one_whose_status_is_damaged_begin_with_nothing(tmp_path):
     assert earlier_legs(tmp_path) == EarlierLegs()
 
 
-def test_a_status_of_the_first_release_counts_as_one_start(tmp_path):
-    status = at_work(tmp_path, rows=1000).as_json()
-    new = ("legs", "leg_wall_s", "started_at", "waits_for", "losses", "counts")
-    old = {key: value for key, value in status.items() if key not in new} | {"wall_s": 60.0}
-    for worker in old["workers"].values():
-        for key in ("busy_s", "phases_s", "peak_rss_bytes"):
-            del worker[key]
-    StatusFile(RunDir(tmp_path).status).write(old)
-    found = earlier_legs(tmp_path)
-    assert (found.legs, found.wall_s, found.of("teacher").rows) == (1, 60.0, 1000)
-
-
 KILLED = """
 import sys, time
 from pathlib import Path

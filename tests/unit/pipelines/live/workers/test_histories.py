@@ -14,7 +14,7 @@ from pipelines.served_model import _load_pyfunc
 from streaming.errors import BadInput
 from tests.support.models.states import same
 from tests.support.pipelines.raw_configs import refusal, small
-from tests.support.pipelines.stored_run import FORMAT_1, rows_of
+from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
 
 OWN = {"name": "ad_ctr", "by": "ad_id", "of": "label_ctr"}
@@ -71,7 +71,7 @@ def test_a_run_goes_on_without_them_and_a_student_gets_none_that_it_did_not_begi
 @pytest.fixture
 def started(tmp_path):
     """Starts a worker of a student that reads both histories, and has a twin, in one run directory."""
-    config = load(FORMAT_1 / "config.yaml", [f"features.history={[OWN, LOGIT | {'by': 'user_id'}]}"])
+    config = load(SMALL_RUN, [f"features.history={[OWN, LOGIT | {'by': 'user_id'}]}"])
     with starting(config, tmp_path) as start:
         yield start
 

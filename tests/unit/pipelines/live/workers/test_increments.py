@@ -13,7 +13,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.training.writer import Writer
 from pipelines.live.workers.student.increments import Increments
 from tests.support.models.states import same
-from tests.support.pipelines.stored_run import FORMAT_1, rows_of
+from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
 from tests.support.waiting import eventually
 
@@ -24,7 +24,7 @@ class AtWork:
     """A worker's student with increments by a clock that is moved by hand."""
 
     def __init__(self, worker, root, *settings):
-        config = load(FORMAT_1 / "config.yaml", list(settings))
+        config = load(SMALL_RUN, list(settings))
         self.worker, self.now, self.block = worker, 1000.0, 0
         self.root = RunDir(root).live("feed")
         self.increments = Increments(
@@ -50,7 +50,7 @@ class AtWork:
 
 @pytest.fixture
 def at_work(tmp_path):
-    with starting(load(FORMAT_1 / "config.yaml"), tmp_path) as start:
+    with starting(load(SMALL_RUN), tmp_path) as start:
         yield lambda *settings: AtWork(start(), tmp_path, *settings)
 
 
@@ -126,7 +126,7 @@ def test_what_was_published_answers_until_a_student_that_started_again_has_learn
 def started_again(work, identity):
     work.increments.close()
     work.increments = Increments(
-        work.worker.engine.student, work.root, load(FORMAT_1 / "config.yaml", list(ALWAYS)).registry,
+        work.worker.engine.student, work.root, load(SMALL_RUN, list(ALWAYS)).registry,
         work.worker.watch, lambda: work.now, identity=identity,
     )  # fmt: skip
 
@@ -144,7 +144,7 @@ def publishes(work, block):
 def test_a_student_learns_the_same_bits_with_increments_and_without(tmp_path):
     states = []
     for name, settings in (("with", ["registry.increments=always"]), ("without", ["registry.increments=never"])):
-        with starting(load(FORMAT_1 / "config.yaml"), tmp_path / name) as start:
+        with starting(load(SMALL_RUN), tmp_path / name) as start:
             work = AtWork(start(), tmp_path / name, *settings)
             for _ in range(4):
                 work.step(1)

@@ -28,10 +28,10 @@ from streaming.lake.readers import Readers
 from streaming.position import Partition, SourcePosition
 from tests.support.models.states import same
 from tests.support.pipelines.disks import DiskFull, waits_for_disk
-from tests.support.pipelines.stored_run import FORMAT_1, rows_of
+from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.waiting import PATIENCE_S, eventually
 
-CONFIG = load_config(FORMAT_1 / "config.yaml", ["teacher.batch_rows=32"])
+CONFIG = load_config(SMALL_RUN, ["teacher.batch_rows=32"])
 NO_LAKE: Any = None
 
 

@@ -10,7 +10,7 @@ from pipelines.core.config.settings import load, parse
 from pipelines.served_model import _load_pyfunc
 from tests.support.models.states import same
 from tests.support.pipelines.raw_configs import refusal, small
-from tests.support.pipelines.stored_run import FORMAT_1, rows_of
+from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
 
 SCALED = {"name": "bid", "transform": "log1p", "statistics": "online"}
@@ -20,7 +20,7 @@ CUT = {"name": "depth", "column": "bid", "transform": "quantiles"}
 @pytest.fixture
 def started(tmp_path):
     """Starts a worker of a student, with a twin, in one run directory."""
-    config = load(FORMAT_1 / "config.yaml", [f"features.dense={[SCALED, CUT]}", "students.0.features=[]"])
+    config = load(SMALL_RUN, [f"features.dense={[SCALED, CUT]}", "students.0.features=[]"])
     with starting(config, tmp_path) as start:
         yield start
 
@@ -60,7 +60,7 @@ def test_a_config_of_before_has_no_word_more_and_a_wrong_one_is_refused():
 
 def test_a_served_model_does_not_ask_for_what_is_known_in_training_only(tmp_path):
     place = {"name": "ad_id", "rows": 1000, "serve_as": 3}
-    config = load(FORMAT_1 / "config.yaml", [f"features.sparse={[{'name': 'user_id', 'rows': 1000}, place]}",
+    config = load(SMALL_RUN, [f"features.sparse={[{'name': 'user_id', 'rows': 1000}, place]}",
                                              "students.0.features=[]"])  # fmt: skip
     with starting(config, tmp_path) as start:
         worker = start()

@@ -11,7 +11,7 @@ from exfm.models.served import load_served
 from pipelines.core.config.settings import load
 from pipelines.live.workers.student import record
 from tests.support.models.states import same
-from tests.support.pipelines.stored_run import FORMAT_1, rows_of
+from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
 
 EVERYTHING = {
@@ -27,7 +27,7 @@ EVERYTHING = {
 @pytest.fixture
 def started(tmp_path):
     """Starts a worker of a student with all of it, and a twin, in one run directory."""
-    config = load(FORMAT_1 / "config.yaml", [f"students.0.model.arm={EVERYTHING}"])
+    config = load(SMALL_RUN, [f"students.0.model.arm={EVERYTHING}"])
     with starting(config, tmp_path) as start:
         yield start
 
@@ -69,7 +69,7 @@ def test_its_live_figures_tell_how_the_teacher_is_corrected(started, monkeypatch
 
 
 def test_the_twin_is_exported_with_its_student_at_its_size_and_answers_as_it(tmp_path):
-    config = load(FORMAT_1 / "config.yaml", ["students.0.model.arm={kind: single_head, weight: 9}"])
+    config = load(SMALL_RUN, ["students.0.model.arm={kind: single_head, weight: 9}"])
     with starting(config, tmp_path) as start:
         worker = start()
         learn(worker, 0, 1, 2)
@@ -87,7 +87,7 @@ def test_a_run_that_exported_no_twin_resumes_and_exports_one(started, tmp_path):
     first = started()
     learn(first, 0, 1)
     first.abandon()
-    shutil.rmtree(tmp_path / "snapshots" / "twins")  # as an earlier release left it
+    shutil.rmtree(tmp_path / "snapshots" / "twins")
     second = started()
     learn(second, 2)
     assert [export.name for export in (tmp_path / "snapshots" / "twins" / "feed").glob("v*")] == ["v00000096"]

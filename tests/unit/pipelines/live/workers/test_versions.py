@@ -16,7 +16,7 @@ from pipelines.live.workers.student import versions
 from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger
 from pipelines.track.registry.standing import Action, Standing
 from tests.support.models.states import same
-from tests.support.pipelines.stored_run import FORMAT_1, rows_of
+from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.pipelines.student_at_work import starting
 from tests.support.waiting import eventually
 
@@ -65,7 +65,7 @@ def student(tmp_path):
 def starting_in(root):
     class Started:
         def __init__(self, *settings):
-            self._context = starting(load(FORMAT_1 / "config.yaml", [*SETTINGS, *settings]), root)
+            self._context = starting(load(SMALL_RUN, [*SETTINGS, *settings]), root)
             self.ledger = Ledger(RunDir(root), "feed")
 
         def __enter__(self):
@@ -233,7 +233,7 @@ def test_a_decision_by_hand_wins_over_one_that_the_policy_made_before_it_knew(st
 
 
 def test_by_hand_alone_nothing_is_promoted(tmp_path):
-    with starting(load(FORMAT_1 / "config.yaml", [*SETTINGS, "registry.promotion=by_hand"]), tmp_path) as start:
+    with starting(load(SMALL_RUN, [*SETTINGS, "registry.promotion=by_hand"]), tmp_path) as start:
         ledger = Ledger(RunDir(tmp_path), "feed")
         worker = start()
         learn(worker, 0, 20)
@@ -246,14 +246,14 @@ def test_by_hand_alone_nothing_is_promoted(tmp_path):
 
 def test_event_time_may_say_when_a_version_is_due(tmp_path):
     settings = [*SETTINGS, "registry.publish_every_rows=null", "registry.publish_every_minutes=0.02"]  # 1,200 ms
-    with starting(load(FORMAT_1 / "config.yaml", settings), tmp_path) as start:
+    with starting(load(SMALL_RUN, settings), tmp_path) as start:
         learn(start(), 0, 20)
         assert actions(Ledger(RunDir(tmp_path), "feed"))[0] == ("published", "v00001280")
 
 
 def test_few_versions_stay_on_the_disk(tmp_path):
     settings = [*SETTINGS, "registry.keep_versions=2", "registry.publish_every_rows=64", "registry.level=0.000001"]
-    with starting(load(FORMAT_1 / "config.yaml", settings), tmp_path) as start:
+    with starting(load(SMALL_RUN, settings), tmp_path) as start:
         learn(start(), 0, 8)
         ledger = Ledger(RunDir(tmp_path), "feed")
         assert sorted(f.name for f in ledger.versions.glob("v*")) == [f"v{n * 64:08d}" for n in (1, 2, 7, 8)]
@@ -274,7 +274,7 @@ def test_other_blocks_begin_the_trial_again(student, tmp_path):
     worker.checkpoint()
     eventually(partial(getattr, worker.keeper, "idle"))
     worker.abandon()
-    with starting(load(FORMAT_1 / "config.yaml", [*SETTINGS, "registry.block_rows=16"]), tmp_path) as start:
+    with starting(load(SMALL_RUN, [*SETTINGS, "registry.block_rows=16"]), tmp_path) as start:
         again = start()
         assert again.versions.standing.candidate == "v00001280"
         assert again.versions.trial.rows == 0

@@ -13,11 +13,10 @@ from rich.console import Console
 
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.report.results.stored import current
 from pipelines.report.screens.closing import print_closing
 from pipelines.report.screens.report import print_report
 from pipelines.report.screens.tables import ne_table
-from tests.support.pipelines.summaries import FEW, HALF, SUMMARY, figures, format_1, gain, summary_of
+from tests.support.pipelines.summaries import FEW, HALF, SUMMARY, figures, gain, summary_of
 
 WIDTHS = (80, 120, 180)
 
@@ -144,7 +143,6 @@ def test_a_student_gained_lost_equals_its_twin_or_is_undecided(low, high, verdic
         ({"kind": "auxiliary_head", "weight": 4.0, "follows": "advantage"}, "stayed 0: on earlier rows the teacher"),
         ({"kind": "auxiliary_head", "weight": 0.0, "follows": "nothing"}, "the weight of the teacher's term in its"),
         ({"kind": "none"}, "its arm `none` uses no teacher"),
-        ({}, "nothing that it learned from the teacher reached"),  # a summary of an earlier release
     ],
 )
 @pytest.mark.parametrize("show", [closing, reported])
@@ -187,7 +185,9 @@ def test_what_was_lost_stands_before_the_verdict():
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_closing_screen_accounts_for_dead_letters_with_an_example(width):
     letter = {"topic": "impressions", "partition": 0, "offset": 17, "row": 3, "detail": "not JSON"}
-    text = closing(width, SUMMARY | {"losses": {"examples": {"impression": {"undecodable": letter}}, "feedback": []}})
+    text = closing(
+        width, SUMMARY | {"losses": SUMMARY["losses"] | {"examples": {"impression": {"undecodable": letter}}}}
+    )
     said = words(text)
     assert "dead letters 23 of 600,123 impressions" in said
     assert "undecodable 23, e.g. impressions/0 offset 17 row 3: not JSON" in said
@@ -269,15 +269,6 @@ def test_the_whole_stream_is_shown_on_demand_and_each_table_names_its_window():
     assert "whole stream" not in reported(80)
     assert words(reported(80)).count("last half of the stream: ") == 4
     assert words(reported(80, whole=True)).count("whole stream: ") == 4
-
-
-def test_a_run_that_the_release_before_finished_is_told_with_the_present_sign():
-    summary = current(format_1(), Path("summary.json"))
-    (line,) = rows(closing(80, summary), "feed", "ctr")
-    assert line.split()[-3:] == ["+1.20", "[+0.99,", "+1.42]"]
-    assert "feed: this student gained 1.2 % [1.0, 1.4] on ctr (98,765 positives)" in words(reported(80, summary))
-    few = current(format_1(positives=9), Path("summary.json"))
-    assert "this student has too few positives (9) to tell on ctr" in words(closing(80, few))
 
 
 # --- by age of the stream ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pipelines.cli.options import AsJson, Overrides
 from streaming.program import command
 
 if TYPE_CHECKING:
-    from pipelines.init.proposal import Asked, Begun
+    from pipelines.data.propose.proposal import Asked, Begun
 
 
 def register(app: typer.Typer) -> None:
@@ -93,9 +93,9 @@ def init(
     import json
     import shutil
 
+    from pipelines.data.propose.proposal import Asked, begin, begin_on_topics, summary
+    from pipelines.data.propose.topics import AskedTopics
     from pipelines.datasets.writing import DATASETS
-    from pipelines.init.proposal import Asked, begin, begin_on_topics, summary
-    from pipelines.init.topics import AskedTopics
     from streaming.errors import BadInput
 
     live, source = where.startswith("kafka://"), Path(where)
@@ -129,7 +129,8 @@ def init(
         return
     typer.echo("\n".join(summary(begun)))
     if begun.findings:
-        from pipelines.checks.screen import finding_lines
+        # torch comes with it: after the statistics, whose memory is free
+        from pipelines.data.checks.screen import finding_lines
 
         typer.echo("")
         typer.echo("\n".join(finding_lines(begun.findings, min(100, shutil.get_terminal_size().columns))))

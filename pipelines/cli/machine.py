@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.cli.tools.doctor.checks import Finding
+    from pipelines.data.doctor.checks import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +23,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
 ) -> None:
     """Check every part: Python, packages, threads, broker, disk, memory, compiler, GPU. Exit code 1 if one fails."""
-    from pipelines.cli.tools.doctor.checks import examine
+    from pipelines.data.doctor.checks import examine
 
     if as_json:
         import json

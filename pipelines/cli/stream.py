@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from pipelines.core.config.settings import Config
     from pipelines.core.run_dir.paths import RunDir
+    from pipelines.data.profile.column_seen import ColumnSeen
+    from pipelines.data.profile.examine import Examined
     from pipelines.live.status.status import RunStatus
-    from pipelines.quality.column_seen import ColumnSeen
-    from pipelines.quality.examine import Examined
     from streaming.tables.copies import Copies
 
 TEXT = {".csv", ".tsv", ".jsonl"}
@@ -74,10 +74,10 @@ def check(
     import json
     import shutil
 
-    from pipelines.checks.check import check_config
-    from pipelines.checks.screen import report_text
     from pipelines.core.config.settings import load
     from pipelines.core.run_dir.paths import RunDir
+    from pipelines.data.checks.check import check_config
+    from pipelines.data.checks.screen import report_text
 
     if served is not None:
         _check_served(what, served, bootstrap_servers, student, sample, json_=json_)
@@ -101,10 +101,10 @@ def _check_served(
     root: Path, topic: str, servers: str | None, student: str | None, sample: int, *, json_: bool
 ) -> None:
     """Raises BadInput where there is no such run or topic, and Exit with 2 where something is wrong."""
-    from pipelines.checks.served.judged import judge_served
-    from pipelines.checks.served.log import read_log
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.run_dir.paths import RunDir
+    from pipelines.data.checks.served.judged import judge_served
+    from pipelines.data.checks.served.log import read_log
     from streaming.kafka.settings import KafkaSettings
 
     run_dir = RunDir(root)
@@ -121,8 +121,8 @@ def _say_examined(what: object, found: Examined, columns: Sequence[ColumnSeen] =
     import json
     import shutil
 
-    from pipelines.checks.screen import finding_lines
-    from pipelines.quality.column_seen import columns_text
+    from pipelines.data.checks.screen import finding_lines
+    from pipelines.data.profile.column_seen import columns_text
 
     width = min(100, shutil.get_terminal_size().columns)
     if json_:
@@ -142,9 +142,9 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
     """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.quality.column_seen import ColumnSeen
-    from pipelines.quality.examine import examined
-    from pipelines.quality.files import read_parquet, rows_of_file, rows_of_lake
+    from pipelines.data.profile.column_seen import ColumnSeen
+    from pipelines.data.profile.examine import examined
+    from pipelines.data.profile.files import read_parquet, rows_of_file, rows_of_lake
     from streaming.errors import BadInput
 
     given = None
@@ -253,10 +253,10 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
 
     Raises BadInput, one line and more per problem; prints warnings.
     """
-    from pipelines.checks.check import check_again, check_config
-    from pipelines.checks.screen import finding_lines
+    from pipelines.data.checks.check import check_again, check_config
+    from pipelines.data.checks.screen import finding_lines
+    from pipelines.data.profile.finding import Severity
     from pipelines.live.loop.lifecycle import failed_before_learning
-    from pipelines.quality.finding import Severity
     from streaming.errors import BadInput
 
     begun = where.config.exists() and not fresh and not failed_before_learning(where)

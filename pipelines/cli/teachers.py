@@ -44,8 +44,8 @@ def plan(
     """
     from rich.console import Console
 
-    from pipelines.cli.tools.doctor.machine import total_memory
     from pipelines.core.config.settings import load
+    from pipelines.data.doctor.machine import total_memory
     from pipelines.teacher.plan.question import Part, ask, question_of
     from pipelines.teacher.plan.screen import show_plan
 

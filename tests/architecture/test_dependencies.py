@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelines.cli.tools.doctor.requirements import parse
+from pipelines.data.doctor.requirements import parse
 from pipelines.track.wheel import SERVING
 from tests.support.places import ROOT
 

@@ -72,7 +72,7 @@ def test_configs_are_found_by_path_and_by_name_and_the_callers_own_goes_first(bi
     program = """
 from pipelines.core.config.settings import load
 from pipelines.lab.replay import settings as replay
-from pipelines.cli.tools.doctor import requirements
+from pipelines.data.doctor import requirements
 from streaming.errors import BadInput
 for name in ("configs/demo.yaml", "demo", "jd", "movielens.yaml"): print(load(name).name)
 for name in ("configs/sweeps/quick.yaml", "sweeps/demo"): print(replay.load(name)[1].name)

@@ -8,8 +8,8 @@ import socket
 import pytest
 from kafka import KafkaProducer
 
-from pipelines.checks.check import check_config
-from pipelines.quality.finding import Severity
+from pipelines.data.checks.check import check_config
+from pipelines.data.profile.finding import Severity
 from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import make_inputs, send

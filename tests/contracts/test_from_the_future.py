@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.checks.check import check_config
 from pipelines.cli.console import main
 from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.end_offsets import store_ends
-from pipelines.quality.finding import Severity
+from pipelines.data.checks.check import check_config
+from pipelines.data.profile.finding import Severity
 from pipelines.report.results.losses import losses_now
 from streaming.disk.lock import file_lock
 from streaming.kafka.topics import end_offsets

@@ -13,9 +13,9 @@ import pytest
 from kafka import KafkaProducer
 from typer.testing import CliRunner
 
-from pipelines.checks.check import check_config
 from pipelines.cli.console import app
 from pipelines.core.config.settings import load
+from pipelines.data.checks.check import check_config
 from pipelines.report.results.counts import counts_hold
 from streaming.errors import BadInput
 from streaming.kafka.writer import TopicWriter

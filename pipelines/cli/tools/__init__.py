@@ -8,5 +8,4 @@ lake           a run's lake: contents, readers, housekeeping by hand
 log_tail       the end of a worker's log
 versions       a student's champion, chosen by hand
 stored_config  the config that a run stored
-doctor/        checks of this machine
 """

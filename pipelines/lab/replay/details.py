@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from exfm.metrics.reliability import clipped_log_loss, expected_calibration_error, reliability_bins
 from pipelines.core.config.models import StudentSettings
+from pipelines.data.profile.columns import codes_of_values
 from pipelines.lab.judging.decisions import Stakes, choices, decided
 from pipelines.lab.judging.evidence import by_segment, first_miscalibrated, over_windows, watched
 from pipelines.lab.judging.figures import BySeed, JudgedRows, losses
 from pipelines.lab.judging.segments import Columns, segments_of
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.workspace import Workspace
-from pipelines.quality.columns import codes_of_values
 
 
 class Details:

@@ -22,6 +22,7 @@ from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate, estimate_ratio
 from exfm.metrics.paired import consecutive_blocks
 from pipelines.core.config.models import StudentSettings
+from pipelines.data.profile.columns import codes_of_values
 from pipelines.lab.judging.evidence import too_little
 from pipelines.lab.judging.figures import (
     BySeed,
@@ -40,7 +41,6 @@ from pipelines.lab.replay.details import Details
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.rows import OPTIMUM
 from pipelines.lab.spec.conditions import TWIN, LogitSource
-from pipelines.quality.columns import codes_of_values
 from pipelines.report.results.figures import CLUSTER_ROWS
 from streaming.schema import SAMPLE_WEIGHT
 

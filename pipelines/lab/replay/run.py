@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.core.config.sections import Generated
+from pipelines.data.profile.examine import examined
+from pipelines.data.profile.finding import Severity
 from pipelines.lab.logits.kept import drop_snapshots
 from pipelines.lab.logits.starts import keep_start
 from pipelines.lab.parts import is_stored, load_part
@@ -29,8 +31,6 @@ from pipelines.lab.replay.sizes import sizes_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import TWIN, LogitSource
 from pipelines.live.loop.preflight import writable
-from pipelines.quality.examine import examined
-from pipelines.quality.finding import Severity
 from pipelines.report.screens.progress import rows_bar
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers

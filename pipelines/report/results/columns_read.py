@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.quality.column_seen import ColumnSeen, refused_by_column, values_in
+from pipelines.data.profile.column_seen import ColumnSeen, refused_by_column, values_in
 from streaming.lake.reader import LakeReader
 
 MOST_ROWS = 1_000_000

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.quality.column_seen import ColumnSeen, columns_text
+from pipelines.data.profile.column_seen import ColumnSeen, columns_text
 from pipelines.report.results.advice import WARM_IMPRESSIONS, next_step
 from pipelines.report.results.age import worse_by_age
 from pipelines.report.results.counts import counts_hold

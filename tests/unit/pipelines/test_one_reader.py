@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.core.config.settings import load
-from pipelines.init.proposal import begin
+from pipelines.data.propose.proposal import begin
 from pipelines.serve.batch import rows_of
 from streaming.messages.codecs import make_codec
 from streaming.messages.message import RawMessage

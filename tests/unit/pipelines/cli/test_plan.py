@@ -108,7 +108,7 @@ def test_a_remedy_can_be_set_as_it_is_printed(exfm, tmp_path):
 
 
 def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):
-    monkeypatch.setattr("pipelines.cli.tools.doctor.machine.total_memory", lambda: 10**9)
+    monkeypatch.setattr("pipelines.data.doctor.machine.total_memory", lambda: 10**9)
     code, out, err = exfm(large(), "--quick")
     assert code == 2
     assert "this machine has 1 GB" in err
@@ -121,7 +121,7 @@ def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):
 
 
 def test_memory_that_is_promised_but_not_there_is_told(exfm, monkeypatch):
-    monkeypatch.setattr("pipelines.cli.tools.doctor.machine.total_memory", lambda: 10**9)
+    monkeypatch.setattr("pipelines.data.doctor.machine.total_memory", lambda: 10**9)
     code, out, _ = exfm(small(), "--quick", "--memory-gb", 4)
     assert code == 0
     assert "1 ranks × 4 GB = 4 GB" in out

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.checks.check import check_config
 from pipelines.cli.console import app
 from pipelines.core.config.settings import load
+from pipelines.data.checks.check import check_config
 from pipelines.datasets.writing import write_dataset
 from streaming.errors import BadInput
 from tests.support.streams.published_files import PUBLISHED, ROWS, yambda_of_events

@@ -8,13 +8,13 @@ import pytest
 
 from exfm.errors import ConfigError
 from exfm.parallel.planning.placement import find_plan
-from pipelines.checks.check import check_again, check_config
-from pipelines.checks.compiler import judge_compiler
-from pipelines.checks.precision import judge_precision
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.data.checks.check import check_again, check_config
+from pipelines.data.checks.compiler import judge_compiler
+from pipelines.data.checks.precision import judge_precision
+from pipelines.data.profile.finding import Severity
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.loop.preflight import check_ranks
-from pipelines.quality.finding import Severity
 from pipelines.teacher.plan.question import question_of
 from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import small

@@ -1,0 +1,153 @@
+"""Tables and transforms against the values that they would meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exfm.errors import ConfigError
+from exfm.features.dense import DenseFeature
+from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.features.transforms import bags_of, dense_of, places_of
+from pipelines.core.config.sections import Recorded
+from pipelines.core.config.settings import Config
+from pipelines.data.checks.collisions import shared
+from pipelines.data.profile.finding import Finding, note, percent, stop, warn
+
+LARGE = 100.0
+"""Values of dense features that are noted."""
+Feature = SparseFeature | DenseFeature | SequenceFeature
+EVENT_TIME = "event_time_ms"
+SHARED_NOTED = 0.01
+"""Ids that could have rows of their own are noted where this share of them has not."""
+
+
+def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
+    """`rows` in the schema of impressions; None: types alone are judged."""
+    looked_at = config.rows.impression.empty_table() if rows is None else rows
+    columns = {name: looked_at[name].combine_chunks() for name in config.features.needs_columns()}
+    for feature in config.features.all:
+        try:
+            if isinstance(feature, SparseFeature):
+                bags_of(feature, columns)
+            elif isinstance(feature, SequenceFeature):
+                places_of(feature, columns)
+            else:
+                yield from _judge_number(feature, dense_of(feature, columns))
+        except ConfigError as error:
+            yield stop(f"features.{feature.name}", str(error))
+            continue
+        yield from _judge_time(config, feature)
+        yield from _judge_constant(feature, columns)
+        if isinstance(feature, SparseFeature | SequenceFeature) and feature.transform in ("hash", "index"):
+            yield from _judge_table(config, feature, columns)
+
+
+def _judge_number(feature: DenseFeature, made: np.ndarray) -> Iterator[Finding]:
+    """Whether what it becomes is of the order of 1, as the weights of a model are."""
+    if feature.online or not len(made) or not (large := float(np.quantile(np.abs(made), 0.99))) > LARGE:
+        return
+    yield note(
+        f"features.{feature.name}",
+        f"1 % of the values are beyond {large:,.4g} after its transform, and a model learns from inputs of about 1",
+        "transform: log1p or standardise with statistics: online brings them there; clip cuts them off",
+    )
+
+
+def _judge_time(config: Config, feature: Feature) -> Iterator[Finding]:
+    """Whether there is a time whose hours mean anything."""
+    source = config.source
+    if isinstance(feature, SequenceFeature) or not feature.of_time or feature.reads != (EVENT_TIME,):
+        return
+    if isinstance(source, Recorded) and source.event_time is None:
+        seen = f"its {feature.transform} is that of times that are made up: the file has none, rows are a second apart"
+        yield warn(f"features.{feature.name}", seen, "leave it out")
+
+
+def _judge_constant(feature: Feature, columns: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether the value that a feature is served with is one that it learns."""
+    if not isinstance(feature, SparseFeature) or feature.serve_as is None:
+        return
+    values = _values(columns[feature.reads[0]])
+    same = (bags_of(feature, {feature.reads[0]: pa.array([feature.serve_as])}).values[0] == _ids(feature, values)).any()
+    if len(values) and not same:
+        yield warn(
+            f"features.{feature.name}",
+            f"it is served as {feature.serve_as}, and no row looked at has that: what is served of it is never learned",
+            "take a value that rows have",
+        )
+
+
+def _ids(feature: SparseFeature, values: pa.Array) -> np.ndarray:
+    return bags_of(feature, {feature.reads[0]: values}).values
+
+
+def _judge_table(
+    config: Config, feature: SparseFeature | SequenceFeature, columns: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Whether its ids, which it hashes or indexes by, have rows of their own."""
+    where, bounds = f"features.{feature.name}", bounds_of(feature, config, columns)
+    if feature.transform == "index":
+        if bounds is not None and not (bounds.declared and 0 <= bounds.low <= bounds.high < feature.rows):
+            yield note(
+                where,
+                f"it indexes a table of {feature.rows:,} rows: a value outside 0 to {feature.rows - 1:,} makes its row "
+                "a dead letter",
+                f"declare the column with minimum: 0 and maximum: {feature.rows - 1} to say so",
+            )
+        return
+    ids = distinct(feature.reads, columns)
+    share = shared(ids, feature.rows)
+    if ids > feature.rows:
+        yield warn(
+            where,
+            f"{ids:,} distinct ids among the rows looked at share {feature.rows:,} rows of its table: "
+            f"{percent(share)} of them share theirs with another",
+            f"rows: {2 * ids} leaves {percent(shared(ids, 2 * ids))}",
+        )
+    elif bounds is not None and 0 <= bounds.low <= bounds.high < feature.rows and share >= SHARED_NOTED:
+        asked = "" if bounds.declared else f"; declare the column with minimum: 0 and maximum: {feature.rows - 1}, too"
+        yield note(
+            where,
+            f"ids of `{feature.reads[0]}` lie in {bounds.low} to {bounds.high} and fit into the table of "
+            f"{feature.rows:,} rows; hashed, {percent(share)} of the {ids:,} seen share a row with another",
+            f"transform: index has no collisions{asked}",
+        )
+
+
+class Bounds(NamedTuple):
+    """Where the ids of a column lie: as `declared`, or as far as was seen."""
+
+    low: int
+    high: int
+    declared: bool
+
+
+def bounds_of(feature: SparseFeature | SequenceFeature, config: Config, columns: Mapping[str, Any]) -> Bounds | None:
+    """None where ids are no integers, are crossed, or there are none."""
+    (name, *others), declared = feature.reads, {column.name: column for column in config.rows.columns}
+    values = _values(columns[name])
+    if others or not pa.types.is_integer(values.type):
+        return None
+    column = declared.get(name)
+    if column is not None and column.minimum is not None and column.maximum is not None:
+        return Bounds(math.ceil(column.minimum), math.floor(column.maximum), True)
+    seen = pc.min_max(values).as_py()
+    return None if seen["min"] is None else Bounds(seen["min"], seen["max"], False)
+
+
+def distinct(names: tuple[str, ...], columns: Mapping[str, Any]) -> int:
+    """Distinct values, or combinations of values where there are several columns."""
+    if len(names) == 1:
+        return int(pc.count_distinct(_values(columns[names[0]])).as_py())
+    table = pa.table({name: columns[name] for name in names})
+    return int(table.group_by(list(names)).aggregate([]).num_rows)
+
+
+def _values(column: pa.Array) -> pa.Array:
+    return column.flatten() if pa.types.is_list(column.type) else column

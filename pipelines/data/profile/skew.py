@@ -1,0 +1,79 @@
+"""Train/serve skew: features that were recorded when the ad was served otherwise than they are rebuilt for training.
+
+Recorded values are columns `served_<feature>` of the same rows, or columns of the same names in another table, whose
+rows are found by their id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.data.profile.columns import LABEL, LOGIT, NOT_FEATURES, SERVED
+from pipelines.data.profile.finding import Finding, note, percent, stop, warn
+
+STOPS, WARNS = 0.05, 0.001
+"""Shares of rows that differ."""
+
+CLOSE = 1e-5
+"""Numbers that differ by less, in proportion, are the same."""
+
+FEW_MATCHED = 0.5
+
+
+def skews(rows: pa.Table, recorded: pa.Table | None = None) -> Iterator[Finding]:
+    """Features that differ, those that differ in most rows first.
+
+    >>> rows = pa.table({"impression_id": [1, 2, 3], "bid": [0.5, 0.6, 0.7], "served_bid": [0.5, 0.6, 7.0]})
+    >>> (found,) = skews(rows)
+    >>> print(found.seen)
+    recorded and rebuilt values of `bid` differ in 33 % of 3 rows; first impression 3: 7.0 was served, 0.7 is rebuilt
+    """
+    ids = rows["impression_id"] if "impression_id" in rows.schema.names else None
+    pairs = [
+        (name, rows[SERVED + name], rows[name], ids) for name in rows.schema.names if SERVED + name in rows.schema.names
+    ]
+    if recorded is not None:
+        place = pc.index_in(rows["impression_id"].combine_chunks(), recorded["impression_id"].combine_chunks())
+        known = place.is_valid()
+        matched = int(pc.sum(known).as_py() or 0)
+        if matched < FEW_MATCHED * rows.num_rows:
+            share = percent(matched / rows.num_rows) if rows.num_rows else "0 %"
+            yield warn("skew", f"only {share} of the rows ({matched:,} of {rows.num_rows:,}) were recorded as served")
+        mine, theirs = rows.filter(known), recorded.take(place.drop_null())
+        names = [n for n in rows.schema.names if n in recorded.schema.names and n not in NOT_FEATURES]
+        its = mine["impression_id"]
+        pairs += [(n, theirs[n], mine[n], its) for n in names if not n.startswith((LABEL, LOGIT))]
+    found = [(_differ(a, b), name, a, b, of) for name, a, b, of in pairs if len(a)]
+    for differ, name, served, rebuilt, of in sorted(found, key=lambda one: -float(one[0].mean())):
+        apart = float(differ.mean())
+        if not apart:
+            continue
+        kind = stop if apart >= STOPS else warn if apart >= WARNS else note
+        at = int(np.argmax(differ))
+        first = "for example" if of is None else f"first impression {of[at].as_py()}:"
+        seen = (
+            f"recorded and rebuilt values of `{name}` differ in {percent(apart)} of {len(differ):,} rows; {first} "
+            f"{served[at].as_py()} was served, {rebuilt[at].as_py()} is rebuilt"
+        )
+        remedy = (
+            "train on what was recorded, or mend what rebuilds it: a model learns one feature and is served another"
+        )
+        yield kind(f"skew: {name}", seen, remedy)
+
+
+def _differ(served: pa.ChunkedArray, rebuilt: pa.ChunkedArray) -> np.ndarray:
+    """(N,) bool; two nulls are the same."""
+    a, b = served.combine_chunks(), rebuilt.combine_chunks()
+    absent_a, absent_b = (column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False) for column in (a, b))
+    if pa.types.is_floating(a.type) or pa.types.is_floating(b.type):
+        x, y = (column.cast(pa.float64()).to_numpy(zero_copy_only=False) for column in (a, b))
+        apart = ~np.isclose(x, y, rtol=CLOSE, atol=1e-12, equal_nan=True)
+    else:
+        if a.type != b.type or pa.types.is_list(a.type):
+            a, b = (pa.array([str(value) for value in column.to_pylist()]) for column in (a, b))
+        apart = pc.not_equal(a, b).fill_null(False).to_numpy(zero_copy_only=False)
+    return np.asarray((apart & ~absent_a & ~absent_b) | (absent_a != absent_b))

@@ -1,0 +1,108 @@
+"""The rows that were given as one Parquet file, to be looked at; and the file that the config names: the one that was
+given wherever a recorded source takes it, else a copy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+from pipelines.data.propose.columns import Seen
+from pipelines.data.propose.times import EventTime
+from streaming.errors import BadInput
+from streaming.tables.conversion import as_parquet
+from streaming.tables.engine import Engine, in_words, parquet, quoted
+from streaming.tables.forms import files_at
+from streaming.tables.in_order import MADE, write_in_order
+
+
+class Source(NamedTuple):
+    """`path`: a Parquet file; `made`: it was made here. `said`: what was done to come to it. `joined`: with columns
+    of another file."""
+
+    path: Path
+    made: bool
+    said: tuple[str, ...]
+    joined: bool = False
+
+
+def opened(engine: Engine, path: Path, to: Path, header: bool | None, encoding: str | None = None) -> Source:
+    """The rows at `path`. What is no single Parquet file is written as one to `to`.
+
+    header: whether the first line of a text names its columns; None: found out. encoding: of text; None: UTF-8.
+    Raises BadInput for what is absent, empty, or none of these forms.
+    """
+    files = files_at(path)
+    try:
+        source = Source(files.paths[0], False, ())
+        if not files.is_one_parquet:
+            source = Source(to, True, tuple(as_parquet(engine, files, to, header=header, encoding=encoding)))
+        if not engine.row(f"SELECT count(*) FROM {parquet(source.path)}")[0]:
+            raise BadInput(f"{path} has no rows; give a file that has some")
+    except duckdb.Error as error:
+        raise in_words(error, path) from None
+    return source
+
+
+class Prepared(NamedTuple):
+    """`event_time`, `unit` and `form`: as the file has them. `said`: what was done, or will be, in words."""
+
+    path: Path
+    event_time: str | None
+    unit: str
+    said: tuple[str, ...]
+    form: str | None = None
+
+
+def as_it_lies(path: Path, source: Source, columns: Mapping[str, Seen], time: EventTime, back: int) -> Prepared | None:
+    """The file at `path` itself; None where its rows have to be made over: feedback was joined, fields of records are
+    columns, or times are of two units."""
+    records = any(column.sql != quoted(name) for name, column in columns.items())
+    units = time.guess.column is not None and not time.as_is and time.form is None
+    if source.joined or records or units:
+        return None
+    said = []
+    if source.made:
+        said.append("played from a copy that the run makes, one Parquet file in order of time")
+    if back:
+        said.append(f"{back:,} rows are earlier than the row before: the run sorts a copy on disk by time")
+    if time.guess.column is None:
+        said.append("there are no times: rows are a second apart, in the order of the file")
+    return Prepared(path, time.guess.column, time.unit, (*source.said[1:], *said), time.form)
+
+
+def prepared(
+    engine: Engine, source: Source, columns: Mapping[str, Seen], time: EventTime, back: int, copy: Path
+) -> Prepared:
+    """`back`: rows that are earlier than the row before them. A copy is written to `copy`, in order of time, with the
+    columns that a row can hold."""
+    reasons = []
+    if back:
+        reasons.append(f"{back:,} rows were earlier than the row before: sorted on disk by time")
+    if time.guess.column is None:
+        reasons.append(f"`{MADE}` made of the order of the rows")
+    elif not time.as_is:
+        reasons.append(f"`{MADE}` made of `{time.guess.column}` ({time.guess.why})")
+    records = [name for name, column in columns.items() if column.sql != quoted(name)]
+    if records:
+        reasons.append(f"fields of records stand as columns: {', '.join(records)}")
+    if not reasons:
+        if source.made:
+            os.replace(source.path, copy)
+            return Prepared(copy, str(time.guess.column), time.unit, source.said)
+        return Prepared(source.path, str(time.guess.column), time.unit, ())
+    kept = [f"{c.sql} AS {quoted(c.name)}" for c in columns.values() if c.kind != "other" and c.name != MADE]
+    begun = copy.with_name(f".{copy.name}.begun")
+    selected = [*kept, f"({time.sql})::BIGINT AS {MADE}"]
+    try:
+        write_in_order(engine, source.path, begun, selected, MADE if back else None)
+    except duckdb.Error as error:
+        begun.unlink(missing_ok=True)
+        raise in_words(error, source.path) from None
+    os.replace(begun, copy)
+    if source.made:
+        source.path.unlink()
+    return Prepared(copy, MADE, "ms", (*source.said, *reasons))

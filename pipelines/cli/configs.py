@@ -166,7 +166,7 @@ def _published(name: str, path: Path, target: Path, asked: Asked, force: bool) -
     from pipelines.datasets.writing import dataset, write_dataset
     from pipelines.report.screens.progress import share_bar
     from streaming.errors import BadInput
-    from streaming.tables.in_order import MADE
+    from streaming.sources.tables.in_order import MADE
 
     chosen = dataset(name)
     if target.exists() and not force:

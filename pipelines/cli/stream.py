@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipelines.data.profile.column_seen import ColumnSeen
     from pipelines.data.profile.examine import Examined
     from pipelines.live.status.status import RunStatus
-    from streaming.tables.copies import Copies
+    from streaming.sources.tables.copies import Copies
 
 TEXT = {".csv", ".tsv", ".jsonl"}
 """Endings of files of rows that `exfm check` does not read."""
@@ -275,7 +275,7 @@ def _copies(settings: Config, where: RunDir, *, say: bool = False) -> Copies:
     from pipelines.core.config.sections import Recorded
     from pipelines.report.screens.progress import share_bar
     from streaming.errors import BadInput
-    from streaming.tables.copies import Copies
+    from streaming.sources.tables.copies import Copies
 
     if not isinstance(source := settings.source, Recorded):
         return Copies(where.copies)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.datasets.published import DAY_MS, DAYS_BEGIN_MS, PLACE, Dataset, Tables, csv, numbered
-from streaming.tables.engine import literal, quoted
-from streaming.tables.in_order import ROW
+from streaming.sources.tables.engine import literal, quoted
+from streaming.sources.tables.in_order import ROW
 
 TAB = ", delim = '\\t', quote = '', escape = '', nullstr = ''"
 INTEGERS, CODES = [f"I{n}" for n in range(1, 14)], [f"C{n}" for n in range(1, 27)]

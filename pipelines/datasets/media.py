@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipelines.datasets.published import DAYS_BEGIN_MS, PLACE, Dataset, Tables, csv, numbered
 from streaming.errors import BadInput
-from streaming.tables.engine import file_literal, literal
+from streaming.sources.tables.engine import file_literal, literal
 
 LIKED_FROM = 4
 MAIN_GENRES = ("Action", "Comedy", "Drama")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streaming.errors import BadInput
-from streaming.tables.engine import file_literal, literal
+from streaming.sources.tables.engine import file_literal, literal
 
 DAY_MS = 86_400_000
 DAYS_BEGIN_MS = 946_684_800_000

@@ -14,8 +14,8 @@ from pipelines.datasets.media import MOVIELENS, YAMBDA
 from pipelines.datasets.published import PLACE, Dataset
 from pipelines.datasets.shops import TALKINGDATA, TAOBAO
 from streaming.errors import BadInput
-from streaming.tables.engine import Engine, in_words, parquet, quoted
-from streaming.tables.in_order import MADE, ROW, rows_behind, write_in_order
+from streaming.sources.tables.engine import Engine, in_words, parquet, quoted
+from streaming.sources.tables.in_order import MADE, ROW, rows_behind, write_in_order
 
 DATASETS: dict[str, Dataset] = {
     "criteo": CRITEO,

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipelines.lab.mapped import PIECE_ROWS, release_pages
 from pipelines.live.training.machine import code
-from streaming.disk.files import replacing
+from streaming.store.files import replacing
 
 FORMAT = 2
 """To be raised when a part of the same name would hold something else, as where rows are cut by other rules."""

@@ -20,7 +20,6 @@ from pipelines.core.config.sections import Generated, Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.ingest import stream_name
-from streaming.disk.files import replacing
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 from streaming.schema import SAMPLE_WEIGHT
@@ -29,6 +28,7 @@ from streaming.sources.chunk import Chunk
 from streaming.sources.settled import settled_rows
 from streaming.sources.synthetic.stream import generated_stream
 from streaming.sources.synthetic.truth import Truth, load_truth
+from streaming.store.files import replacing
 
 Advance = Callable[[int], None]
 OPTIMUM = "optimum_"

@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 from pipelines.serve.asked import Asked
 from pipelines.serve.version import ServedVersion
 from pipelines.served_rows import TableColumns
-from streaming.disk.files import replacing
 from streaming.errors import BadInput
-from streaming.tables.conversion import as_parquet
-from streaming.tables.engine import Engine, in_words
-from streaming.tables.forms import files_at
+from streaming.sources.tables.conversion import as_parquet
+from streaming.sources.tables.engine import Engine, in_words
+from streaming.sources.tables.forms import files_at
+from streaming.store.files import replacing
 
 ROWS = 4096
 PREDICTION = "prediction_"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from streaming.disk.files import write_bytes
+from streaming.store.files import write_bytes
 
 SCHEME = "sqlite:///"
 

@@ -19,7 +19,7 @@ from pipelines.track.deleted import still_registered
 from pipelines.track.registration import Interface, interface_of
 from pipelines.track.registry.ledger import Entry, Ledger, standing_after
 from pipelines.track.registry.standing import Action
-from streaming.disk.files import read_json, write_json
+from streaming.store.files import read_json, write_json
 
 RETRY_S = 30.0
 

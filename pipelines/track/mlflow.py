@@ -31,8 +31,8 @@ from pipelines.track.empty_store import begin_store
 from pipelines.track.mirror import Mirror, lineage_tags, state_decisions, unpublished
 from pipelines.track.registration import Interface, Registration
 from pipelines.track.wheel import Environment, EnvironmentOnce
-from streaming.disk.files import read_json, write_json
 from streaming.errors import BadInput, StreamingError
+from streaming.store.files import read_json, write_json
 
 METRICS_PER_CALL = 500
 LOADER = "pipelines.served_model"  # a name that registered models store: it stays

@@ -27,11 +27,11 @@ import psutil
 from streaming.broker.config import LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
 from streaming.broker.formatting import format_as_kept, is_formatted, keep, random_id
 from streaming.broker.jars import cache_folder
-from streaming.disk.files import write_text
-from streaming.disk.lock import file_lock
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.ports import HOST, free_port, occupant
 from streaming.process_limit import met_limit
+from streaming.store.files import write_text
+from streaming.store.lock import file_lock
 
 POLL_S = 0.05
 KILLED_S = 30.0

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from streaming.broker.config import NODE_ID
-from streaming.disk.files import write_bytes, write_text
 from streaming.errors import DiskFull
+from streaming.store.files import write_bytes, write_text
 
 FEATURES, IDS = "bootstrap.checkpoint", "meta.properties"
 

@@ -12,16 +12,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.delivery.header import Header
-from streaming.delta.files import TableFiles
-from streaming.delta.lock import in_flight_lock
-from streaming.delta.torn import TornFile, torn_files
-from streaming.disk.files import sync
 from streaming.errors import DataLost, StreamingError
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.lock import in_flight_lock
+from streaming.lake.delta.torn import TornFile, torn_files
 from streaming.messages.examples import ExamplesCodec
 from streaming.position import Partition
 from streaming.schema import RowSchema
+from streaming.store.files import sync
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk.files import disk_full_named, replacing_folder, sync_all
-from streaming.disk.seal import sealed, unsealed
 from streaming.errors import DataLost
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import last_message
@@ -28,6 +26,8 @@ from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, letters_to_json
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 from streaming.settlement.label_join import late_schema
+from streaming.store.files import disk_full_named, replacing_folder, sync_all
+from streaming.store.seal import sealed, unsealed
 
 LETTERS_AT_A_TIME = 512
 """Dead letters that are held as messages at a time; each may have 64 KiB."""

@@ -23,20 +23,20 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.delta.table import open_table
-from streaming.disk.files import read_json, write_json
-from streaming.disk.lock import file_lock
 from streaming.errors import BadInput
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import end_offsets, lookup
 from streaming.kafka.writer import TopicWriter
+from streaming.lake.delta.table import open_table
 from streaming.lake.side_tables import DEAD_LETTERS, SideTable, side_rows
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, TOMBSTONE
 from streaming.messages.ipc import read_ipc, write_ipc
 from streaming.messages.message import RawMessage
 from streaming.position import Partition, SourcePosition
 from streaming.schema import POSITION_FIELDS
+from streaming.store.files import read_json, write_json
+from streaming.store.lock import file_lock
 
 REPLAYED = "replayed"
 HEADER = "exfm-replay"

@@ -1,5 +1,6 @@
 """The lake: the log of augmented examples, and what keeps it in order.
 
+delta/        Delta tables: checked commits, the log, locks and vacuum
 writer        the table and its one writer
 reader        rows after a `lake_seq`
 windows       stretches of rows decoded once for all that read near each other

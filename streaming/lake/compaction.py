@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.delta.encodings import Form
-from streaming.delta.files import DataFile, Statistics, TableFiles
-from streaming.delta.lock import in_flight_lock
-from streaming.disk.files import sync
 from streaming.errors import StreamingError
 from streaming.evolution import filled
+from streaming.lake.delta.encodings import Form
+from streaming.lake.delta.files import DataFile, Statistics, TableFiles
+from streaming.lake.delta.lock import in_flight_lock
+from streaming.store.files import sync
 
 ROW_GROUP_ROWS = 32_768
 """A partition holds a share of the rows of a window, so groups smaller than a window (131,072 rows) read less in vain.

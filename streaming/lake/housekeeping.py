@@ -20,11 +20,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streaming.delta.files import TableFiles
-from streaming.delta.lock import housekeeping_lock
-from streaming.delta.vacuum import Vacuumed, vacuum_table
 from streaming.lake import compaction, layout, retention
 from streaming.lake.compaction import FileMerge
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.lock import housekeeping_lock
+from streaming.lake.delta.vacuum import Vacuumed, vacuum_table
 from streaming.lake.readers import Reader, Readers
 from streaming.lake.settings import LakeSettings
 from streaming.position import NOTHING_YET

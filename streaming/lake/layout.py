@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.delta.files import DataFile, TableFiles
-from streaming.delta.lock import in_flight_lock
 from streaming.lake.compaction import ROW_GROUP_ROWS, rewrite
+from streaming.lake.delta.files import DataFile, TableFiles
+from streaming.lake.delta.lock import in_flight_lock
 from streaming.lake.settings import Layout
 
 DATES, VERTICALS = ("vertical", "event_date"), ("vertical",)

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.fs
 from deltalake import DeltaTable
 
-from streaming.delta.files import DataFile, TableFiles
-from streaming.delta.identifiers import FIRST_SEQ, LAKE_SEQ, STATE
-from streaming.delta.table import open_table
-from streaming.delta.torn import torn_files
-from streaming.delta.view import TableView
 from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.lake.delta.files import DataFile, TableFiles
+from streaming.lake.delta.identifiers import FIRST_SEQ, LAKE_SEQ, STATE
+from streaming.lake.delta.table import open_table
+from streaming.lake.delta.torn import torn_files
+from streaming.lake.delta.view import TableView
 from streaming.lake.windows import CombinedQuery, Cursor, Query, Window, Windows
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema

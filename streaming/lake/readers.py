@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from streaming.disk.files import write_text
-from streaming.disk.seal import sealed, unsealed
 from streaming.errors import BadInput
 from streaming.position import NOTHING_YET
+from streaming.store.files import write_text
+from streaming.store.seal import sealed, unsealed
 
 
 @dataclass(frozen=True)

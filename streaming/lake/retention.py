@@ -22,10 +22,10 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from streaming.delta.files import DataFile, TableFiles
-from streaming.delta.identifiers import FIRST_SEQ
-from streaming.delta.lock import in_flight_lock
 from streaming.lake.compaction import rewrite
+from streaming.lake.delta.files import DataFile, TableFiles
+from streaming.lake.delta.identifiers import FIRST_SEQ
+from streaming.lake.delta.lock import in_flight_lock
 from streaming.settlement.config import FUTURE_SKEW_S
 
 TIME = "event_time_ms"

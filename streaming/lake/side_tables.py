@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.delta.files import TableFiles
-from streaming.delta.identifiers import NUMBER
-from streaming.delta.table import CheckedTable, TableCommit, in_schema, open_table
-from streaming.delta.torn import torn_files
 from streaming.errors import DataLost
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.identifiers import NUMBER
+from streaming.lake.delta.table import CheckedTable, TableCommit, in_schema, open_table
+from streaming.lake.delta.torn import torn_files
 from streaming.position import NOTHING_YET
 from streaming.schema import POSITION_FIELDS
 

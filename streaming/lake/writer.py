@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from streaming.delta.files import TableFiles
-from streaming.delta.identifiers import BLOCK, EPOCH, LAKE_SEQ, STATE
-from streaming.delta.table import CheckedTable, TableCommit, in_schema
 from streaming.errors import StreamingError
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.identifiers import BLOCK, EPOCH, LAKE_SEQ, STATE
+from streaming.lake.delta.table import CheckedTable, TableCommit, in_schema
 from streaming.lake.layout import DATES, at_first
 from streaming.lake.reader import LakeReader
 from streaming.lake.settings import Layout

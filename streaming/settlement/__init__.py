@@ -1,8 +1,5 @@
-"""From impressions and feedback in Kafka to settled rows: merged, joined, windowed, deduplicated.
+"""From ordered impressions and feedback to settled rows: joined, windowed, deduplicated.
 
-intake      reads both topics; decides which partitions are idle
-buffer      what is read of one partition and has not left the merge
-merge       one deterministic order over all partitions; event time
 settlement  what settles when; the counters
 admission   which impressions are let in: not too old, and of a vertical that is taken
 label_join  which impression a feedback row belongs to; which is a label, which late (attribution windows)
@@ -12,6 +9,5 @@ pending     impressions that wait for their windows
 id_index    finds rows by the hash of their id
 marks       a value per row, and bits per row, stored as a base and deltas
 state       saving and restoring all of it
-account     every offset of every input partition, and what became of it
 config      lateness, deduplication horizon, clock skew
 """

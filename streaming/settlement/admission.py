@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streaming.intake.merge import REFUSED_SCHEMA
 from streaming.messages.dead_letters import refuse_rows
 from streaming.messages.times import YEAR_MS
-from streaming.settlement.merge import REFUSED_SCHEMA
 
 RAN_AWAY = ", more than a year: was it moved by a record from the future?"
 """Of a row that is so far behind. Event time can be set back (`exfm mend watermark`)."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from streaming.settlement.merge import MergedChunk
+from streaming.intake.merge import MergedChunk
 
 RUN_ROWS = 1 << 22
 """Runs are not merged beyond this size, so that no append takes long."""

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.hashing import hash64
+from streaming.intake.merge import END_OF_TIME
 from streaming.schema import POSITION_FIELDS, RowSchema, SettlementGroup
 from streaming.settlement.marks import Ledger, Marks
-from streaming.settlement.merge import END_OF_TIME
 from streaming.settlement.pending import empty_batch
 
 NONE = -1

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from streaming.disk.segments import Piece, Pieces
+from streaming.store.segments import Piece, Pieces
 
 CHUNK_ROWS = 1 << 22
 

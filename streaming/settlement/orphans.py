@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from streaming.disk.segments import Pieces
 from streaming.settlement.marks import Marks
 from streaming.settlement.pending import RowLog, RowLogState
+from streaming.store.segments import Pieces
 
 _CLAIMED = 1
 

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.disk.files import make_folder
-from streaming.disk.segments import Piece, Pieces, store_pieces
 from streaming.evolution import filled
 from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex
 from streaming.settlement.marks import Ledger
+from streaming.store.files import make_folder
+from streaming.store.segments import Piece, Pieces, store_pieces
 
 SEGMENT_ROWS = 32_768
 SPILL_BYTES = 256 << 20

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.evolution import schema_changes
+from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, merged_schema
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.admission import Verticals, placed, refuse_surplus, refuse_too_old
@@ -45,7 +46,6 @@ from streaming.settlement.label_join import (
     match,
     resolve_ids,
 )
-from streaming.settlement.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, merged_schema
 from streaming.settlement.orphans import Orphans
 from streaming.settlement.pending import RowLog, empty_batch
 from streaming.settlement.state import SettlementState

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streaming.disk.files import PART_SUFFIX, Staged, make_folder, sync
-from streaming.disk.seal import json_object, sealed, unsealed
-from streaming.disk.segments import PIECE_SUFFIX, Piece, Pieces, stage_pieces
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.settlement.pending import RowLogState
+from streaming.store.files import PART_SUFFIX, Staged, make_folder, sync
+from streaming.store.seal import json_object, sealed, unsealed
+from streaming.store.segments import PIECE_SUFFIX, Piece, Pieces, stage_pieces
 
 FORMAT = 2
 

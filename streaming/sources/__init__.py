@@ -7,4 +7,6 @@ in_order       puts a jittered stream in order, each record once
 chunk          one stretch of a played stream; rows that arrive later
 pacer          how fast a stream is sent
 settled        settles a played stream without broker or lake
+synthetic/     the generated ads stream, whose truth is known
+tables/        files of rows as people have them, made one Parquet file in order of time
 """

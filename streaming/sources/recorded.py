@@ -2,7 +2,7 @@
 
 Labels may be columns of the impressions' file (feedback follows after its delay, zero where none is recorded), or
 feedback has a file of its own. Files are read a piece at a time, in order of event time: a Parquet file in that order
-as it lies, any other one as a copy that is made once (streaming/tables).
+as it lies, any other one as a copy that is made once (streaming/sources/tables).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from streaming.messages.validation import conform, convertible, declarable
 from streaming.schema import UNKNOWN, RowSchema
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
 from streaming.sources.label_column import FeedbackFile, LabelColumn
+from streaming.sources.tables.copies import LOCAL_TIME, Copies, Found, Reading
 from streaming.sources.timed_parquet import TimedParquet
-from streaming.tables.copies import LOCAL_TIME, Copies, Found, Reading
 from streaming.zones import Zone
 
 

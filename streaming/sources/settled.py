@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.hashing import hash64
+from streaming.intake.merge import Merge
 from streaming.messages.dead_letters import Kind
 from streaming.messages.limits import Limits
 from streaming.messages.validation import RowRules, without_rows
@@ -19,7 +20,6 @@ from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.admission import Verticals
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.merge import Merge
 from streaming.settlement.settlement import Settlement
 from streaming.sources.chunk import Chunk
 

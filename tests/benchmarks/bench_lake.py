@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from streaming.delta.files import TableFiles
+from streaming.lake.delta.files import TableFiles
 from streaming.lake.housekeeping import Housework, compact_table
 from streaming.lake.reader import LakeReader
 from streaming.lake.settings import LakeSettings

@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
+from streaming.intake.merge import MergedChunk, merged_schema
 from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.merge import MergedChunk, merged_schema
 from streaming.settlement.settlement import Settlement
 from tests.support.places import CONFIGS
 

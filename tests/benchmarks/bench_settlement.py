@@ -16,10 +16,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from streaming.intake.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, Column, RowSchema, Task
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.merge import Merge, MergedChunk
 from streaming.settlement.settlement import Settlement
 
 

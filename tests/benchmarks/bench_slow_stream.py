@@ -27,7 +27,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.student.worker import StudentWorker
 from pipelines.live.workers.worker import Orders
-from streaming.delta.files import TableFiles
+from streaming.lake.delta.files import TableFiles
 from streaming.lake.housekeeping import Housekeeper
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers

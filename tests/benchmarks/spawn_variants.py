@@ -30,8 +30,8 @@ from pipelines.live.roster.pipeline import Pipeline
 from pipelines.live.roster.section import SpawnRequest
 from pipelines.live.rules.states import RunState
 from pipelines.live.training.predictions import read_predictions
-from streaming.disk.files import read_json, write_json
 from streaming.lake.reader import LakeReader
+from streaming.store.files import read_json, write_json
 
 FULL = "full"
 T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262}

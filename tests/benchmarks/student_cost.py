@@ -30,7 +30,7 @@ from exfm.threads import set_threads
 from pipelines.core.config.settings import Config, load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.rows import rows_of
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 from tests.support.models.arm_costs import EVERY_ARM, TWIN, flops_per_example
 
 CONFIG = "configs/demo.yaml"

@@ -31,8 +31,8 @@ from pipelines.live.status.status import RunStatus
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders, Worker
-from streaming.disk.files import read_json
 from streaming.errors import BrokerAway, DataLost, StreamingError
+from streaming.store.files import read_json
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.ray

@@ -14,9 +14,9 @@ from pipelines.live.loop.continuation import settle
 from pipelines.live.loop.lifecycle import CAUGHT_UP, run
 from pipelines.live.rules.states import RunState
 from pipelines.live.workers.worker import Orders
-from streaming.delta.files import TableFiles
 from streaming.errors import BadInput
 from streaming.lake import compaction
+from streaming.lake.delta.files import TableFiles
 from tests.support.pipelines.changing_rows import COUPON, declared, feed, lake, live, row, step_until, stepped
 from tests.support.pipelines.topics import make_inputs
 

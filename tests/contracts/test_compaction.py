@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta.files import DataFile, TableFiles
 from streaming.errors import StreamingError
 from streaming.lake import compaction
+from streaming.lake.delta.files import DataFile, TableFiles
 from streaming.lake.housekeeping import Housework, compact_table
 from streaming.lake.side_tables import DEAD_LETTERS, SideTable
 from streaming.lake.writer import LakeTable

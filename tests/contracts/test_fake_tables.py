@@ -12,10 +12,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-import streaming.delta.table as table_module
-from streaming.delta.appending import append_rows
-from streaming.delta.table import CheckedTable, TableCommit
+import streaming.lake.delta.table as table_module
 from streaming.errors import BadInput
+from streaming.lake.delta.appending import append_rows
+from streaming.lake.delta.table import CheckedTable, TableCommit
 from streaming.lake.side_tables import SideTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from tests.simulation.scheduler import Scheduler
@@ -26,7 +26,7 @@ HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=F
 
 
 class Delta(NamedTuple):
-    """What `streaming/delta/table.py` uses of deltalake, and what appends rows."""
+    """What `streaming/lake/delta/table.py` uses of deltalake, and what appends rows."""
 
     load: Callable[[Path], Any]
     create: Callable[..., Any]

@@ -15,11 +15,11 @@ from pipelines.core.run_dir.end_offsets import store_ends
 from pipelines.data.checks.check import check_config
 from pipelines.data.profile.finding import Severity
 from pipelines.report.results.losses import losses_now
-from streaming.disk.lock import file_lock
 from streaming.kafka.topics import end_offsets
 from streaming.lake.reader import LakeReader
 from streaming.lake.side_tables import DEAD_LETTERS
 from streaming.position import Partition
+from streaming.store.lock import file_lock
 from tests.support.pipelines.live_topic import ROWS, Live
 from tests.support.pipelines.topics import messages_of
 

@@ -40,7 +40,7 @@ def keeper(lake: LakeTable, readers: Readers) -> Iterator[Housekeeper]:
 def test_hundreds_of_commits_leave_few_files_and_few_log_entries(
     lake: LakeTable, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.delta.table.LOG_RETENTION", "interval 0 seconds")
+    monkeypatch.setattr("streaming.lake.delta.table.LOG_RETENTION", "interval 0 seconds")
     writer = lake.open_writer()
     asked = settings(compact_files=8)
     keeper = Housekeeper(lake.path, [], readers, asked)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
+from streaming.intake.intake import InputTopic, Intake
+from streaming.intake.merge import MergedChunk
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import end_offsets, ensure_topics
@@ -16,8 +18,6 @@ from streaming.kafka.writer import TopicWriter
 from streaming.messages.source import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.settlement.intake import InputTopic, Intake
-from streaming.settlement.merge import MergedChunk
 
 pytestmark = pytest.mark.broker
 

@@ -96,7 +96,7 @@ def test_a_commit_that_is_in_the_table_when_the_disk_fills_up_is_not_made_twice(
     disk: Path, ballast: Ballast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows are stored, the checkpoint after them finds no room."""
-    monkeypatch.setattr("streaming.delta.table.CHECKPOINT_EVERY_COMMITS", 2)
+    monkeypatch.setattr("streaming.lake.delta.table.CHECKPOINT_EVERY_COMMITS", 2)
     lake = LakeTable(disk / "lake" / "table", SCHEMA)
     writer, failed, said = lake.open_writer(), 0, set()
     for left in range(50_000, 90_000, 2_000):

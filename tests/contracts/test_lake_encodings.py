@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streaming.delta.encodings import SAMPLE, Form, without_dictionary
-from streaming.delta.files import TableFiles
-from streaming.delta.table import CheckedTable, TableCommit
+from streaming.lake.delta.encodings import SAMPLE, Form, without_dictionary
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.table import CheckedTable, TableCommit
 from streaming.lake.writer import LakeTable
 from tests.support.streams.housework import compacted
 from tests.support.streams.lake_rows import SCHEMA, rows
@@ -113,7 +113,7 @@ def test_a_lake_with_dictionaries_of_an_earlier_release_is_read_and_compacted(
     lake = LakeTable(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     with monkeypatch.context() as earlier:
-        earlier.setattr("streaming.delta.encodings.without_dictionary", lambda rows: {})
+        earlier.setattr("streaming.lake.delta.encodings.without_dictionary", lambda rows: {})
         for first in range(0, 4 * ROWS, ROWS):
             writer.commit(odd_rows(first), state=first + 1, metadata={})
     assert "RLE_DICTIONARY" in encodings(lake, "user_id")

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta.files import DataFile, TableFiles
-from streaming.delta.vacuum import vacuum_table
 from streaming.errors import StreamingError
 from streaming.lake import compaction, layout
+from streaming.lake.delta.files import DataFile, TableFiles
+from streaming.lake.delta.vacuum import vacuum_table
 from streaming.lake.housekeeping import Housekeeper, Housework, compact_table, expire_rows, lay_out
 from streaming.lake.layout import DATES, VERTICALS
 from streaming.lake.reader import LakeReader
@@ -247,7 +247,7 @@ def test_a_kill_while_the_lake_is_laid_out_leaves_it_in_one_layout(by_dates: Lak
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from streaming.delta.files import TableFiles\n"
+        "from streaming.lake.delta.files import TableFiles\n"
         "from streaming.lake import layout\n"
         "left = [3]\n"
         "def killed_at(place, name, after=0):\n"

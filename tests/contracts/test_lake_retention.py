@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta.files import TableFiles
-from streaming.delta.vacuum import vacuum_table
 from streaming.errors import StreamingError
 from streaming.lake import retention
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.vacuum import vacuum_table
 from streaming.lake.housekeeping import STARTING_S, Housework, compact_table, expire_rows, retention_floor
 from streaming.lake.readers import Readers
 from streaming.lake.writer import LakeTable
@@ -187,7 +187,7 @@ def test_a_kill_inside_a_deletion_leaves_all_or_nothing(lake: LakeTable, readers
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from streaming.lake import retention\n"
-        "from streaming.delta.files import TableFiles\n"
+        "from streaming.lake.delta.files import TableFiles\n"
         "TableFiles.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "retention.delete_before(TableFiles(Path(sys.argv[1])), 500)\n"
     )

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
 
-import streaming.delta.table
+import streaming.lake.delta.table
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.writer import LakeTable
 from streaming.schema import Column, RowSchema, Task
@@ -128,7 +128,7 @@ def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
     lake: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = lake.open_writer()
-    write, lies = streaming.delta.table.append_rows, 1
+    write, lies = streaming.lake.delta.table.append_rows, 1
 
     def stored_and_denied(*args: Any, **kwargs: Any) -> None:
         nonlocal lies
@@ -137,7 +137,7 @@ def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
             lies -= 1
             raise CommitFailedError("somebody else was first")
 
-    monkeypatch.setattr(streaming.delta.table, "append_rows", stored_and_denied)
+    monkeypatch.setattr(streaming.lake.delta.table, "append_rows", stored_and_denied)
     fill(writer, 100, 50)
     assert lies == 0
     assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(150))
@@ -164,14 +164,14 @@ def test_a_writer_that_is_taken_over_from_while_it_commits_is_told_so(
     lake: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows are in the lake; what follows the commit, publishing above all, is the newer one's business."""
-    older, write = lake.open_writer(), streaming.delta.table.append_rows
+    older, write = lake.open_writer(), streaming.lake.delta.table.append_rows
 
     def stopped_for_long(*given: Any, **named: Any) -> None:
         write(*given, **named)
         monkeypatch.undo()
         lake.open_writer()
 
-    monkeypatch.setattr("streaming.delta.table.append_rows", stopped_for_long)
+    monkeypatch.setattr("streaming.lake.delta.table.append_rows", stopped_for_long)
     with pytest.raises(StreamingError, match=r"fenced: .* epoch 1, the lake has 2"):
         fill(older, 100)
     assert lake.open_writer().last_lake_seq == 99
@@ -197,8 +197,8 @@ def test_metadata_outlives_checkpoints_and_log_cleaning_by_others(lake: LakeTabl
 
 
 def test_a_log_of_many_commits_stays_bounded(lake: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.delta.table.LOG_RETENTION", "interval 0 seconds")
-    monkeypatch.setattr("streaming.delta.table.CHECKPOINT_EVERY_COMMITS", 10)
+    monkeypatch.setattr("streaming.lake.delta.table.LOG_RETENTION", "interval 0 seconds")
+    monkeypatch.setattr("streaming.lake.delta.table.CHECKPOINT_EVERY_COMMITS", 10)
     writer, reader = lake.open_writer(), lake.open_reader()
     fill(writer, *[3] * 55)
     assert len(list((lake.path / "_delta_log").iterdir())) <= 25

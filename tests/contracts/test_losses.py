@@ -19,7 +19,7 @@ from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import read_status
 from pipelines.report.results.stored import read_summary
 from pipelines.report.screens.report import print_report
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 from tests.support.pipelines.small_runs import small, stop_after
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 

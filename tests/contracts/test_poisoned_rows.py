@@ -17,8 +17,8 @@ from pipelines.live.rules.states import RunState
 from pipelines.live.training.predictions import read_predictions
 from pipelines.report.results.counts import counts_hold
 from pipelines.report.results.summary import rows_hold
-from streaming.disk.files import read_json
 from streaming.kafka.topics import ensure_topics
+from streaming.store.files import read_json
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,

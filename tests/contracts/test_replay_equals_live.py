@@ -15,8 +15,8 @@ from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint, save_c
 from pipelines.cli import console as cli
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Presence
-from streaming.disk.files import read_json
 from streaming.lake.readers import Readers
+from streaming.store.files import read_json
 from tests.support.pipelines.small_runs import everything, to_the_end
 
 pytestmark = pytest.mark.broker
@@ -179,7 +179,7 @@ def test_what_cannot_be_asked_says_why(run, tmp_path, capsys):
 
 
 def test_rows_that_were_deleted_are_named(finished, run, capsys):
-    from streaming.delta.files import TableFiles
+    from streaming.lake.delta.files import TableFiles
     from streaming.lake.retention import delete_before
 
     assert delete_before(TableFiles(run.lake), 1024)

@@ -17,8 +17,8 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.replay.run import Runner
 from pipelines.lab.replay.settings import load_run
 from pipelines.lab.replay.workspace import Workspace
-from streaming.delta.files import TableFiles
-from streaming.delta.vacuum import vacuum_table
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.vacuum import vacuum_table
 from streaming.lake.housekeeping import Housework, expire_rows, retention_floor
 from streaming.lake.readers import Readers
 from streaming.lake.settings import LakeSettings

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta.files import TableFiles
 from streaming.errors import BadInput, DataLost
+from streaming.lake.delta.files import TableFiles
 from streaming.lake.side_tables import DEAD_LETTERS, SideTable, side_rows
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.schema import POSITION_FIELDS

@@ -15,17 +15,17 @@ from kafka import KafkaAdminClient, TopicPartition
 from pipelines.live.feeds.table import TableSource
 from streaming.delivery.publisher import ExamplesPublisher
 from streaming.delivery.reader import ExamplesReader
-from streaming.delta.files import TableFiles
+from streaming.intake.intake import InputTopic, Intake
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.topics import ensure_topics
 from streaming.kafka.writer import TopicWriter
 from streaming.lake import retention
+from streaming.lake.delta.files import TableFiles
 from streaming.lake.source import LakeSource
 from streaming.lake.writer import LakeTable
 from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema, Task
-from streaming.settlement.intake import InputTopic, Intake
 from streaming.sources.recorded import LabelColumn, RecordedConfig, RecordedStream
 from streaming.sources.synthetic.stream import GeneratedStream
 from streaming.sources.synthetic.world_config import GeneratorConfig

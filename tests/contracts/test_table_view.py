@@ -8,10 +8,10 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta.files import TableFiles
-from streaming.delta.view import TableView
 from streaming.errors import StreamingError
 from streaming.lake import retention
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.view import TableView
 from streaming.lake.housekeeping import Housework, compact_table, lay_out
 from streaming.lake.reader import LakeReader
 from streaming.lake.settings import LakeSettings
@@ -90,7 +90,7 @@ def test_a_look_that_failed_half_way_is_made_up_for_by_the_next(lake: LakeTable,
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr("streaming.delta.view.checkpointed", too_many)
+        patch.setattr("streaming.lake.delta.view.checkpointed", too_many)
         with pytest.raises(OSError, match="Too many open files"):
             reader.refresh()
     assert reader.refresh()

@@ -15,13 +15,13 @@ from pipelines.live.loop.preflight import prepare
 from pipelines.live.workers.augmentation.worker import AugmentationWorker
 from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput, DataLost
+from streaming.intake.intake import InputTopic, Intake
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.retention import check_retention
 from streaming.kafka.topics import end_offsets, ensure_topics
 from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.settlement.intake import InputTopic, Intake
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
 

@@ -9,10 +9,10 @@ from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from streaming.delivery.mending import mend
 from streaming.delivery.publisher import ExamplesPublisher
-from streaming.delta.files import TableFiles
-from streaming.delta.torn import torn_files
 from streaming.errors import DataLost, StreamingError
 from streaming.kafka.topics import ensure_topics
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.torn import torn_files
 from streaming.lake.reader import LakeReader
 from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import assert_same_run, slow_commits, small, stop_after, to_the_end

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streaming.delta.lock import housekeeping_lock, in_flight_lock
-from streaming.delta.vacuum import vacuum_table
+from streaming.lake.delta.lock import housekeeping_lock, in_flight_lock
+from streaming.lake.delta.vacuum import vacuum_table
 from streaming.lake.reader import LakeReader
 from streaming.lake.writer import LakeTable
 from tests.support.places import ROOT
@@ -47,7 +47,7 @@ def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: LakeTable)
     fill(lake.open_writer(), 100)
     good = data_files(lake)
     script = (
-        "import os, signal, sys, streaming.delta.table as d\n"
+        "import os, signal, sys, streaming.lake.delta.table as d\n"
         "from pathlib import Path\n"
         "from streaming.lake.writer import LakeTable\n"
         "from tests.support.streams.lake_rows import SCHEMA, rows\n"

@@ -98,7 +98,7 @@ def null_words(folder: Path) -> Written:
     ("write", "codec"), [(late_decimals, "arrow"), (late_keys, "arrow"), (late_keys, "json"), (null_words, "json")]
 )
 def test_a_file_played_into_topics_is_in_the_lake_as_it_is_written(broker, tmp_path, monkeypatch, write, codec):
-    monkeypatch.setattr("streaming.tables.conversion.LOOKED_AT", LOOKED_AT)
+    monkeypatch.setattr("streaming.sources.tables.conversion.LOOKED_AT", LOOKED_AT)
     written = write(tmp_path)
     config = without_models(
         broker.bootstrap_servers,

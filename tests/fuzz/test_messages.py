@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import strategies as st
 
+from streaming.intake.merge import Merge
 from streaming.messages.codecs import Codec, Decoded, decoded_schema, make_codec
 from streaming.messages.dead_letters import (
     DEAD_LETTER_SCHEMA,
@@ -29,7 +30,6 @@ from streaming.messages.ipc import write_ipc
 from streaming.messages.message import RawMessage
 from streaming.position import Partition
 from streaming.schema import Column, RowSchema, Task
-from streaming.settlement.merge import Merge
 from streaming.settlement.settlement import Settlement
 from tests.support.streams.broken_inputs import SOAK, broken_bytes, broken_object, broken_table, edited, fuzzed
 

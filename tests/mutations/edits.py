@@ -207,7 +207,7 @@ MUTATIONS = (
     Mutation(
         "ties between topics go by arrival",
         f"{REPLAY} (6)",
-        "streaming/settlement/merge.py",
+        "streaming/intake/merge.py",
         "for partition in sorted(partitions)}",
         "for partition in partitions}",
         f"{MERGE} {PROPERTIES}",
@@ -215,7 +215,7 @@ MUTATIONS = (
     Mutation(
         "watermark over impressions only",
         f"{ONCE} (7)",
-        "streaming/settlement/merge.py",
+        "streaming/intake/merge.py",
         "for f in self._feeds.values() if not (f.ended or f.idle)), default=END_OF_TIME)",
         'for f in self._feeds.values() if not (f.ended or f.idle or f.kind == "feedback")), default=END_OF_TIME)',
         INTAKE,
@@ -223,7 +223,7 @@ MUTATIONS = (
     Mutation(
         "idle without the broker's word",
         f"{ONCE} (7)",
-        "streaming/settlement/intake.py",
+        "streaming/intake/intake.py",
         "if partition not in at_end:",
         "if False:",
         f"{INTAKE}::test_a_partition_is_not_idle_while_the_broker_does_not_confirm_its_end",
@@ -231,7 +231,7 @@ MUTATIONS = (
     Mutation(
         "an idle partition is not asked again",
         f"{ONCE} (7)",
-        "streaming/settlement/intake.py",
+        "streaming/intake/intake.py",
         "if rows_came and self._idle:",
         "if False:",
         WINDOWS,
@@ -239,7 +239,7 @@ MUTATIONS = (
     Mutation(
         "an outage leaves idle partitions idle",
         f"{ONCE} (7)",
-        "streaming/settlement/intake.py",
+        "streaming/intake/intake.py",
         "for partition in self._merge.partitions:",
         "for partition in ():",
         WINDOWS,
@@ -247,7 +247,7 @@ MUTATIONS = (
     Mutation(
         "where partitions begin is not kept",
         f"{KEPT} (11)",
-        "streaming/settlement/merge.py",
+        "streaming/intake/merge.py",
         "feed.next_position = position if feed.next_position is None else feed.next_position",
         "pass",
         f"{MERGE} {TOPIC_RETENTION}",
@@ -263,7 +263,7 @@ MUTATIONS = (
     Mutation(
         "a clock ahead moves event time",
         f"{KEPT} (8)",
-        "streaming/settlement/merge.py",
+        "streaming/intake/merge.py",
         "(future := (ahead > self._skew_ms) & ~seconds).any():",
         "(future := (ahead > 2**62) & ~seconds).any():",
         MERGE,
@@ -487,7 +487,7 @@ MUTATIONS = (
     Mutation(
         "refused rows are dropped",
         KEPT,
-        "streaming/settlement/intake.py",
+        "streaming/intake/intake.py",
         "self._merge.push(partition, decoded.batch, decoded.dead)",
         "self._merge.push(partition, decoded.batch, [])",
         f"{INPUTS}::test_each_broken_record_is_a_dead_letter_once_and_the_others_go_on",
@@ -551,7 +551,7 @@ MUTATIONS = (
     Mutation(
         "what a run continues from may have been altered",
         f"{ONCE} (11)",
-        "streaming/disk/seal.py",
+        "streaming/store/seal.py",
         "if value.pop(SEAL) != _digest(value):",
         "if value.pop(SEAL) is None:",
         "tests/fuzz/test_manifests.py",

@@ -14,10 +14,10 @@ import pytest
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import prepare
-from streaming.delta.files import TableFiles
-from streaming.delta.identifiers import LAKE_SEQ
 from streaming.errors import BadInput
 from streaming.kafka.topics import ensure_topics
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.identifiers import LAKE_SEQ
 from tests.support.pipelines.changing_rows import COUPON, augment, declared, feed, lake, live, row
 from tests.support.pipelines.topics import make_inputs
 from tests.support.waiting import PATIENCE_S

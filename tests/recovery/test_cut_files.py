@@ -14,7 +14,7 @@ import pytest
 from pipelines.cli import console as cli
 from pipelines.core.config.settings import dump
 from pipelines.core.run_dir.roster import Presence
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 from tests.support.pipelines.small_runs import Finished, small, to_the_end
 
 pytestmark = pytest.mark.broker

@@ -13,9 +13,9 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.loop.live_run import LiveRun
 from pipelines.live.rules.states import RunState
-from streaming.disk.files import read_json
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
+from streaming.store.files import read_json
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,

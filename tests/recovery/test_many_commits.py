@@ -26,8 +26,8 @@ LOG_SECONDS = 20
 def test_ten_thousand_commits_leave_files_and_log_bounded_and_cost_the_same_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.delta.table.LOG_RETENTION", f"interval {LOG_SECONDS} seconds")
-    monkeypatch.setattr("streaming.delta.table.TOMBSTONE_RETENTION", f"interval {LOG_SECONDS} seconds")
+    monkeypatch.setattr("streaming.lake.delta.table.LOG_RETENTION", f"interval {LOG_SECONDS} seconds")
+    monkeypatch.setattr("streaming.lake.delta.table.TOMBSTONE_RETENTION", f"interval {LOG_SECONDS} seconds")
     lake = LakeTable(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     settings = LakeSettings(compact_files=16, vacuum_after_s=10, target_file_mb=1)

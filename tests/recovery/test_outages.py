@@ -26,7 +26,7 @@ from pipelines.live.status.status import RunStatus
 from pipelines.live.workers.student.worker import StudentWorker
 from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.broker.broker import LocalBroker
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 
 pytestmark = pytest.mark.broker

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from pipelines.core.config.settings import dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.track.registry.ledger import HAND, Ledger
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 from tests.support.pipelines.commands import COMMAND, Command, worker_pid
 from tests.support.pipelines.kills import KILLED
 from tests.support.pipelines.small_runs import everything

@@ -18,9 +18,9 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.roster.pipeline import Pipeline
 from pipelines.live.roster.section import SpawnRequest
 from pipelines.live.training.predictions import read_predictions
-from streaming.disk.files import read_json
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
+from streaming.store.files import read_json
 from tests.support.pipelines.commands import Command, worker_pid
 from tests.support.pipelines.kills import KILLED
 from tests.support.pipelines.small_runs import (

@@ -17,13 +17,13 @@ import pytest
 
 from streaming.broker.broker import LocalBroker
 from streaming.errors import BrokerAway
+from streaming.intake.intake import InputTopic, Intake
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import ensure_topics
 from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.settlement.intake import InputTopic, Intake
 from streaming.settlement.settlement import Settlement
 from tests.support.waiting import eventually
 

@@ -24,8 +24,8 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import prepare
 from pipelines.live.workers.ingest import IngestWorker
 from streaming.delivery.header import Header
-from streaming.delta.vacuum import vacuum_table
 from streaming.kafka.topics import ensure_topics
+from streaming.lake.delta.vacuum import vacuum_table
 from streaming.lake.reader import LakeReader
 from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import origin, small

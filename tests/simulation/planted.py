@@ -69,19 +69,19 @@ class Planted(NamedTuple):
 FURTHER = (
     Planted(
         "rows of an added partition come before those that were merged",
-        "streaming/settlement/merge.py",
+        "streaming/intake/merge.py",
         "earliest=max(feed.running_max, self.watermark_ms)",
         "earliest=feed.running_max",
     ),
     Planted(
         "positions are stored without leader epochs",
-        "streaming/settlement/intake.py",
+        "streaming/intake/intake.py",
         '"epochs": self._epochs.state()',
         '"epochs": []',
     ),
     Planted(
         "files are moved into place before they are flushed",
-        "streaming/disk/files.py",
+        "streaming/store/files.py",
         "                file.flush()\n                os.fsync(file.fileno())\n",
         "                file.flush()\n",
     ),
@@ -93,13 +93,13 @@ FURTHER = (
     ),
     Planted(
         "commits are not flushed",
-        "streaming/delta/table.py",
+        "streaming/lake/delta/table.py",
         "        flush(self.path, range(self._flushed + 1, newest + 1))\n",
         "",
     ),
     Planted(
         "the folder of a commit record is not flushed",
-        "streaming/disk/files.py",
+        "streaming/store/files.py",
         "        part.rename(path)\n        sync(path.parent)\n",
         "        part.rename(path)\n",
     ),
@@ -137,25 +137,25 @@ FURTHER = (
     ),
     Planted(
         "a message that was read in part is passed over",
-        "streaming/settlement/buffer.py",
+        "streaming/intake/buffer.py",
         "SourcePosition(last.offset, last.row + 1) if rest else SourcePosition(last.offset + 1)",
         "SourcePosition(last.offset + 1)",
     ),
     Planted(
         "a message that was read in part is read again",
-        "streaming/settlement/merge.py",
+        "streaming/intake/merge.py",
         "        if feed.next_position is not None:\n            batch, refused",
         "        if False:\n            batch, refused",
     ),
     Planted(
         "event time begins anew after a restart",
-        "streaming/settlement/merge.py",
+        "streaming/intake/merge.py",
         'self.watermark_ms, self._next_order = state["watermark_ms"], state["next_order"]',
         'self._next_order = state["next_order"]',
     ),
     Planted(
         "event time is stored as far as it was read, not as far as it was settled",
-        "streaming/settlement/merge.py",
+        "streaming/intake/merge.py",
         "[*partition, *feed.next_position, feed.popped_max]",
         "[*partition, *feed.next_position, feed.running_max]",
     ),

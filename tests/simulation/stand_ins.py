@@ -13,11 +13,11 @@ import pyarrow as pa
 
 import pipelines.live.workers.augmentation.commit as commit_module
 import pipelines.live.workers.augmentation.worker as worker_module
-import streaming.delta.table as table_module
 import streaming.kafka.lag as lag_module
 import streaming.kafka.reader as reader_module
 import streaming.kafka.topics as topics_module
 import streaming.kafka.writer as writer_module
+import streaming.lake.delta.table as table_module
 import streaming.lake.writer as lake_writer_module
 from streaming.settlement import id_index, marks, pending
 from tests.simulation.broker import Broker

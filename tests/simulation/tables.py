@@ -1,4 +1,4 @@
-"""Delta tables in memory, for `streaming.delta.table.CheckedTable`: what it uses of deltalake, and `append_rows`.
+"""Delta tables in memory, for `streaming.lake.delta.table.CheckedTable`: what it uses of deltalake, and `append_rows`.
 
 They keep what Delta keeps: identifiers that move with the rows of their commit, a refusal for a commit through a handle
 older than another commit of the same identifiers, metadata in the log. tests/contracts/test_fake_tables.py holds them
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from streaming.delta.table import METADATA_KEY
+from streaming.lake.delta.table import METADATA_KEY
 from streaming.lake.layout import DATES
 from tests.simulation.scheduler import Scheduler
 
@@ -106,7 +106,7 @@ class Tables:
         log.versions.append(_Version({**before, **new}, frozenset(new), metadata, rows))
 
     def flush(self, table: Path, versions: range) -> None:
-        """As `streaming.delta.log.flush`."""
+        """As `streaming.lake.delta.log.flush`."""
         if versions:
             self.scheduler.point(f"flush {table.name}")
             log = self.logs[str(table)]

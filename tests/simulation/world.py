@@ -19,9 +19,9 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import committed_meta
 from pipelines.live.workers.augmentation.worker import AugmentationWorker
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
+from streaming.intake.merge import with_partitions
 from streaming.messages.message import END_HEADER
 from streaming.position import Partition
-from streaming.settlement.merge import with_partitions
 from tests.simulation.broker import Broker
 from tests.simulation.config import EXAMPLES, LETTERS, config_of
 from tests.simulation.disk import Disk

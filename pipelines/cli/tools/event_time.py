@@ -23,6 +23,7 @@ from pipelines.live.loop.preflight import locked
 from pipelines.live.workers.augmentation.commit import first_state, folder_of_state, states_folder
 from streaming.delivery.outbox import CommitRecord, Outbox
 from streaming.errors import BadInput, BrokerAway
+from streaming.intake.merge import END_OF_TIME, set_back
 from streaming.lake.reader import LakeReader
 from streaming.lake.side_tables import LATE_FEEDBACK, SideTable
 from streaming.lake.writer import LakeTable
@@ -30,7 +31,6 @@ from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET
 from streaming.settlement.config import FUTURE_SKEW_S
 from streaming.settlement.label_join import late_schema
-from streaming.settlement.merge import END_OF_TIME, set_back
 from streaming.settlement.settlement import Settlement
 
 LAST_ROWS = 1_000_000

@@ -17,11 +17,11 @@ from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.ingest import IngestWorker
 from streaming.broker.broker import LocalBroker
-from streaming.disk.lock import file_lock
 from streaming.errors import BadInput
 from streaming.kafka.topics import ensure_topics
 from streaming.sources.label_column import FeedbackFile
 from streaming.sources.pacer import Pacer
+from streaming.store.lock import file_lock
 
 IDLE_S = 0.02
 

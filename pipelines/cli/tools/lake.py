@@ -11,12 +11,12 @@ from typing import Any
 
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
-from streaming.delta.files import TableFiles
-from streaming.delta.lock import housekeeping_lock
-from streaming.delta.log import LogFiles, unfinished
-from streaming.delta.vacuum import unneeded_files, vacuum_table
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.compaction import FileMerge
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.lock import housekeeping_lock
+from streaming.lake.delta.log import LogFiles, unfinished
+from streaming.lake.delta.vacuum import unneeded_files, vacuum_table
 from streaming.lake.housekeeping import Housework, compact_table, expire_rows, lay_out, pinned_ranges, retention_floor
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers

@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from streaming.disk.files import replacing
 from streaming.errors import BadInput
 from streaming.sources.in_order import InOrder
 from streaming.sources.synthetic.stream import GeneratedStream
 from streaming.sources.synthetic.truth import TruthWriter
+from streaming.store.files import replacing
 
 ROW_GROUP_ROWS = 131_072
 

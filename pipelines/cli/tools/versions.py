@@ -19,8 +19,8 @@ from pipelines.live.status.stored import alive
 from pipelines.track.mirror import mirror_of
 from pipelines.track.registry.ledger import HAND, Ledger, LedgerWriter
 from pipelines.track.registry.standing import Action
-from streaming.disk.files import read_json
 from streaming.errors import BadInput
+from streaming.store.files import read_json
 
 MLFLOW_WAIT_S = 60.0
 SHOWN = 8

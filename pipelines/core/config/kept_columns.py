@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from streaming.disk.files import read_json, write_json
 from streaming.errors import StreamingError
 from streaming.schema import Column
+from streaming.store.files import read_json, write_json
 
 
 def with_kept_columns(config: Config, run_dir: RunDir) -> Config:

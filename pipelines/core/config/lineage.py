@@ -16,8 +16,8 @@ from pipelines.core.config.hash import hash_of
 from pipelines.core.config.identity import identity_of, workers_of
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from streaming.disk.files import read_json, write_json
 from streaming.errors import StreamingError
+from streaming.store.files import read_json, write_json
 
 
 def remember(

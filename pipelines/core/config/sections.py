@@ -15,7 +15,7 @@ from streaming.schema import RowSchema
 from streaming.sources.pacer import Pacer
 from streaming.sources.recorded import RecordedConfig, RecordedStream
 from streaming.sources.synthetic.world_config import GeneratorConfig
-from streaming.tables.copies import Copies
+from streaming.sources.tables.copies import Copies
 
 Advance = Callable[[str, float], None]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from streaming.disk.files import write_json
-from streaming.disk.seal import sealed, unsealed
 from streaming.errors import DataLost
 from streaming.position import Partition
+from streaming.store.files import write_json
+from streaming.store.seal import sealed, unsealed
 
 
 def store_ends(path: Path, ends: Mapping[Partition, int]) -> None:

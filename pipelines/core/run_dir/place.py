@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streaming.disk.files import read_json, write_json
 from streaming.errors import StreamingError
+from streaming.store.files import read_json, write_json
 
 FILE = "place.json"
 

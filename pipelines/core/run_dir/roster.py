@@ -20,9 +20,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from streaming.disk.files import make_folder, read_json, write_json
-from streaming.disk.lock import file_lock
 from streaming.errors import BadInput, StreamingError
+from streaming.store.files import make_folder, read_json, write_json
+from streaming.store.lock import file_lock
 
 LOCK_WAIT_S = 60.0
 """A spawn copies the checkpoint that it starts from while it holds the lock."""

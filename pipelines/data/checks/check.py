@@ -27,7 +27,7 @@ from pipelines.data.doctor.machine import total_memory
 from pipelines.data.profile.finding import Finding, Severity, stop, verdict_line
 from pipelines.live.workers.ingest import files_name
 from streaming.errors import BadInput
-from streaming.tables.copies import Copies
+from streaming.sources.tables.copies import Copies
 
 SAMPLE_ROWS = 100_000
 

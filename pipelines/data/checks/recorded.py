@@ -31,8 +31,8 @@ from streaming.messages.times import is_written_time
 from streaming.messages.validation import RowRules, conform, without_rows
 from streaming.schema import RowSchema
 from streaming.sources.recorded import RecordedStream
+from streaming.sources.tables.copies import Copies
 from streaming.sources.timed_parquet import TimedParquet
-from streaming.tables.copies import Copies
 
 MOST_ROWS = 30_000_000
 """Of a longer file, times, labels and verticals are those of the rows that are looked at."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from streaming.tables.engine import Engine, parquet, quoted
-from streaming.tables.in_order import ROW
+from streaming.sources.tables.engine import Engine, parquet, quoted
+from streaming.sources.tables.in_order import ROW
 
 Kind = Literal["int", "float", "text", "flag", "time", "ints", "floats", "texts", "other"]
 FEW = 400

@@ -13,7 +13,7 @@ from pipelines.data.propose.prepared import Source, opened
 from pipelines.data.propose.roles import IDS
 from pipelines.data.propose.times import event_time
 from streaming.errors import BadInput
-from streaming.tables.engine import Engine, literal, parquet, quoted
+from streaming.sources.tables.engine import Engine, literal, parquet, quoted
 
 TASKS: dict[str, float] = {
     "task": 9, "event": 7, "event_type": 9, "type": 6, "action": 8, "kind": 6, "event_name": 8, "behavior": 7,

@@ -13,7 +13,7 @@ from pipelines.data.propose.columns import Seen, epoch_ms, finite
 from pipelines.data.propose.guess import Guess, named, ranked
 from pipelines.data.propose.times import IN_NAMES, EventTime, unit_of
 from streaming.messages.times import PER_MS, Unit
-from streaming.tables.engine import Engine, literal, parquet
+from streaming.sources.tables.engine import Engine, literal, parquet
 
 CLICKS: dict[str, float] = {
     "label": 9, "target": 8, "click": 9, "clicked": 9, "clk": 9, "clicks": 9, "ctr": 8, "y": 7,

@@ -13,10 +13,10 @@ import duckdb
 from pipelines.data.propose.columns import Seen
 from pipelines.data.propose.times import EventTime
 from streaming.errors import BadInput
-from streaming.tables.conversion import as_parquet
-from streaming.tables.engine import Engine, in_words, parquet, quoted
-from streaming.tables.forms import files_at
-from streaming.tables.in_order import MADE, write_in_order
+from streaming.sources.tables.conversion import as_parquet
+from streaming.sources.tables.engine import Engine, in_words, parquet, quoted
+from streaming.sources.tables.forms import files_at
+from streaming.sources.tables.in_order import MADE, write_in_order
 
 
 class Source(NamedTuple):

@@ -24,7 +24,7 @@ from pipelines.data.propose.sizes import live_sizes, sizes
 from pipelines.data.propose.times import NOT_TIMES, another_time, event_time, order
 from pipelines.data.propose.topics import SCHEME, AskedTopics, sample
 from streaming.errors import BadInput
-from streaming.tables.engine import Engine
+from streaming.sources.tables.engine import Engine
 
 MB = 1 << 20
 

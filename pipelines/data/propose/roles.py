@@ -10,7 +10,7 @@ from pipelines.data.profile.finding import Finding, percent, warn
 from pipelines.data.propose.columns import Seen
 from pipelines.data.propose.guess import Guess, named, ranked, values_of
 from pipelines.data.propose.labels import Label
-from streaming.tables.engine import Engine, parquet
+from streaming.sources.tables.engine import Engine, parquet
 
 IDS: dict[str, float] = {
     "impression_id": 9, "event_id": 8, "request_id": 7, "row_id": 8, "uuid": 8, "id": 3, "impression": 7,

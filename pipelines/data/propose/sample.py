@@ -12,8 +12,8 @@ from pipelines.data.propose.columns import Seen
 from pipelines.data.propose.labels import Label
 from pipelines.data.propose.roles import Roles
 from pipelines.data.propose.times import EventTime
-from streaming.tables.engine import Engine, parquet, quoted
-from streaming.tables.in_order import ROW
+from streaming.sources.tables.engine import Engine, parquet, quoted
+from streaming.sources.tables.in_order import ROW
 
 VALUES = 4_000_000
 LEAST, MOST = 50_000, 200_000

@@ -17,8 +17,8 @@ from pipelines.data.profile.finding import Finding, warn
 from pipelines.data.propose.columns import Seen, epoch_ms, float_step
 from pipelines.data.propose.guess import Guess, named, ranked
 from streaming.messages.times import LATEST_EVENT_TIME_MS, PER_MS, WITH_ZONE, Unit, milliseconds, zone_hint
-from streaming.tables.engine import Engine, literal, parquet
-from streaming.tables.in_order import MADE_FROM_MS, ROW, SECOND_MS, iso, made_times
+from streaming.sources.tables.engine import Engine, literal, parquet
+from streaming.sources.tables.in_order import MADE_FROM_MS, ROW, SECOND_MS, iso, made_times
 
 NAMES: dict[str, float] = {
     "event_time": 6, "timestamp": 5, "time": 5, "ts": 5, "datetime": 5, "stamp": 5, "at": 3, "date": 3, "hour":

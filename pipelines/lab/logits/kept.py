@@ -19,7 +19,7 @@ from exfm.errors import ModelError
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.run_dir.paths import RunDir
-from streaming.disk.files import link_file, make_folder, read_json, replacing_folder, write_json
+from streaming.store.files import link_file, make_folder, read_json, replacing_folder, write_json
 
 KEPT = "kept"
 SNAPSHOTS = "snapshots.json"

@@ -10,8 +10,8 @@ from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.logits.kept import STARTS, keep, kept_start
-from streaming.disk.files import read_json, write_json
 from streaming.errors import BadInput
+from streaming.store.files import read_json, write_json
 
 
 def start_of(student: StudentSettings, run_dir: RunDir | None, folder: Path | None = None) -> Path | None:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from pipelines.lab.page.markup import el, folded, section, table
 from pipelines.lab.page.page import document
 from pipelines.lab.page.reading import Report, each_student, interval
-from streaming.disk.files import read_json
 from streaming.errors import BadInput
+from streaming.store.files import read_json
 
 KINDS = ("replay.json", "sweep.json")
 NORMAL = 1.96

@@ -21,7 +21,7 @@ from pipelines.lab.replay.text import markdown
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.live.feeds.table import taken
 from pipelines.track.mlflow import Tracker
-from streaming.disk.files import replacing, write_json
+from streaming.store.files import replacing, write_json
 
 PREDICTIONS = "predictions"
 PAGE = "report.html"

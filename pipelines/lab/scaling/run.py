@@ -15,7 +15,7 @@ from pipelines.lab.scaling.family import Passed, Trial, members, one_pass, part_
 from pipelines.lab.scaling.picture import draw
 from pipelines.lab.scaling.report import report
 from pipelines.report.screens.progress import Advance, rows_bar
-from streaming.disk.files import write_json
+from streaming.store.files import write_json
 
 Say = Callable[[str], None]
 

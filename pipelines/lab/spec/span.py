@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from streaming.disk.files import read_json, write_json
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 from streaming.lake.times import first_row_at, length_ms, newest_time_ms
+from streaming.store.files import read_json, write_json
 
 Bound = int | str | None
 """A `lake_seq`; a time (ISO 8601, UTC where it says nothing else); a length before the end, as 7d; None: the lake's."""

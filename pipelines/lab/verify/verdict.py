@@ -37,10 +37,10 @@ from pipelines.lab.verify.cause import likely_cause
 from pipelines.lab.verify.retrain import Retrained, ScratchRunDir, retrained, stages_of
 from pipelines.live.loop.reconciler import with_roster
 from pipelines.live.training.machine import software
-from streaming.disk.files import link_file
 from streaming.errors import BadInput, DataLost
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
+from streaming.store.files import link_file
 
 TRIES = 5
 """How often a checkpoint may be replaced while it is linked."""

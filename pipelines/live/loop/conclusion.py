@@ -36,8 +36,8 @@ from pipelines.track.mlflow import Tracker
 from pipelines.track.registration import champion_lines, registration_of
 from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger, LedgerWriter
 from pipelines.track.registry.standing import Action, twin_version
-from streaming.disk.files import link_file, make_folder, read_json, replacing_folder, write_json
 from streaming.errors import StreamingError
+from streaming.store.files import link_file, make_folder, read_json, replacing_folder, write_json
 
 FINISHED_WAIT_S = 120.0
 STOPPED_WAIT_S = 5.0

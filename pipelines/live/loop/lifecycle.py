@@ -44,10 +44,10 @@ from pipelines.live.workers.ingest import files_name
 from pipelines.report.results.losses import Severity, losses_in
 from pipelines.report.results.summary import Summary
 from streaming.broker.broker import LocalBroker
-from streaming.delta.files import TableFiles
-from streaming.delta.identifiers import LAKE_SEQ
-from streaming.disk.files import write_text
 from streaming.errors import StreamingError
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.identifiers import LAKE_SEQ
+from streaming.store.files import write_text
 
 CAUGHT_UP = "nothing new came"
 """Why a run stops that was to stop when idle."""

@@ -24,9 +24,9 @@ from pipelines.live.status.status import RunStatus
 from pipelines.report.results.losses import losses_now
 from pipelines.report.results.summary import Summary
 from pipelines.track.mirror import Mirrors
-from streaming.disk.files import sync, write_text
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
+from streaming.store.files import sync, write_text
 
 
 class LiveRun:

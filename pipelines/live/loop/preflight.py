@@ -19,12 +19,12 @@ from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.place import keep_place, original_of
 from pipelines.live.loop.continuation import settle
-from streaming.disk.files import read_json, write_text
-from streaming.disk.lock import file_lock
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka.identity import source_topics
 from streaming.process_limit import too_few_left
 from streaming.program import command
+from streaming.store.files import read_json, write_text
+from streaming.store.lock import file_lock
 
 if TYPE_CHECKING:
     from pipelines.teacher.plan.question import Part

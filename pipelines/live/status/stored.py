@@ -13,9 +13,9 @@ import psutil
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.core.run_dir.paths import RunDir
-from streaming.disk.files import read_json
 from streaming.errors import BadInput, StreamingError
 from streaming.program import command
+from streaming.store.files import read_json
 
 ENDED = ("done", "failed", "stopped")
 

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk.files import damage_named, read_json, replacing, sync, write_json
 from streaming.hashing import hash64
 from streaming.position import NOTHING_YET
+from streaming.store.files import damage_named, read_json, replacing, sync, write_json
 
 CLUSTER = "cluster_"
 """Before the name of a column in `metrics.cluster_by`."""

@@ -39,8 +39,8 @@ from streaming.sources.pacer import Pacer
 from streaming.sources.recorded import reading_of, reading_of_feedback
 from streaming.sources.synthetic.stream import generated_stream
 from streaming.sources.synthetic.truth import TruthWriter
-from streaming.tables.copies import Copies
-from streaming.tables.forms import is_parquet
+from streaming.sources.tables.copies import Copies
+from streaming.sources.tables.forms import is_parquet
 
 ENDED = (1 << 62, 0)
 NOTHING = (-1, 0)

@@ -31,11 +31,11 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.training.resume import Found, last_checkpoint, needed_after
 from pipelines.live.training.writer import Watch, Writer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
-from streaming.disk.files import write_json
-from streaming.disk.lock import file_lock
 from streaming.errors import StreamingError
 from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
+from streaming.store.files import write_json
+from streaming.store.lock import file_lock
 
 REGISTER_EVERY_S = 600.0
 """A worker that has nothing to save for this long renews its registration as a reader of the lake."""

@@ -8,9 +8,9 @@ from typing import Any
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import alive, read_status
 from pipelines.report.results.summary import FORMAT
-from streaming.disk.files import read_json
 from streaming.errors import BadInput
 from streaming.program import command
+from streaming.store.files import read_json
 
 
 def read_summary(run_dir: RunDir) -> dict[str, Any]:

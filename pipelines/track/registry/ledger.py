@@ -22,9 +22,9 @@ from uuid import uuid4
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.track.registry.standing import Action, Standing
-from streaming.disk.files import append_line, make_folder
-from streaming.disk.lock import file_lock
 from streaming.errors import StreamingError
+from streaming.store.files import append_line, make_folder
+from streaming.store.lock import file_lock
 
 POLICY, HAND, CONCLUSION = "policy", "hand", "conclusion"
 """Who decides: the policy in a student's worker; a person; the end of the run."""

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk.files import damage_named, replacing
 from streaming.errors import BadInput
 from streaming.hashing import hash64
+from streaming.store.files import damage_named, replacing
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from pipelines.core.run_dir.paths import RunDir
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 
 COMMAND = "import sys; from pipelines.cli.entry import main; sys.exit(main())"
 

@@ -29,7 +29,7 @@ import psutil
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from streaming.broker.broker import LocalBroker
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 from tests.support.pipelines.commands import LOOK_S, Command, gone, rank_pid, worker_pid
 from tests.support.pipelines.small_runs import Finished
 

@@ -16,7 +16,7 @@ from pipelines.live.rules.policies import Cause
 from pipelines.live.status.status import RunStatus
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 from tests.support.pipelines.clocks import Clock
 
 KINDS = {

@@ -28,10 +28,10 @@ from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from pipelines.live.training.predictions import read_predictions
-from streaming.disk.files import read_json
 from streaming.hashing import hash64
 from streaming.lake.reader import LakeReader
 from streaming.lake.writer import LakeWriter
+from streaming.store.files import read_json
 from tests.support.pipelines.topics import messages_of
 
 _numbers = itertools.count()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streaming.delta.files import TableFiles
+from streaming.lake.delta.files import TableFiles
 from streaming.lake.housekeeping import Housework, compact_table
 from streaming.lake.settings import LakeSettings
 from streaming.lake.writer import LakeTable, LakeWriter

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from streaming.intake.merge import Merge, MergedChunk
 from streaming.messages.dead_letters import letters_from_batch
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement.merge import Merge, MergedChunk
 from streaming.settlement.settlement import Settlement
 
 ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streaming.delta import table as delta_table
 from streaming.errors import StreamingError
+from streaming.lake.delta import table as delta_table
 
 
 def stop_at(place: str, table: str, nth: int) -> None:

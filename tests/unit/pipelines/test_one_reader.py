@@ -19,8 +19,8 @@ from streaming.messages.codecs import make_codec
 from streaming.messages.message import RawMessage
 from streaming.messages.validation import conform
 from streaming.sources.recorded import RecordedStream
-from streaming.tables import conversion
-from streaming.tables.copies import Copies
+from streaming.sources.tables import conversion
+from streaming.sources.tables.copies import Copies
 
 ROWS = 400
 SAMPLE = 300

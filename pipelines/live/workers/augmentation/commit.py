@@ -15,10 +15,10 @@ from pipelines.live.workers.augmentation.open_block import OpenBlock
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.delivery.outbox import CommitRecord, Outbox
 from streaming.delivery.publisher import ExamplesPublisher
-from streaming.delta.files import TableFiles
-from streaming.delta.identifiers import STATE
-from streaming.delta.log import unfinished
 from streaming.errors import DataLost
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.identifiers import STATE
+from streaming.lake.delta.log import unfinished
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
 from streaming.lake.writer import LakeWriter

@@ -10,11 +10,11 @@ from pipelines.core.config.topics import Topic
 from pipelines.core.run_dir.end_offsets import stored_ends
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.stopwatch import Stopwatch
+from streaming.intake.intake import InputTopic, Intake
 from streaming.kafka.reader import TopicReader
 from streaming.messages.dead_letters import Kind
 from streaming.messages.source import EndOfStream
 from streaming.position import Partition
-from streaming.settlement.intake import InputTopic, Intake
 from streaming.settlement.settlement import SettledRows, Settlement
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.core.config.sections import Pace
-from streaming.disk.spool import Spool
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.schema import RowSchema
 from streaming.settlement.emission import settled_bytes
 from streaming.settlement.label_join import late_schema
 from streaming.settlement.settlement import SettledRows
+from streaming.store.spool import Spool
 
 DEAD_ROWS = 10_000
 """Once this many refused records wait, they are delivered without waiting for a block."""

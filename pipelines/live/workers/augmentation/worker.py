@@ -39,6 +39,8 @@ from streaming.delivery.outbox import Outbox
 from streaming.delivery.publisher import ExamplesPublisher
 from streaming.delivery.trimming import ExamplesTrimmer
 from streaming.errors import BadInput
+from streaming.intake.intake import Intake
+from streaming.intake.merge import END_OF_TIME, with_partitions
 from streaming.kafka.identity import SourceWatch
 from streaming.lake.housekeeping import Housekeeper
 from streaming.lake.readers import Readers
@@ -48,8 +50,6 @@ from streaming.messages.dead_letters import Kind
 from streaming.messages.undeclared import NewColumns
 from streaming.position import names_of
 from streaming.settlement.admission import Verticals
-from streaming.settlement.intake import Intake
-from streaming.settlement.merge import END_OF_TIME, with_partitions
 from streaming.settlement.settlement import Settlement
 
 log = logging.getLogger(__name__)

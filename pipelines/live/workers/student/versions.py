@@ -36,7 +36,7 @@ from pipelines.live.workers.student.tables import stated_tables
 from pipelines.live.workers.student.trial import NAME, Trial
 from pipelines.track.registry.ledger import POLICY, Entry, Ledger, LedgerWriter, standing_after
 from pipelines.track.registry.standing import Action, Standing
-from streaming.disk.files import make_folder
+from streaming.store.files import make_folder
 
 FIRST = "the first version: there is no champion to compare it with"
 OF_A_TRIAL = (Action.TRIAL, Action.PROMOTED, Action.ENDED)

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from pipelines.cli import console as cli
 from pipelines.core.run_dir.paths import RunDir
-from streaming.disk.lock import file_lock
+from streaming.store.lock import file_lock
 from tests.support.pipelines.raw_configs import small
 from tests.support.places import ROOT
 

@@ -13,7 +13,7 @@ from pipelines.cli import console as cli
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
-from streaming.disk.files import write_json
+from streaming.store.files import write_json
 from tests.support.pipelines.summaries import HALF, SUMMARY, summary_of
 
 

@@ -22,7 +22,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus, WorkerStatus
-from streaming.disk.files import write_json
+from streaming.store.files import write_json
 from tests.support.pipelines.locks import HOLDER
 from tests.support.pipelines.raw_configs import changed, small
 from tests.support.waiting import PATIENCE_S

@@ -7,12 +7,12 @@ import random
 import pyarrow as pa
 import pytest
 
+from streaming.intake.merge import Merge
 from streaming.messages.dead_letters import letters_from_batch
 from streaming.position import Partition
 from streaming.schema import RowSchema
 from streaming.settlement.admission import Verticals
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.merge import Merge
 from streaming.settlement.settlement import Settlement
 from tests.support.streams.rows import CLICKS, impressions
 

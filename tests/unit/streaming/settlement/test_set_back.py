@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from streaming.errors import BadInput
+from streaming.intake.merge import Merge, set_back
 from streaming.messages.dead_letters import letters_from_batch
 from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.merge import Merge, set_back
 from streaming.settlement.settlement import Settlement
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 

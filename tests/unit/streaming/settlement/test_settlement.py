@@ -4,11 +4,11 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput, StreamingError
+from streaming.intake.merge import REFUSED_SCHEMA
 from streaming.messages.dead_letters import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema
 from streaming.settlement import pending
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.merge import REFUSED_SCHEMA
 from streaming.settlement.settlement import Settlement
 from tests.support.streams.rows import merged, settle
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streaming.intake.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement import emission, id_index, label_join, marks, pending
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import settled_bytes
-from streaming.settlement.merge import Merge, MergedChunk
 from streaming.settlement.settlement import Settlement
 from tests.support.streams.reference_settlement import Reference, Row, merge_reference
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
@@ -205,7 +205,7 @@ def _rows_before(rows, position):
 
 @pytest.fixture(autouse=True, params=["usual", "tiny_segments_colliding_hashes"])
 def sizes(request, monkeypatch):
-    monkeypatch.setattr("streaming.disk.files.os.fsync", lambda _: None)  # nothing here loses its power
+    monkeypatch.setattr("streaming.store.files.os.fsync", lambda _: None)  # nothing here loses its power
     if request.param != "usual":
         monkeypatch.setattr(pending, "SEGMENT_ROWS", 3)
         monkeypatch.setattr(pending, "HEAD_PARTS", 1)

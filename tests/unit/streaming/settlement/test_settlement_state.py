@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming.disk.segments import store_pieces
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.schema import RowSchema
 from streaming.settlement import marks, pending
@@ -78,7 +77,7 @@ def test_where_the_file_system_has_no_links_pieces_are_copied(tmp_path, monkeypa
     play(first, 0, 14)
     first.save(tmp_path / "epoch-1", "a")
     second = loaded(tmp_path / "epoch-1", "a")
-    monkeypatch.setattr("streaming.disk.files.os.link", no_links)
+    monkeypatch.setattr("streaming.store.files.os.link", no_links)
     second.save(tmp_path / "epoch-2", "b")
     shutil.rmtree(tmp_path / "epoch-1")
     assert rest(loaded(tmp_path / "epoch-2", "b"), 14) == rest(second, 14)
@@ -247,7 +246,7 @@ def test_a_full_disk_is_told_and_the_save_can_be_tried_again(tmp_path, monkeypat
         flush(fd)
 
     with monkeypatch.context() as patch:
-        patch.setattr("streaming.disk.files.os.fsync", full)
+        patch.setattr("streaming.store.files.os.fsync", full)
         with pytest.raises(DiskFull, match=r"no space left for .*segment-"):
             settlement.save(tmp_path, "b", keep=["a"])
     assert not list(tmp_path.glob("*.part"))
@@ -308,7 +307,7 @@ class TestMarks:
         return {path.name: path.stat().st_size for path in folder.iterdir()}
 
     def test_a_store_writes_what_changed_and_few_deltas_stand_at_a_time(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("streaming.disk.files.os.fsync", lambda _: None)
+        monkeypatch.setattr("streaming.store.files.os.fsync", lambda _: None)
         monkeypatch.setattr(marks, "FEW", 0)
         monkeypatch.setattr(marks, "CHUNK_ROWS", 10_000)
         random, rows, written = np.random.default_rng(0), 64_000, 0

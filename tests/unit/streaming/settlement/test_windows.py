@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from streaming.errors import BrokerAway
+from streaming.intake.intake import InputTopic, Intake
 from streaming.messages.source import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.intake import InputTopic, Intake
 from streaming.settlement.settlement import Settlement
 from tests.support.streams.scripted import ABORT, EOF, PAUSE, Aborted, ScriptedSource, ScriptedTopics, Timed
 

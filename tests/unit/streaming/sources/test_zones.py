@@ -19,7 +19,7 @@ from streaming.messages.validation import RowRules
 from streaming.schema import RowSchema
 from streaming.sources.label_column import FeedbackFile, LabelColumn
 from streaming.sources.recorded import RecordedConfig, RecordedStream
-from streaming.tables.copies import Copies
+from streaming.sources.tables.copies import Copies
 from tests.support.streams.recorded_files import SCHEMA, stored
 
 ZONE = "Europe/Berlin"

@@ -11,9 +11,9 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop import lifecycle
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
-from streaming.disk.files import write_json
 from streaming.errors import StreamingError
 from streaming.lake.writer import LakeTable
+from streaming.store.files import write_json
 from tests.support.pipelines.raw_configs import small
 from tests.support.streams.lake_rows import rows
 

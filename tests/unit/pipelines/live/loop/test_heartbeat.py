@@ -13,8 +13,8 @@ from pipelines.live.status import heartbeat
 from pipelines.live.status.file import StatusFile
 from pipelines.live.status.heartbeat import Heartbeat
 from pipelines.live.status.status import RunStatus
-from streaming.disk.files import read_json
 from streaming.errors import BadInput
+from streaming.store.files import read_json
 from tests.support.waiting import PATIENCE_S
 
 

@@ -17,9 +17,9 @@ from pipelines.live.loop import preflight
 from pipelines.live.loop.lifecycle import failed_before_learning, run, start_over
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
-from streaming.disk.files import write_json
 from streaming.errors import BadInput, StreamingError
 from streaming.process_limit import Limit
+from streaming.store.files import write_json
 from tests.support.pipelines.locks import HOLDER
 from tests.support.pipelines.raw_configs import changed, small
 

@@ -13,8 +13,8 @@ import pytest
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import locked
 from pipelines.live.rules.states import RunState
-from streaming.disk.files import read_json
 from streaming.errors import BadInput
+from streaming.store.files import read_json
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, Run, stop_after
 from tests.support.waiting import PATIENCE_S
 

@@ -11,7 +11,7 @@ from pipelines.live.rules.states import RunState, WorkerState
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.workers.report import Report
 from pipelines.report.screens.screen import eta_s
-from streaming.disk.files import read_json, write_json
+from streaming.store.files import read_json, write_json
 
 
 def status(ingest=None, settled=None, lake_seq=None, readers=()):

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from pipelines.live.status.file import ROOM, StatusFile
-from streaming.disk.files import read_json
+from streaming.store.files import read_json
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from exfm.metrics.ranking import gauc
 from pipelines.report.results.figures import columns_of, judge
 from pipelines.report.results.summary import Summary
 from pipelines.report.results.verdict import Outcome, outcome_of, verdict_on
-from streaming.disk.files import write_json
+from streaming.store.files import write_json
 from tests.support.pipelines.predictions import ROWS, logit, naive_ne, predictions, truth_of, with_column
 
 

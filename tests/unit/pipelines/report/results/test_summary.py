@@ -18,9 +18,9 @@ from pipelines.live.workers.report import Report
 from pipelines.report.results.counts import counts_hold
 from pipelines.report.results.summary import Summary, rows_hold, students_of, summarise
 from pipelines.report.results.verdict import verdict_on
-from streaming.disk.files import write_json
 from streaming.lake.writer import LakeTable
 from streaming.sources.synthetic.truth import TRUTH_SCHEMA, TruthWriter
+from streaming.store.files import write_json
 from tests.support.pipelines.predictions import ROWS, logit, naive_ne, predictions, with_column
 from tests.support.pipelines.raw_configs import small
 

@@ -10,8 +10,8 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.track.registry import ledger
 from pipelines.track.registry.ledger import HAND, POLICY, Ledger
 from pipelines.track.registry.standing import Action, Standing
-from streaming.disk.lock import file_lock
 from streaming.errors import StreamingError
+from streaming.store.lock import file_lock
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.delta.files import DataFile, TableFiles
-from streaming.delta.identifiers import BLOCK
-from streaming.delta.log import LogFiles, entry
+from streaming.lake.delta.files import DataFile, TableFiles
+from streaming.lake.delta.identifiers import BLOCK
+from streaming.lake.delta.log import LogFiles, entry
 
 DECODED_BYTES = 64 * 2**20
 """So much of the newest files is decoded: at 500 MB/s and more, what costs a fraction of a second."""

@@ -22,11 +22,11 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from streaming.delta.identifiers import HOUSEKEEPING
-from streaming.delta.log import LOG, flush, unfinished, unopened
-from streaming.delta.vacuum import retire
-from streaming.disk.files import sync
 from streaming.errors import BadInput
+from streaming.lake.delta.identifiers import HOUSEKEEPING
+from streaming.lake.delta.log import LOG, flush, unfinished, unopened
+from streaming.lake.delta.vacuum import retire
+from streaming.store.files import sync
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 

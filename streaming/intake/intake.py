@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from streaming.intake.account import OffsetAccounts
+from streaming.intake.merge import BUFFER_BYTES, Merge, MergedChunk
 from streaming.messages.codecs import CodecName, make_codec
 from streaming.messages.dead_letters import Kind
 from streaming.messages.epochs import LeaderEpochs
@@ -32,8 +34,6 @@ from streaming.messages.message import Envelope, RawMessage, by_partition
 from streaming.messages.source import EndOfStream, MessageSource, Source
 from streaming.position import Partition, Positions, SourcePosition, names_of
 from streaming.schema import RowSchema
-from streaming.settlement.account import OffsetAccounts
-from streaming.settlement.merge import BUFFER_BYTES, Merge, MergedChunk
 
 Watch = Callable[[str], AbstractContextManager[None]]
 

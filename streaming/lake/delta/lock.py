@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from streaming.delta.log import LOG
-from streaming.disk.lock import file_lock
+from streaming.lake.delta.log import LOG
+from streaming.store.lock import file_lock
 
 
 @contextmanager

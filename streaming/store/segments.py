@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from streaming.disk.files import Staged, link_file
 from streaming.errors import StreamingError
+from streaming.store.files import Staged, link_file
 
 PIECE_SUFFIX = ".arrow"
 # zstd at its lowest level writes ad impressions twice as fast as lz4, Arrow's other choice, into half the space.

@@ -22,12 +22,12 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from streaming.delta.appending import append_rows
-from streaming.delta.lock import in_flight_lock
-from streaming.delta.log import damage, flush, unfinished, unopened
-from streaming.delta.vacuum import vacuum_table
-from streaming.disk.files import is_disk_full, make_folder, sync
 from streaming.errors import BadInput, DataLost, DiskFull, StreamingError
+from streaming.lake.delta.appending import append_rows
+from streaming.lake.delta.lock import in_flight_lock
+from streaming.lake.delta.log import damage, flush, unfinished, unopened
+from streaming.lake.delta.vacuum import vacuum_table
+from streaming.store.files import is_disk_full, make_folder, sync
 
 COMMIT_ATTEMPTS = 20
 CHECKPOINT_EVERY_COMMITS = 20

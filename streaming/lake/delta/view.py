@@ -16,9 +16,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from streaming.delta.files import DataFile, data_file
-from streaming.delta.log import checkpointed, entry
-from streaming.delta.table import METADATA_KEY, last_metadata
+from streaming.lake.delta.files import DataFile, data_file
+from streaming.lake.delta.log import checkpointed, entry
+from streaming.lake.delta.table import METADATA_KEY, last_metadata
 
 
 class TableView:

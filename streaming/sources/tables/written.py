@@ -19,8 +19,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from streaming.tables.copies import LOCAL_TIME
-from streaming.tables.engine import Engine, literal, quoted
+from streaming.sources.tables.copies import LOCAL_TIME
+from streaming.sources.tables.engine import Engine, literal, quoted
 
 NULL_WORDS = ("NULL", "null", "Null", "\\N", "NA", "N/A", "n/a", "NaN", "nan", "None", "-", "?")
 """What stands for an absent value in a column of numbers or times; in a column of text it is text."""

@@ -3,7 +3,7 @@
 Such a file was replaced by a compaction, held rows that retention deleted, or was left by a commit that was killed,
 overtaken, or ran into a full disk. Replacing a file sets its time of change (`retire`), so one rule serves all: not in
 the newest version of the table, and unchanged for longer than asked. Files of a commit in flight are in no version
-either; nothing is deleted unless there was a moment at which no commit was in flight (`streaming.delta.lock`).
+either; nothing is deleted unless there was a moment at which no commit was in flight (`streaming.lake.delta.lock`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from streaming.delta.lock import nothing_in_flight
-from streaming.delta.log import LOG
+from streaming.lake.delta.lock import nothing_in_flight
+from streaming.lake.delta.log import LOG
 
 
 class Vacuumed(NamedTuple):

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from streaming.disk.files import read_json, sync, write_json
-from streaming.disk.lock import file_lock
 from streaming.errors import BadInput, DiskFull
 from streaming.messages.times import Unit
-from streaming.tables.forms import Files, files_at
+from streaming.sources.tables.forms import Files, files_at
+from streaming.store.files import read_json, sync, write_json
+from streaming.store.lock import file_lock
 
 MADE_BY = 2
 """Of the code that makes copies: another one makes them again."""
@@ -128,7 +128,7 @@ class Copies:
         return Found(self.folder / f"{key}.parquet", record["event_time"], record["unit"], tuple(record["said"]))
 
     def _made(self, path: Path, files: Files, reading: Reading, key: str) -> Found:
-        from streaming.tables.preparation import prepare  # DuckDB comes with it
+        from streaming.sources.tables.preparation import prepare  # DuckDB comes with it
 
         for left in self.folder.glob("*.begun"):  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
@@ -178,7 +178,7 @@ def _as_it_lies(files: Files, reading: Reading) -> Found | None:
     """A Parquet file that can be played by itself."""
     if not files.is_one_parquet or reading.event_time is None or reading.form is not None:
         return None
-    from streaming.tables.in_order import clock_changes, rows_behind
+    from streaming.sources.tables.in_order import clock_changes, rows_behind
 
     (path,) = files.paths
     found = Found(path, reading.event_time, reading.unit)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from streaming.errors import DataLost
+from streaming.intake.account import OffsetAccounts
 from streaming.messages.codecs import make_codec
 from streaming.messages.message import END_HEADER, RawMessage
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema, Task
-from streaming.settlement.account import OffsetAccounts
 
 ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)
 SCHEMA = RowSchema(columns=[], tasks=[Task(name="ctr", window_s=60)])

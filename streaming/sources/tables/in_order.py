@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.messages.times import WRITTEN_OTHERWISE, ClockChanges, Unit, is_time, milliseconds, needs_zone
-from streaming.tables.engine import Engine, literal, parquet, quoted
+from streaming.sources.tables.engine import Engine, literal, parquet, quoted
 
 MADE = "event_time_ms"
 """The column of times that were made."""

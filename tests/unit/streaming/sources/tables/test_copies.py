@@ -20,7 +20,7 @@ from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
 from streaming.sources.label_column import LabelColumn
 from streaming.sources.recorded import RecordedConfig, RecordedStream
-from streaming.tables.copies import Copies, Reading
+from streaming.sources.tables.copies import Copies, Reading
 from tests.support.places import ROOT
 
 ROWS = 3000
@@ -163,7 +163,8 @@ def test_a_process_that_is_killed_leaves_no_copy_and_no_rubbish(tmp_path):
     order = np.random.default_rng(0).permutation(ROWS)
     path, copies = as_parquet(tmp_path / "rows.parquet", table(order)), tmp_path / "copies"
     code = (
-        "import os, signal, sys; from pathlib import Path; from streaming.tables.copies import Copies, Reading\n"
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from streaming.sources.tables.copies import Copies, Reading\n"
         "die = lambda what, share: os.kill(os.getpid(), signal.SIGKILL)\n"
         "Copies(Path(sys.argv[2]), die).of(Path(sys.argv[1]), Reading('at', 's'))"
     )

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 
-from streaming.delta.encodings import Form
-from streaming.delta.files import DataFile, Statistics, add_actions, new_name, statistics_of
-from streaming.disk.files import make_folder
+from streaming.lake.delta.encodings import Form
+from streaming.lake.delta.files import DataFile, Statistics, add_actions, new_name, statistics_of
+from streaming.store.files import make_folder
 
 ROW_GROUP_ROWS = 65_536
 

@@ -12,8 +12,8 @@ import duckdb
 import pyarrow as pa
 
 from streaming.errors import BadInput
-from streaming.tables.engine import Engine, file_literal, literal
-from streaming.tables.forms import Files
+from streaming.sources.tables.engine import Engine, file_literal, literal
+from streaming.sources.tables.forms import Files
 
 SNIFFED = 100_000
 SEPARATORS = (",", "\t", ";", "|")

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk.files import sync_all
 from streaming.errors import DataLost, StreamingError
+from streaming.store.files import sync_all
 
 LOG = "_delta_log"
 

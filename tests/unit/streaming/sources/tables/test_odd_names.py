@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from streaming.errors import BadInput
-from streaming.tables.conversion import as_parquet
-from streaming.tables.engine import Engine, parquet
-from streaming.tables.forms import files_at
+from streaming.sources.tables.conversion import as_parquet
+from streaming.sources.tables.engine import Engine, parquet
+from streaming.sources.tables.forms import files_at
 
 FOLDERS = ["plain", "a b#c%d[e]ü", "st*r", "q?m", "day=7", "it's"]
 NAMES = ["l[o]g", "log*", "l?g", "[log", "log 100% #1 ü"]

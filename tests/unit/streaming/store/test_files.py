@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from streaming.disk.files import (
+from streaming.errors import DiskFull, StreamingError
+from streaming.store.files import (
     PART_SUFFIX,
     Staged,
     make_folder,
@@ -20,8 +21,7 @@ from streaming.disk.files import (
     write_json,
     write_text,
 )
-from streaming.disk.lock import file_lock
-from streaming.errors import DiskFull, StreamingError
+from streaming.store.lock import file_lock
 from tests.support.waiting import PATIENCE_S
 
 
@@ -141,7 +141,7 @@ def test_json_is_read_back_and_damage_is_named(tmp_path):
 def test_a_lock_is_exclusive_or_shared_and_ends_with_its_process(tmp_path):
     path = tmp_path / "run.lock"
     holds = (
-        "import sys\nfrom pathlib import Path\nfrom streaming.disk.lock import file_lock\n"
+        "import sys\nfrom pathlib import Path\nfrom streaming.store.lock import file_lock\n"
         "with file_lock(Path(sys.argv[1])) as held:\n    print(held, flush=True)\n    input()"
     )
     other = subprocess.Popen(

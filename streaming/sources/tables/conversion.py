@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.errors import BadInput
-from streaming.tables.dialect import Dialect, dialect_of, ragged
-from streaming.tables.engine import THREADS, Engine, file_literal, literal, quoted
-from streaming.tables.forms import Files
-from streaming.tables.structure import MIXED, NUMBERS, sql_type, structure_of
-from streaming.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, moments, strange_values
+from streaming.sources.tables.dialect import Dialect, dialect_of, ragged
+from streaming.sources.tables.engine import THREADS, Engine, file_literal, literal, quoted
+from streaming.sources.tables.forms import Files
+from streaming.sources.tables.structure import MIXED, NUMBERS, sql_type, structure_of
+from streaming.sources.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, moments, strange_values
 
 LOOKED_AT = 20_000
 """Rows from which types are proposed. They decide nothing: see written.py."""

@@ -17,11 +17,11 @@ import pytest
 
 from streaming.errors import BadInput
 from streaming.messages.times import milliseconds
-from streaming.tables import conversion
-from streaming.tables.conversion import as_parquet
-from streaming.tables.copies import Copies, Reading
-from streaming.tables.engine import Engine
-from streaming.tables.forms import files_at
+from streaming.sources.tables import conversion
+from streaming.sources.tables.conversion import as_parquet
+from streaming.sources.tables.copies import Copies, Reading
+from streaming.sources.tables.engine import Engine
+from streaming.sources.tables.forms import files_at
 
 SAMPLE = 60
 """Rows from which types are proposed here, so that a small file has rows on either side of the sample's end."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk.files import disk_full_named, make_folder
+from streaming.store.files import disk_full_named, make_folder
 
 
 class Spool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streaming.errors import BadInput
-from streaming.tables.engine import Engine, quoted
+from streaming.sources.tables.engine import Engine, quoted
 
 NUMBERS = ("BIGINT", "UBIGINT", "DOUBLE")
 MIXED = "JSON"

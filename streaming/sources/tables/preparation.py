@@ -9,11 +9,19 @@ from pathlib import Path
 import duckdb
 
 from streaming.errors import BadInput
-from streaming.tables.conversion import as_parquet
-from streaming.tables.copies import SORT_TAKES, TEXT_SHRINKS_TO, Advance, Found, Reading
-from streaming.tables.engine import Engine, in_words, literal, parquet, quoted
-from streaming.tables.forms import Files
-from streaming.tables.in_order import MADE, ROW, clock_changes, made_times, rows_behind, time_order, write_in_order
+from streaming.sources.tables.conversion import as_parquet
+from streaming.sources.tables.copies import SORT_TAKES, TEXT_SHRINKS_TO, Advance, Found, Reading
+from streaming.sources.tables.engine import Engine, in_words, literal, parquet, quoted
+from streaming.sources.tables.forms import Files
+from streaming.sources.tables.in_order import (
+    MADE,
+    ROW,
+    clock_changes,
+    made_times,
+    rows_behind,
+    time_order,
+    write_in_order,
+)
 
 MB = 1 << 20
 

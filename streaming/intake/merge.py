@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.errors import BadInput, StreamingError
+from streaming.intake.buffer import NO_TIME, Destination, KeyedRows, PartitionBuffer
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, Kind, letters_to_batch, refuse_rows
 from streaming.messages.times import FIRST_EVENT_TIME_MS, ahead_ms, believed, in_seconds, unit_hint
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement.buffer import NO_TIME, Destination, KeyedRows, PartitionBuffer
 
 BUFFER_BYTES = 64 * 2**20
 

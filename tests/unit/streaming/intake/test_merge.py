@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput, StreamingError
+from streaming.intake.merge import Merge, with_partitions
 from streaming.messages.dead_letters import DeadLetter, letters_from_batch
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema
-from streaming.settlement.merge import Merge, with_partitions
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 
 SCHEMA = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])

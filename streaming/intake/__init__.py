@@ -1,0 +1,7 @@
+"""From impressions and feedback in Kafka to one ordered sequence of rows: read, decoded, merged.
+
+intake   reads both topics; decides which partitions are idle
+buffer   what is read of one partition and has not left the merge
+merge    one deterministic order over all partitions; event time
+account  every offset of every input partition, and what became of it
+"""

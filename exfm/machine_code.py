@@ -7,7 +7,6 @@ the processor, the number of threads.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from exfm.durable import locked, move
 from exfm.errors import ConfigError, ModelError
 
 COMPILERS = ("g++", "clang++")
@@ -105,8 +105,7 @@ def machine_code(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{_name(about)}.pt2"
     if not path.exists():
-        with open(folder / f"{path.stem}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one process makes it, others wait for it
+        with locked(folder / f"{path.stem}.lock"):  # one process makes it, others wait for it
             if not path.exists():
                 _make(function, example, batched, path, what, differentiates)
                 _forget_unused(folder)
@@ -167,7 +166,7 @@ def _make(
         whole.unlink(missing_ok=True)
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise ModelError(f"{what}: no code can be made: {said}; leave {what} out") from error
-    whole.replace(path)
+    move(whole, path)
 
 
 class _Graph(nn.Module):

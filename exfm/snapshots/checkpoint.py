@@ -25,6 +25,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
+from exfm.durable import flush, flush_names, move, remove_folder
 from exfm.errors import ModelError, OtherFormat
 from exfm.snapshots.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
 from exfm.snapshots.staging import (
@@ -137,14 +138,14 @@ def _publish(staging: Path, target: Path, head: Mapping[str, Any], part: Part) -
     if target.exists() and _holds(target, head, index, _staged(staging, index)):
         return
     _write(staging / MANIFEST, sealed(manifest))
-    sync_directory(staging)
+    flush_names(staging)
     try:
-        staging.rename(target)
+        move(staging, target)
     except OSError:
         if not target.exists() or not _holds(target, head, index, _staged(staging, index)):
             raise
         return
-    sync_directory(target.parent)
+    flush_names(target.parent)
 
 
 @contextmanager
@@ -208,7 +209,7 @@ def set_checkpoint_aside(path: Path) -> Path:
     """Rename a damaged directory to `.damaged-<name>`, so that its name is free and it can still be inspected."""
     aside = path.with_name(f".damaged-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
+    move(path, aside)
     return aside
 
 
@@ -229,9 +230,7 @@ def prune_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
     """Delete all but the last `keep` names under `root`. Each is renamed first, so that no partial directory has a
     name."""
     for name in checkpoint_names(root)[:-keep]:
-        doomed = Path(root) / f".{name}.{uuid4().hex}"
-        (Path(root) / name).rename(doomed)
-        shutil.rmtree(doomed)
+        remove_folder(Path(root) / name)
 
 
 def remove_leftovers(root: str | os.PathLike[str]) -> None:
@@ -286,14 +285,4 @@ def _staged(staging: Path, index: Mapping[str, Entry]) -> Iterator[NamedWindow]:
 def _write(file: Path, text: bytes) -> None:
     with open(file, "wb") as out:
         out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Force the names in a directory to disk, so that a file moved into place survives a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush(out)

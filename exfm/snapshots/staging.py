@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from exfm.durable import flush, replace_file
 from exfm.errors import ModelError
 from exfm.snapshots.manifest import DTYPES, TENSORS
 from exfm.snapshots.stored import StoredTensor, as_bytes
@@ -100,19 +100,15 @@ def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks:
             index[name]["pieces"].append(piece | {"size": list(values.shape), "sha256": digest})
             end += data.nbytes
             if end - synced >= SYNC_BYTES:
-                out.flush()
-                os.fsync(out.fileno())
+                flush(out)
                 synced = end
-        out.flush()
-        os.fsync(out.fileno())
+        flush(out)
     return Part({file: {"bytes": end}}, index)
 
 
 def announce(staging: Path, part: Part, rank: int) -> None:
     """Announce that this rank's part is written."""
-    unfinished = staging / f".rank-{rank:05}"
-    unfinished.write_text(json.dumps(part._asdict()))
-    unfinished.rename(_announced(staging, rank))
+    replace_file(_announced(staging, rank), json.dumps(part._asdict()).encode())
 
 
 def gather(staging: Path, name: str, ranks: int, timeout_s: float) -> list[Part]:

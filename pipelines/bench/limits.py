@@ -6,7 +6,6 @@ that it reads and those that it writes.
 
 from __future__ import annotations
 
-import os
 import socket
 import tempfile
 import threading
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pipelines.bench.figures import Figure, Work, rates
+from streaming.store.files import sync
 
 GEMM_FP32, GEMM_BF16, COPY, LOOPBACK, DISK = "gemm-fp32", "gemm-bf16", "copy", "loopback", "disk"
 
@@ -82,13 +82,13 @@ def _send(port: int) -> None:
 
 
 def disk_rate() -> float:
-    """Bytes a second written to a file and made durable (fsync), by the clock."""
+    """Bytes a second written to a file and made durable (`sync`), by the clock."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, open(Path(folder) / "written", "wb") as file:
         piece, start = bytes(_PIECE), time.perf_counter()
         for _ in range(_SENT // _PIECE):
             file.write(piece)
         file.flush()
-        os.fsync(file.fileno())
+        sync(Path(file.name))
         return _SENT / (time.perf_counter() - start)
 
 

@@ -16,6 +16,7 @@ from pipelines.datasets.shops import TALKINGDATA, TAOBAO
 from streaming.errors import BadInput
 from streaming.sources.tables.engine import Engine, in_words, parquet, quoted
 from streaming.sources.tables.in_order import MADE, ROW, rows_behind, write_in_order
+from streaming.store.files import move
 
 DATASETS: dict[str, Dataset] = {
     "criteo": CRITEO,
@@ -67,7 +68,7 @@ def write_dataset(
             at = _with_times(chosen, at, rows, begun, advance)
         if rows_behind(at, MADE, "ms", 0):
             at = _in_order(at, MADE, begun, advance)
-        at.replace(to)
+        move(at, to)
     except duckdb.Error as error:
         raise in_words(error, path) from None
     finally:

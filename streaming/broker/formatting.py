@@ -8,7 +8,6 @@ per user and version of Kafka, next to the jars; from then on it is copied, and 
 from __future__ import annotations
 
 import base64
-import os
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -39,10 +38,8 @@ def format_as_kept(data: Path, jars: Path) -> bool:
 
 def keep(data: Path, jars: Path) -> None:
     """Keep what Kafka's tool wrote, where the folder of the jars takes it."""
-    part = jars / f".{FEATURES}-{os.getpid()}"
     with suppress(OSError, DiskFull):  # of another user, or full: the tool formats the next folder, too
-        write_bytes(part, (data / FEATURES).read_bytes())
-        part.rename(jars / FEATURES)
+        write_bytes(jars / FEATURES, (data / FEATURES).read_bytes())
 
 
 def random_id() -> str:

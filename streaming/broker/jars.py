@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from streaming.errors import StreamingError
+from streaming.store.files import move
 
 # kafka-clients is named explicitly: the log4j binding alone would let the resolver pick an older one.
 JARS = "+".join(
@@ -64,7 +65,7 @@ def fetch_jars() -> Path:
                     "between here and the Maven repository changed them; they were thrown away"
                 )
             try:
-                built.rename(place)
+                move(built, place)
             except OSError:  # another process was quicker
                 if not place.is_dir():
                     raise

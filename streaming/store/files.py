@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
+from uuid import uuid4
 
 from streaming.errors import DataLost, DiskFull, StreamingError
 
@@ -208,6 +209,46 @@ def damage_named(path: Path, remedy: str) -> Iterator[None]:
         raise
     except (OSError, ValueError) as error:
         raise DataLost(f"{path} is damaged ({str(error).partition(chr(10))[0]}); {remedy}") from error
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file, over any file of that name, or a folder, over none but an empty one; `sync` of the folder around
+    it makes that last. Raises OSError."""
+    source.replace(target)
+
+
+def move_to_new_name(source: Path, target: Path) -> bool:
+    """Rename a file unless `target` is there; False then, and `source` is gone either way. Of several writers that try
+    at once, one succeeds.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name in ("mine", "yours"):
+    ...     _ = (folder / name).write_text(name)
+    >>> [move_to_new_name(folder / name, folder / "0001.json") for name in ("mine", "yours")]
+    [True, False]
+    >>> [(path.name, path.read_text()) for path in folder.iterdir()]
+    [('0001.json', 'mine')]
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    finally:
+        source.unlink(missing_ok=True)
+    return True
+
+
+def link_beside(source: Path, target: Path) -> None:
+    """Give a file a second name in its folder, so that its blocks stay when the first is taken by another file."""
+    os.link(source, target)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder, renamed first: no half of it ever has its name."""
+    doomed = path.with_name(f".{path.name}.{uuid4().hex}")
+    move(path, doomed)
+    shutil.rmtree(doomed)
 
 
 def link_file(source: Path, target: Path) -> None:

@@ -16,11 +16,11 @@ One writer, any readers.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from exfm.durable import replace_file
 from exfm.errors import ModelError, OtherFormat
 from exfm.models.served import ServedStudent, served_of
 from exfm.snapshots.checkpoint import load_checkpoint, prune_checkpoints, remove_leftovers, save_checkpoint
@@ -163,9 +163,7 @@ class ChainWriter:
 
     def _write_head(self) -> None:
         said = {"format": FORMAT, "number": self._number, "digest": self._digest, "full": self._full}
-        part = self._root / f".{HEAD}.part"
-        part.write_text(json.dumps(said))
-        os.replace(part, self._root / HEAD)
+        replace_file(self._root / HEAD, json.dumps(said).encode())
 
     def _prune(self) -> None:
         prune_checkpoints(self._root, keep=KEPT)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from exfm.durable import replace_file
 from exfm.errors import ModelError, OtherFormat
 from exfm.snapshots.increments.increment import Increment, Probe, Rows
 from exfm.snapshots.stored import as_bytes
@@ -59,12 +59,7 @@ def write_increment(path: Path, increment: Increment) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    part_file = path.with_name(f".{path.name}.part")
-    with part_file.open("wb") as file:
-        file.write(MAGIC + digest.digest())
-        for part in parts:
-            file.write(part)
-    os.replace(part_file, path)
+    replace_file(path, MAGIC + digest.digest(), *parts)
     return digest.hexdigest()
 
 

@@ -14,6 +14,7 @@ from pipelines.data.propose.roles import IDS
 from pipelines.data.propose.times import event_time
 from streaming.errors import BadInput
 from streaming.sources.tables.engine import Engine, literal, parquet, quoted
+from streaming.store.files import move
 
 TASKS: dict[str, float] = {
     "task": 9, "event": 7, "event_type": 9, "type": 6, "action": 8, "kind": 6, "event_name": 8, "behavior": 7,
@@ -61,7 +62,7 @@ def with_feedback(
         joined += f"LEFT JOIN ({events}) e ON i.{quoted(identity)}::VARCHAR = e.id ORDER BY i.file_row_number"
         both = to.with_name(f"{to.name}.joined")
         engine.write(joined, both)
-        both.replace(to)
+        move(both, to)
     finally:
         staged.unlink(missing_ok=True)
     said = f"{feedback.name} joined by `{identity}`: {', '.join(tasks.values())}, at `{time.guess.column}`"

@@ -3,7 +3,6 @@ given wherever a recorded source takes it, else a copy."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from streaming.sources.tables.conversion import as_parquet
 from streaming.sources.tables.engine import Engine, in_words, parquet, quoted
 from streaming.sources.tables.forms import files_at
 from streaming.sources.tables.in_order import MADE, write_in_order
+from streaming.store.files import move
 
 
 class Source(NamedTuple):
@@ -91,7 +91,7 @@ def prepared(
         reasons.append(f"fields of records stand as columns: {', '.join(records)}")
     if not reasons:
         if source.made:
-            os.replace(source.path, copy)
+            move(source.path, copy)
             return Prepared(copy, str(time.guess.column), time.unit, source.said)
         return Prepared(source.path, str(time.guess.column), time.unit, ())
     kept = [f"{c.sql} AS {quoted(c.name)}" for c in columns.values() if c.kind != "other" and c.name != MADE]
@@ -102,7 +102,7 @@ def prepared(
     except duckdb.Error as error:
         begun.unlink(missing_ok=True)
         raise in_words(error, source.path) from None
-    os.replace(begun, copy)
+    move(begun, copy)
     if source.made:
         source.path.unlink()
     return Prepared(copy, MADE, "ms", (*source.said, *reasons))

@@ -25,6 +25,7 @@ from pipelines.data.propose.times import NOT_TIMES, another_time, event_time, or
 from pipelines.data.propose.topics import SCHEME, AskedTopics, sample
 from streaming.errors import BadInput
 from streaming.sources.tables.engine import Engine
+from streaming.store.files import write_text
 
 MB = 1 << 20
 
@@ -97,9 +98,9 @@ def begin(path: Path, out: Path, asked: Asked = Asked(), *, force: bool = False,
         finally:
             staged.unlink(missing_ok=True)
     text = config_text(draft)
-    _write(out, text)
+    write_text(out, text)
     draft.memory = _memory(out)
-    _write(out, config_text(draft))
+    write_text(out, config_text(draft))
     return Begun(out, draft.prepared.path, draft.rows, columns, draft.prepared.said, draft.findings, draft)
 
 
@@ -126,9 +127,9 @@ def begin_on_topics(asked_topics: AskedTopics, out: Path, asked: Asked = Asked()
     unnamed = [f for f in draft.features if f.name != f.source]  # messages are read by the names that they have
     draft.features = [unbounded(f) for f in draft.features if f.name == f.source]
     draft.left_out += [LeftOut(f.source, "no name that a column of rows can have") for f in unnamed]
-    _write(out, config_text(draft))
+    write_text(out, config_text(draft))
     draft.memory = _memory(out)
-    _write(out, config_text(draft))
+    write_text(out, config_text(draft))
     return Begun(out, Path(draft.origin), draft.rows, columns, draft.prepared.said, draft.findings, draft)
 
 
@@ -150,12 +151,6 @@ def _memory(config: Path) -> str:
         f"tables: teacher and its scoring copy {teacher_bytes(loaded) / MB:,.0f} MB, students with twins "
         f"{students / MB:,.0f} MB"
     )
-
-
-def _write(out: Path, text: str) -> None:
-    begun = out.with_name(f".{out.name}.begun")
-    begun.write_text(text, encoding="utf-8")
-    os.replace(begun, out)
 
 
 def _free(path: Path, force: bool) -> None:

@@ -29,6 +29,7 @@ from pipelines.live.rules.states import WorkerState
 from pipelines.live.status.stored import ENDED, alive, last_status
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
+from streaming.store.files import move
 
 ANSWER_WAIT_S = 60.0
 AT_WORK = {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING, WorkerState.DONE}
@@ -191,7 +192,7 @@ class Pipeline:
                     f"--from {name}: its embeddings are {width} wide, and those of `{student.name}` are to be "
                     f"{student.model.width}: nothing of it would fit; take --like {name}, too"
                 )
-            part.rename(start)
+            move(part, start)
             return
         raise StreamingError(
             f"the newest checkpoint of `{name}` was replaced five times while it was copied; try again"

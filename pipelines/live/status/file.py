@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.live.rules.causes import FULL
+from streaming.store.files import link_beside, move
 
 ROOM = 16 * 1024
 """Bytes that the file always occupies: as long as the text fits, rewriting it needs no further room."""
@@ -63,16 +64,16 @@ class StatusFile:
                 raise
             self._swap(text)
         else:
-            self._new.replace(self.path)
+            move(self._new, self.path)
 
     def _swap(self, text: bytes) -> None:
         """Write over the spare, which becomes the file, and the file the spare."""
         _over(self._spare, text)
         if self.path.exists():
-            os.link(self.path, self._old)  # otherwise the move would free its blocks
-        self._spare.replace(self.path)
+            link_beside(self.path, self._old)  # otherwise the move would free its blocks
+        move(self._spare, self.path)
         if self._old.exists():
-            self._old.replace(self._spare)
+            move(self._old, self._spare)
 
 
 def _over(path: Path, text: bytes) -> None:

@@ -12,18 +12,16 @@ disk before its lock is let go; half a line, which a crash may leave, was never 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.track.registry.standing import Action, Standing
 from streaming.errors import StreamingError
-from streaming.store.files import append_line, make_folder
+from streaming.store.files import append_line, make_folder, remove_folder
 from streaming.store.lock import file_lock
 
 POLICY, HAND, CONCLUSION = "policy", "hand", "conclusion"
@@ -126,9 +124,7 @@ class LedgerWriter:
         """Delete all versions but the newest `keep` and those that stand for something."""
         for folder in sorted(self._versions.glob("v*"))[:-keep]:
             if folder.name not in self.standing:
-                doomed = folder.with_name(f".{folder.name}.{uuid4().hex}")  # no half of a version has its name
-                folder.rename(doomed)
-                shutil.rmtree(doomed)
+                remove_folder(folder)
 
 
 def standing_after(entry: Mapping[str, Any]) -> Standing:

@@ -26,7 +26,7 @@ from streaming.errors import BadInput
 from streaming.lake.delta.identifiers import HOUSEKEEPING
 from streaming.lake.delta.log import LOG, flush, unfinished, unopened
 from streaming.lake.delta.vacuum import retire
-from streaming.store.files import sync
+from streaming.store.files import move_to_new_name, sync
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -264,13 +264,12 @@ class TableFiles:
         try:
             staged.write_text("".join(json.dumps(action) + "\n" for action in actions))
             sync(staged)
-            os.link(staged, entry)
-        except FileExistsError:
-            return False
+            stored = move_to_new_name(staged, entry)
         finally:
             staged.unlink(missing_ok=True)
-        sync(entry.parent)
-        return True
+        if stored:
+            sync(entry.parent)
+        return stored
 
 
 def _known(values: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import pyarrow as pa
 from streaming.errors import BadInput, DiskFull
 from streaming.messages.times import Unit
 from streaming.sources.tables.forms import Files, files_at
-from streaming.store.files import read_json, sync, write_json
+from streaming.store.files import move, read_json, sync, write_json
 from streaming.store.lock import file_lock
 
 MADE_BY = 2
@@ -139,7 +138,7 @@ class Copies:
             if (content := files.digest()) and files.stamp != files_at(path).stamp:
                 raise BadInput(f"{path} was changed while it was read; wait until it is whole, then try again")
             sync(made.path)
-            os.replace(made.path, copy)
+            move(made.path, copy)
         except OSError as error:
             if isinstance(error, DiskFull):
                 raise

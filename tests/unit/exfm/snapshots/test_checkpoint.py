@@ -95,7 +95,7 @@ def test_a_writer_that_dies_leaves_nothing_to_load_and_the_next_one_sweeps_up(tm
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # a killed process cleans nothing up
         if dies_at == "rename":
-            patch.setattr(checkpoint.Path, "rename", killed)
+            patch.setattr(checkpoint, "move", killed)
         else:
             patch.setattr(checkpoint, "_write" if dies_at == "manifest.json" else "write_part", killed)
         with pytest.raises(Killed):

@@ -17,6 +17,7 @@ from streaming.settlement import marks, pending
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.marks import Marks
 from streaming.settlement.settlement import Settlement
+from streaming.store.segments import store_pieces
 from tests.support.streams.rows import merged
 
 TASKS = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]

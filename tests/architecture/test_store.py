@@ -1,7 +1,7 @@
 """Files are renamed, linked, locked and flushed in one place: `streaming/store`.
 
-What a crash or a power failure leaves behind is decided there, so it can be read there. `exfm` has a file of its own for
-it, since a training loop of one's own saves checkpoints with `exfm` alone.
+What a crash or a power failure leaves behind is decided there, so it can be read there. `exfm` has a file of its own
+for it, since a training loop of one's own saves checkpoints with `exfm` alone.
 """
 
 from __future__ import annotations

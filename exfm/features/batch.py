@@ -23,7 +23,7 @@ from exfm.errors import ModelError
 from exfm.features.alike import Alike, Left
 from exfm.features.calendar import EVENT_TIME
 from exfm.features.features import FeatureSet
-from exfm.features.jagged import one_each, one_id_of, only
+from exfm.features.jagged import one_each, only
 from exfm.features.sampling import label_weights
 from exfm.features.stretches import Parts, Stretches, Taken
 from exfm.features.transforms import Bags, with_constants
@@ -55,8 +55,7 @@ class Batch:
     teacher_age: Tensor  # (B,) float32, `snapshot_age` in rows; 0 where it is not known
     negative_rate: Tensor | None = None  # (T,) float32, the share of rows with label 0 that is here; None: all of them
     own: Tensor | None = None  # (B,) bool, the rows that a student is for, and judged on; None: all of them
-    shown_ms: Tensor | None = None  # (B,) int64, event times; None: not asked for, as settled_ms
-    settled_ms: Tensor | None = None  # (B,) int64, when the row's labels had settled, in event time
+    shown_ms: Tensor | None = None  # (B,) int64, event times, where a history forgets by time
     raw: Tensor | None = None  # (B, S) float64, values of features whose statistics are learned, NaN for null
 
     @cached_property
@@ -108,14 +107,6 @@ class Batch:
         kept = {name: value[rows] for name, value in self._given().items() if name not in shared}
         return replace(self, sparse=only(self.sparse, rows), **kept)
 
-    def to_score(self, rows: np.ndarray) -> Batch:
-        """What models read of the rows that are True in (B,), to predict them: bit for bit what `only` has of it."""
-        sparse = one_id_of(self.sparse, rows) or only(self.sparse, torch.from_numpy(rows))
-        dense = torch.from_numpy(self.dense.numpy()[rows])
-        raw = None if self.raw is None else torch.from_numpy(self.raw.numpy()[rows])
-        zeros, no, _, _, ones, age = (known[: len(dense)] for known in _nothing_known(len(self), self.labels.shape[1]))
-        return Batch(sparse, dense, zeros, no, zeros, no, ones, age, raw=raw)
-
     def to(self, device: torch.device) -> Batch:
         """The same batch there."""
         if self.dense.device == device:
@@ -136,13 +127,13 @@ class Single(NamedTuple):
 
 class BatchBuilder:
     """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
-    with (exfm/features/sampling.py), by task. With `delays_ms`, by settlement group, a batch knows when its rows were
-    shown and when they had settled. What `stretches` have of the rows is taken from there, the same to the bit.
-    `serving`: for rows to be predicted; features that are known in training only have their constants, and no column.
+    with (exfm/features/sampling.py), by task. What `stretches` have of the rows is taken from there, the same to the
+    bit. `serving`: for rows to be predicted; features that are known in training only have their constants, and no
+    column.
 
     Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`,
-    `own row`, and of the lake's positions `lake_seq`, `block` and `teacher_version`; with `delays_ms` also
-    `event_time_ms` and `settlement`, the former with a history that forgets by time, too.
+    `own row`, and of the lake's positions `lake_seq`, `block` and `teacher_version`; with a history that forgets by
+    time `event_time_ms`.
 
     Raises ModelError where a feature's column is missing or has a type its transform cannot take.
 
@@ -158,14 +149,12 @@ class BatchBuilder:
         features: FeatureSet,
         tasks: Sequence[str],
         negative_rate: Mapping[str, float] | None = None,
-        delays_ms: Mapping[str, int] | None = None,
         stretches: Stretches | None = None,
         *,
         serving: bool = False,
     ):
         self._serving, self._constants = serving, serving and bool(features.train_only)
         self.features = features.as_served if serving else features
-        self._delays_ms = delays_ms or {}
         self.tasks = tuple(tasks)
         rates = negative_rate or {}
         self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
@@ -204,10 +193,10 @@ class BatchBuilder:
         arrays = self._arrays(rows, taken) if arrays is None else arrays
         sparse, dense = self._jagged(arrays, count), torch.from_numpy(arrays.dense)
         raw = torch.from_numpy(arrays.raw) if self.features.online else None
-        shown, settled = self._times(taken)
+        shown = self._times(taken)
         if self._serving:
             known = _nothing_known(count, len(self.tasks))
-            return Batch(sparse, dense, *known, shown_ms=shown, settled_ms=settled, raw=raw)
+            return Batch(sparse, dense, *known, shown_ms=shown, raw=raw)
         own = taken if taken.at is None else Taken(Parts(rows))  # sampling may have taken labels away
         labels, label_mask = self._targets(own, "label_", count)
         logits, teacher_mask = self._targets(taken, "teacher_logit_", count)
@@ -226,7 +215,6 @@ class BatchBuilder:
             negative_rate=self._negative_rate,
             own=torch.from_numpy(own_rows_of(rows)) if own.parts.has(OWN) else None,
             shown_ms=shown,
-            settled_ms=settled,
             raw=raw,
         )
 
@@ -296,18 +284,11 @@ class BatchBuilder:
             return torch.ones(count)
         return torch.from_numpy(taken(taken.parts.numbers("sample_weight")).astype(np.float32))
 
-    def _times(self, taken: Taken) -> tuple[Tensor | None, Tensor | None]:
-        """When rows were shown and when they had settled: their group's delay later."""
-        parts = taken.parts
-        if not self._delays_ms:
-            timed = self.features.timed and parts.has(EVENT_TIME)
-            return torch.from_numpy(taken(parts.numbers(EVENT_TIME)).astype(np.int64)) if timed else None, None
-        names, codes_N = parts.of("settlement", lambda: _encoded(parts.column("settlement")))
-        shown, codes = taken(parts.numbers("event_time_ms")).astype(np.int64), taken(codes_N)
-        used = np.bincount(codes, minlength=len(names))
-        delays = [self._delays_ms[name] if used[n] else 0 for n, name in enumerate(names)]
-        settled = shown + np.array(delays, dtype=np.int64)[codes]
-        return torch.from_numpy(shown), torch.from_numpy(settled)
+    def _times(self, taken: Taken) -> Tensor | None:
+        """Event times, if a history forgets by time and the rows have them."""
+        if not (self.features.timed and taken.parts.has(EVENT_TIME)):
+            return None
+        return torch.from_numpy(taken(taken.parts.numbers(EVENT_TIME)).astype(np.int64))
 
     def _age(self, taken: Taken, count: int) -> Tensor:
         """`snapshot_age`; 0 where no snapshot scored the row, or it is not known which."""
@@ -360,12 +341,6 @@ def snapshot_age(lake_seq: np.ndarray, block: np.ndarray, version: np.ndarray) -
     """
     share = version / (block.astype(np.float64) + 0.5)
     return np.asarray(np.maximum(lake_seq.astype(np.float64) * (1 - share), 0.0))
-
-
-def _encoded(column: pa.Array) -> tuple[list[str], np.ndarray]:
-    """The distinct values of a column, and which of them each row has."""
-    groups = column.dictionary_encode()
-    return groups.dictionary.to_pylist(), groups.indices.to_numpy()
 
 
 def own_rows_of(rows: pa.RecordBatch | pa.Table) -> np.ndarray:

@@ -44,17 +44,6 @@ def only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
     )
 
 
-def one_id_of(sparse: KeyedJaggedTensor, rows: np.ndarray) -> KeyedJaggedTensor | None:
-    """`only` where every bag holds one id, on the CPU; else None."""
-    values, lengths = sparse.values().numpy(), sparse.lengths().numpy()
-    if len(values) != len(lengths) or not lengths.all():
-        return None
-    found = values.reshape(len(sparse.keys()), -1)[:, rows]
-    ones, offsets = map(torch.from_numpy, one_each(found.size))
-    return KeyedJaggedTensor(sparse.keys(), torch.from_numpy(found.reshape(-1)), lengths=ones, offsets=offsets,
-                             stride=found.shape[1])  # fmt: skip
-
-
 def one_each(bags: int) -> tuple[np.ndarray, np.ndarray]:
     """Lengths and offsets of bags with one id each. They are not written into."""
     ones, offsets = _few_bags() if bags <= FEW_BAGS else (np.ones(bags, np.int64), np.arange(bags + 1))

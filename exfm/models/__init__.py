@@ -11,7 +11,6 @@ student_wide    its linear part
 stack           a network's logit and a linear model's, weighed online
 changes         what of a student its batches changed
 served          what is served of a student
-as_shown        what a student would have predicted when its rows were shown
 sieve           rows that spoil a step, left out of it
 engine          what learns, in one form for live workers and offline runs
 """

@@ -9,7 +9,6 @@ K rows of a tensor that are named.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ SPARSE = 64
 """Tables of more rows than this times the ids are not looked through for the marked ones: the ids are sorted."""
 
 MOST_IDS = 2**22
-"""Ids of batches that are kept as they came. A replay of what is shown asks once in hours of a stream."""
+"""Ids of batches that are kept as they came."""
 
 
 class Rows(NamedTuple):
@@ -59,13 +58,6 @@ class TouchedRows(NamedTuple):
         first, end = self.tables[table]
         begin, upto = np.searchsorted(self.rows, (first, end))
         return self.rows[begin:upto] - first
-
-    def of_some(self, tables: Sequence[str]) -> np.ndarray:
-        """Those of a few tables, (K,), where these lie one after the other."""
-        if len(tables) == len(self.tables):
-            return self.rows
-        ends = np.cumsum([0, *(end - first for first, end in map(self.tables.__getitem__, tables))])
-        return np.concatenate([self.of(table) + end for table, end in zip(tables, ends.tolist(), strict=False)])
 
 
 class Touched:

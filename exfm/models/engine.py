@@ -24,8 +24,7 @@ from exfm.baselines.logistic import Logistic
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.learned_rows import LearnedRows
-from exfm.models.as_shown import AsShown, AsShownConfig
-from exfm.models.sieve import over, rows_of, sieved, spoiled_inputs, spread
+from exfm.models.sieve import rows_of, sieved, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 from exfm.snapshots.windows import TensorPieces, TensorSource
@@ -42,15 +41,11 @@ STUDENT, TWIN, TEACHER = "student", "no_teacher", "teacher"
 LOGISTIC, RATE = "ftrl", "constant"
 """The models of engines, by the names that their states, counts and figures carry."""
 
-AS_SHOWN = "as_shown"
-
 
 class Judged(NamedTuple):
     """One step: its result by model. The logits of each result were made before the model learned the batch."""
 
     results: Mapping[str, StepResult]
-    as_shown: Mapping[str, np.ndarray] = {}
-    """Logits (B, T) float32 of the same rows by what had settled when they were shown, where an engine makes them."""
 
     @property
     def logits(self) -> np.ndarray:
@@ -89,7 +84,7 @@ class StudentEngine:
     regression is the student's own linear part, where it has one.
 
     The state holds the student's tensors as `student/…`, the twin's as `no_teacher/…`, the baselines' as `ftrl/…` and
-    `constant/…`, and what predicts as shown as `as_shown/…`.
+    `constant/…`.
     """
 
     def __init__(
@@ -102,13 +97,11 @@ class StudentEngine:
         twin: bool = False,
         baselines: bool = False,
         learned_rows: LearnedRows = LearnedRows(),
-        as_shown: AsShownConfig | None = None,
         full_batch: int | None = None,
         identity: str = "",
         watch: Watch = lambda phase: nullcontext(),
     ) -> None:
-        """`watch` times the phases `train`, `train twin`, `baselines` and `as shown`. Raises ConfigError as `Student`
-        does."""
+        """`watch` times the phases `train`, `train twin` and `baselines`. Raises ConfigError as `Student` does."""
         self.identity, self._watch = identity, watch
         self.models = {STUDENT: Student(cfg, features, tasks, seed, learned_rows, full_batch=full_batch)}
         if twin:
@@ -120,12 +113,6 @@ class StudentEngine:
         if baselines:
             self.baselines[RATE] = Constant(tasks)
         self._labels_alone = learned_rows.without_teacher
-        self.as_shown: AsShown | None = None
-        self.as_shown_is_off: str | None = None
-        if as_shown is not None:
-            self.as_shown_is_off = as_shown.too_large(self.models)
-        if as_shown is not None and self.as_shown_is_off is None:
-            self.as_shown = AsShown(self.models, as_shown.delays_ms.values())
 
     @property
     def student(self) -> Student:
@@ -148,8 +135,7 @@ class StudentEngine:
         if spoiled.all():
             return self._nothing(batch, spoiled)
         judged = self._step(rows_of(batch, spoiled == 0))
-        shown = {name: over(logits, batch, spoiled) for name, logits in judged.as_shown.items()}
-        return Judged({name: spread(result, batch, spoiled) for name, result in judged.results.items()}, shown)
+        return Judged({name: spread(result, batch, spoiled) for name, result in judged.results.items()})
 
     def _step(self, batch: Batch) -> Judged:
         results = {}
@@ -159,34 +145,18 @@ class StudentEngine:
                 results[name] = result if result.finite else sieved(model, batch, result)
         if LOGISTIC in self.names and (wide := results[STUDENT].wide) is not None:
             results[LOGISTIC] = results[STUDENT]._replace(logits=wide, loss=0.0)
-        shown = self._shown(batch, results)
         if self.baselines:
             with self._watch("baselines"):
                 labelled = self._labels_alone.of(batch)
                 results |= {name: baseline.train_step(labelled) for name, baseline in self.baselines.items()}
-        return Judged(results, shown)
-
-    def _shown(self, batch: Batch, results: Mapping[str, StepResult]) -> Mapping[str, np.ndarray]:
-        """Predictions as shown, of the rows that the student learned."""
-        if self.as_shown is None:
-            return {}
-        left_out = results[STUDENT].left_out
-        with self._watch("as shown"):
-            settled = {name: results[name].logits for name in self.models}
-            if left_out is None:
-                return self.as_shown.note(batch, batch, settled)
-            kept = left_out[batch.own_places] == 0
-            part = {name: logits[kept] for name, logits in settled.items()}
-            found = self.as_shown.note(batch, rows_of(batch, left_out == 0), part)
-            return {name: over(logits, batch, left_out) for name, logits in found.items()}
+        return Judged(results)
 
     def _nothing(self, batch: Batch, spoiled: np.ndarray) -> Judged:
         """What comes of a batch of which no row can be learned."""
         T = len(self.student.tasks)
         logits = np.full((len(batch.own_rows), T), np.nan, np.float32)
         result = StepResult(logits, float("nan"), np.zeros(T, np.int64), finite=False, left_out=spoiled)
-        shown = {} if self.as_shown is None else dict.fromkeys(self.models, logits)
-        return Judged(dict.fromkeys(self.names, result), shown)
+        return Judged(dict.fromkeys(self.names, result))
 
     def score(self, batch: Batch) -> np.ndarray:
         """The student's logits (B, T) float32, without learning."""
@@ -194,8 +164,6 @@ class StudentEngine:
 
     def state(self) -> dict[str, Tensor]:
         states = {name: model.state() for name, model in (self.models | self.baselines).items()}
-        if self.as_shown is not None:
-            states[AS_SHOWN] = self.as_shown.state()
         return {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
 
     def load(
@@ -206,8 +174,6 @@ class StudentEngine:
             model.load_state(fitted(under(name, tensors)))
         for name, baseline in self.baselines.items():
             baseline.load_state(under(name, tensors))
-        if self.as_shown is not None:
-            self.as_shown.load(under(AS_SHOWN, tensors))
 
     def start_from(self, tensors: Mapping[str, TensorSource], warm: Callable[[State, State], State]) -> None:
         """Begin with the weights of another engine's state: `warm` makes a model's state of its fresh one and the

@@ -101,11 +101,11 @@ def spread(result: StepResult, batch: Batch, left_out: np.ndarray | None) -> Ste
     reasons = left_out.copy()
     if result.left_out is not None:
         reasons[left_out == 0] = result.left_out
-    wide = None if result.wide is None else over(result.wide, batch, left_out)
-    return result._replace(logits=over(result.logits, batch, left_out), wide=wide, left_out=reasons)
+    wide = None if result.wide is None else _over(result.wide, batch, left_out)
+    return result._replace(logits=_over(result.logits, batch, left_out), wide=wide, left_out=reasons)
 
 
-def over(logits: np.ndarray, batch: Batch, left_out: np.ndarray) -> np.ndarray:
+def _over(logits: np.ndarray, batch: Batch, left_out: np.ndarray) -> np.ndarray:
     """Logits (·, T) of the own rows that are 0 in `left_out` (B,), over all own rows of a batch: NaN elsewhere."""
     kept = left_out[batch.own_places] == 0
     found = np.full((len(kept), logits.shape[1]), np.nan, np.float32)

@@ -7,32 +7,24 @@ the network the residuals alone, and a teacher's logits are no good target for t
 the student learns; the stack its own rows, for which it is served, and so it also sets right a network that other
 verticals' rows have moved.
 
-Where versions are kept (as_shown.py), those of a student's and its twin's linear part are one as long as they learn the
-same. They learn the same labels, so they differ only once a step was left out of one of them.
-
-B examples, T tasks, K slots that changed.
+B examples, T tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from exfm.baselines.ftrl import FTRL, Seen, served_linear
-from exfm.baselines.hashed_linear import SLOTS, HashedLinear, Hashing
+from exfm.baselines.hashed_linear import HashedLinear, Hashing
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.models.stack import Stack, stacked
-from exfm.snapshots.marks import take_marked
-from exfm.snapshots.packing import Fields, Packing
-from exfm.snapshots.versions import Versions
-from exfm.snapshots.windows import TensorSource
 
-LINEAR, FIELD = "wide.linear.weight", "slots"
+LINEAR = "wide.linear.weight"
 
 
 class Stacked(NamedTuple):
@@ -67,11 +59,6 @@ class StudentWide:
     def theta(self) -> Tensor:
         """(T, 3) float64, of the stack."""
         return self._stack.theta
-
-    @property
-    def past(self) -> Hashable:
-        """As `FTRL.past`."""
-        return self._ftrl.past
 
     @property
     def hashing(self) -> Hashing:
@@ -112,100 +99,3 @@ class ServedWide(nn.Module):
         found = {name.removeprefix("wide/"): tensor for name, tensor in state.items() if name.startswith("wide/")}
         served_linear(self.linear, found)
         self.theta.copy_(state["stack/theta"])
-
-
-class LinearVersions:
-    """Of one linear part; `versions`: those that it has so far."""
-
-    def __init__(self, wide: StudentWide, versions: Versions[np.ndarray]) -> None:
-        self.wide, self.versions = wide, versions
-        self._marks: np.ndarray | None = None  # (SLOTS,) bool, learned since the newest version
-
-    @classmethod
-    def of(cls, wide: StudentWide, tasks: int, walkers: int) -> LinearVersions:
-        packing = Packing({LINEAR: torch.empty(tasks, SLOTS)}, columns={FIELD: LINEAR})
-        return cls(wide, Versions(packing, _slot_weights, walkers))
-
-    def going(self, wide: StudentWide) -> LinearVersions:
-        """The same versions, of another linear part."""
-        return LinearVersions(wide, self.versions.copy())
-
-    def same(self, other: LinearVersions) -> bool:
-        return self.wide.past == other.wide.past and self.versions.same(other.versions)
-
-    def take(self, *, whole: bool) -> None:
-        """The next version; unless `whole`, by what was learned since the last was taken here."""
-        if self._marks is None:
-            self._marks, whole = self.wide.marked(), True
-        slots = take_marked(self._marks)
-        if whole:
-            self.versions.add({LINEAR: self.wide.weights()})
-        else:
-            w_KT = self.wide.weights(slots).T.contiguous().numpy()
-            self.versions.advance({FIELD: (slots.astype(np.int32), w_KT.view(np.int32))})
-
-    def logits(self, n: int, batch: Batch) -> Tensor:
-        """(B, T) of version n, without the offset: worked out once for a batch, which is not asked about again once
-        there is another version."""
-        return batch.once(("linear part", self, n), lambda: self.wide.hashing.of(batch).sums(self.versions.whole(n)))
-
-
-class LinearParts:
-    """Of some models, by name: those that have one."""
-
-    def __init__(self, wides: Mapping[str, StudentWide | None], tasks: int, walkers: int) -> None:
-        self._wides = {name: wide for name, wide in wides.items() if wide is not None}
-        self._tasks, self._walkers = tasks, walkers
-        self._of = self._anew()
-        self._share()
-
-    def _anew(self) -> dict[str, LinearVersions]:
-        return {name: LinearVersions.of(wide, self._tasks, self._walkers) for name, wide in self._wides.items()}
-
-    def get(self, name: str) -> LinearVersions | None:
-        return self._of.get(name)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(of.versions.nbytes for of in self._each)
-
-    @property
-    def _each(self) -> list[LinearVersions]:
-        """Every one once."""
-        return list(dict.fromkeys(self._of.values()))
-
-    def take(self, *, whole: bool) -> None:
-        for name, wide in self._wides.items():
-            if wide.past != self._of[name].wide.past:
-                self._of[name] = self._of[name].going(wide)
-        for versions in self._each:
-            versions.take(whole=whole)
-
-    def keep(self, places: Sequence[int]) -> None:
-        for of in self._each:
-            of.versions.keep(places)
-
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """By model."""
-        states = {of: of.versions.state() for of in self._each}
-        return {name: states[of] for name, of in self._of.items()}
-
-    def load(self, tensors: Mapping[str, Mapping[str, TensorSource]], count: int) -> bool:
-        """By model. Whether all of them are there, as `Versions.load`."""
-        self._of = self._anew()
-        found = [of.versions.load(tensors[name], count) for name, of in self._of.items()]
-        self._share()
-        return all(found)
-
-    def _share(self) -> None:
-        """What is the same is one from now on."""
-        kept: list[LinearVersions] = []
-        for name, versions in self._of.items():
-            self._of[name] = next((one for one in kept if one.same(versions)), versions)
-            if self._of[name] is versions:
-                kept.append(versions)
-
-
-def _slot_weights(fields: Fields) -> np.ndarray:
-    """(SLOTS, T) float32."""
-    return fields[FIELD].view(np.float32)

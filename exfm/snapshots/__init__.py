@@ -6,7 +6,5 @@ checkpoint   saving and loading states atomically: checkpoints, snapshots, serve
 manifest     what a saved directory says of itself, in every format that is read
 staging      the folder in which several ranks write one checkpoint together
 marks        places that were touched
-packing      a model's tensors in a few arrays
-versions     versions of a model's tensors, of which what changed is kept
 stored       a tensor on disk, read by window and verified
 """

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from exfm.evaluate import progressive
 from exfm.metrics.classification import cross_entropy
 from exfm.models.engine import STUDENT, TWIN, StudentEngine
 from exfm.threads import set_threads
@@ -71,10 +72,10 @@ def predictions(config: Config, lake: pa.Table, student: StudentSettings) -> tup
         learned_rows=student.learned_rows,
     )
     made = {name: np.full(data.labels.shape, np.nan) for name in MODELS}
-    for stretch in data.stretches:
-        for batch, own in zip(stretch.batches, stretch.learned, strict=True):
-            for name, result in engine.step(batch).results.items():
-                made[name][own] = result.logits
+    for prediction in progressive(engine, data.stream):
+        assert prediction.judged is not None  # this student learns all of its rows
+        for name, result in prediction.judged.results.items():
+            made[name][prediction.scored.rows] = result.logits
     for t, task in enumerate(tasks):
         column = lake[f"teacher_logit_{task}"].take(pa.array(data.places)).combine_chunks()
         made["teacher"][:, t] = column.to_numpy(zero_copy_only=False)

@@ -62,7 +62,7 @@ def bare(workspace: Drawn) -> float:
     config = workspace.of(1)
     (student,) = config.students
     stream = workspace.lake(1, Condition()).first(BARE_ROWS)
-    batches = [batch for stretch in data_of(stream, config, student).stretches for batch in stretch.batches]
+    batches = [each.batch for each in data_of(stream, config, student).stream]
     features, tasks = config.student_features(student), config.student_tasks(student)
     engine = StudentEngine(student.model, features, tasks, 1, full_batch=student.batch_rows)
     rows, began = 0, 0.0
@@ -87,7 +87,7 @@ def replayed(workspace: Drawn, arms: int) -> dict[str, float]:
             data = data_of(
                 workspace.lake(1, Condition()), workspace.of(1), student, folder=workspace.folder, held_rows=0
             )
-            told = [len(own) for stretch in data.stretches for own in stretch.learned]
+            told = [len(each.rows) for each in data.stream]
         seconds = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"rows": sum(told), "seconds": seconds, "peak_mb": peak / 1024}

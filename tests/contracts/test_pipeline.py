@@ -210,7 +210,7 @@ def test_blocks_and_batches_grow_with_the_stream_and_a_batch_holds_rows_of_sever
     assert sizes.tolist() == np.diff([0, *config.pace.blocks.ends(0, lake.num_rows)]).tolist()
     assert [sizes[0], sizes[4], sizes[-2]] == [256, 512, 1024]
     settings = config.students[0]
-    rows = [len(batch) for stretch in data_of(lake, config, settings).stretches for batch in stretch.batches]
+    rows = [len(each.batch) for each in data_of(lake, config, settings).stream]
     assert rows == np.diff([0, *settings.batches.ends(0, sum(rows))]).tolist()  # the only rest is the stream's
     assert rows[0] == settings.first_batch_rows < max(rows)
 

@@ -1,14 +1,14 @@
-"""A student's batches, from the feed of its worker, built once for all arms that train on the same columns.
+"""A student's rows as a replay has them: batches from the feed of its worker, built once for all arms that train on the
+same columns, in the form that the protocol reads (exfm/evaluate.py).
 
-They come in stretches: one is in memory at a time, however long the stream is, and what has an entry for every row is
-in files.
+However long the stream is, what has an entry for every row is in files, and only a batch is in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from exfm.evaluate import BEFORE_ALL, IndexedBatch, LabelDelay
 from exfm.features.batch import Batch, BatchBuilder, own_rows_of
 from exfm.features.sampling import sample_negatives
 from pipelines.core.config.models import StudentSettings
@@ -30,26 +31,20 @@ from streaming.schema import SAMPLE_WEIGHT
 HELD_ROWS = 1 << 18
 """A student that has no more rows of its own than this keeps all batches in memory."""
 
-STRETCH_ROWS = 1 << 16
-"""Else this many of its own rows are in memory together, as batches."""
+RELEASE_ROWS = 1 << 16
+"""Every so many of its own rows, else, the pages of files that were read are given back."""
+
+SCORED_ROWS = 4096
+"""Rows that are predicted together when they were shown, at most."""
 
 
-class Stretch(NamedTuple):
-    """Batches of consecutive rows: batch i learns those of the student's own rows in `learned[i]`, (kᵢ,), and
-    `scored_only[i]` has rows that come before its end and were given up by negative downsampling."""
+class BatchStream:
+    """Batches in the order in which their labels settle, made anew each time; with `hold`, made once and kept."""
 
-    batches: list[Batch]
-    learned: list[np.ndarray]
-    scored_only: list[tuple[np.ndarray, Batch] | None]
-
-
-class Stretches:
-    """Stretches, made anew whenever they are gone through; with `hold`, made once and kept."""
-
-    def __init__(self, make: Callable[[], Iterator[Stretch]], *, hold: bool) -> None:
+    def __init__(self, make: Callable[[], Iterator[IndexedBatch]], *, hold: bool) -> None:
         self._make, self._held = make, list(make()) if hold else None
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[IndexedBatch]:
         return self._make() if self._held is None else iter(self._held)
 
 
@@ -57,19 +52,20 @@ class Stretches:
 class Data:
     """A student's rows: their `places` in the stream, (n,), the labels by which it is judged, and its batches.
 
-    Its life begins with the row `first`. Of the rows from there on, its batches learn those that negative downsampling
-    did not give up; the others are scored. So every arm is judged on the same rows, whatever share of them it learns.
+    Its life begins with the row `first`. Of the rows from there on, those that negative downsampling gave up are only
+    predicted. So every arm is judged on the same rows, whatever share of them it learns.
 
-    Batches may hold rows of other verticals in addition, which an arm learns from; they are not counted here. `folder`:
-    where what has an entry for every row is kept; None: in memory.
+    Batches may hold rows of other verticals in addition, which an arm learns from; they are not counted here. `delay`:
+    rows as they were shown, where students also predict them then. `folder`: where what has an entry for every row is
+    kept; None: in memory.
     """
 
     places: np.ndarray
     first: int
     targets_of: Callable[[pa.Table], Targets]
     logged: Sliced
-    stretches: Iterable[Stretch]
-    as_shown: bool = False
+    stream: Iterable[IndexedBatch]
+    delay: LabelDelay | None = None
     folder: Path | None = None
 
     def targets(self, start: int = 0, stop: int | None = None) -> Targets:
@@ -124,31 +120,32 @@ def data_of(
     *,
     as_shown: bool = False,
     after: int = NOTHING_YET,
+    knows: int = NOTHING_YET,
     logged: Sliced | None = None,
     folder: Path | None = None,
     held_rows: int = HELD_ROWS,
-    stretch_rows: int = STRETCH_ROWS,
 ) -> Data:
     """The rows of a student that begins when the share `start` of the stream is over, not before its `first_seq`, and
     behind the `lake_seq` `after`.
 
     stream    as a lake holds it, teacher logits included
+    knows     the last `lake_seq` that the weights it begins with have learned
     logged    the stream with the labels by which the student is judged, where it learns others; None: `stream`
-    as_shown  whether batches know when their rows were shown, and when they had settled
+    as_shown  whether rows are also predicted when they were shown
     folder    as `Data` has it
     """
     source = _StudentStream(stream, config, student, folder)
     own = source.places_and_seqs(config.own_rows(student))
     begins = max(birth(start, stream), _before(stream, max(student.first_seq, after + 1)))
     first = int(np.searchsorted(own.at, begins))
-    make = partial(source.stretches, own, begins, as_shown=as_shown, stretch_rows=stretch_rows)
+    make = partial(source.rows, own, begins, timed=as_shown)
     return Data(
         places=own.at,
         first=first,
         targets_of=partial(_targets, tasks=config.student_tasks(student), weighted=config.rows.weighted),
         logged=stream if logged is None else logged,
-        stretches=Stretches(make, hold=len(own.at) - first <= held_rows),
-        as_shown=as_shown,
+        stream=BatchStream(make, hold=len(own.at) - first <= held_rows),
+        delay=source.delay(own, first, max(after, knows)) if as_shown else None,
         folder=folder,
     )
 
@@ -203,40 +200,84 @@ class _StudentStream:
         at = self.places(of, seqs)
         return Places(at, seqs[: len(at)])
 
-    def stretches(self, own: Places, begins: int, *, as_shown: bool, stretch_rows: int) -> Iterator[Stretch]:
-        """The student's batches from the row `begins` of the stream on. `own`: where its own rows stand."""
+    def rows(self, own: Places, begins: int, *, timed: bool) -> Iterator[IndexedBatch]:
+        """The student's rows from the row `begins` of the stream on, in the order in which their labels settle. `own`:
+        where its own rows stand. `timed`: with the time at which a batch had settled."""
         config, student = self.config, self.student
-        delays_ms = config.delays_ms(student) if as_shown else None
-        features, tasks = config.student_features(student), config.student_tasks(student)
-        build = BatchBuilder(features, tasks, student.negative_rate or None, delays_ms)
         read = self.places_and_seqs(OwnRows()) if config.reads_all_rows(student) else own
         given_up = None
         if student.negative_rate:
-            given_up = _GivenUp(self.stream, own, int(np.searchsorted(own.at, begins)), build)
-        made, rows = Stretch([], [], []), 0
-        for cut, last in _with_last(self._feed(read, build, begins)):
+            given_up = _GivenUp(self.stream, own, int(np.searchsorted(own.at, begins)), self._build)
+        unreleased = 0
+        for cut, last in _with_last(self._feed(read, begins)):
             seqs = cut.rows["lake_seq"].to_numpy()[own_rows_of(cut.rows)]
-            learned = np.searchsorted(own.seqs, seqs)
+            index = np.searchsorted(own.seqs, seqs)
             upto = None if last else cut.rows["lake_seq"][-1].as_py()
-            made.batches.append(cut.batch)
-            made.learned.append(learned)
-            made.scored_only.append(None if given_up is None else given_up.before(learned, upto))
-            rows += len(seqs)
-            if rows >= stretch_rows:
-                yield made
-                made, rows = Stretch([], [], []), 0
+            if given_up is not None and (left_out := given_up.before(index, upto)) is not None:
+                yield left_out
+            settled_ms = int(self._settled_ms(cut.rows).max()) if timed else BEFORE_ALL
+            yield IndexedBatch(cut.batch, index, settled_ms)
+            unreleased += len(seqs)
+            if unreleased >= RELEASE_ROWS:
+                unreleased = 0
                 for array in (*own, *read):
                     release_pages(array)
-        if made.batches:
-            yield made
 
-    def _feed(self, read: Places, build: BatchBuilder, begins: int) -> StudentFeed:
+    def delay(self, own: Places, first: int, knows: int) -> LabelDelay:
+        """The student's own rows from `first` on, in the order in which they were shown; of weights that have learned
+        the rows up to the `lake_seq` `knows`, without those that were shown before these had settled. Sorting takes 24
+        bytes a row."""
+        count, known_ms = len(own.at) - first, self._known_ms(knows)
+        times = np.empty(count, np.int64)
+        for start in range(0, count, PIECE_ROWS):
+            rows = taken(self.stream, own.at[first + start : first + start + PIECE_ROWS])
+            times[start : start + rows.num_rows] = rows["event_time_ms"].to_numpy()
+        order = np.argsort(times, kind="stable")
+        times = times[order]
+        order = order[np.searchsorted(times, known_ms) :]
+        shown_ms = mapped_array((len(order),), np.int64, self.folder)
+        index = mapped_array((len(order),), np.int64, self.folder)
+        shown_ms[:], index[:] = times[len(times) - len(order) :], first + order
+
+        @lru_cache(maxsize=1)  # the same batch for students that learn side by side
+        def piece(start: int, stop: int) -> IndexedBatch:
+            some = np.sort(index[start:stop])
+            return IndexedBatch(self._build(taken(self.stream, own.at[some])), some)
+
+        def between(start: int, stop: int) -> Iterator[IndexedBatch]:
+            return (piece(at, min(at + SCORED_ROWS, stop)) for at in range(start, stop, SCORED_ROWS))
+
+        return LabelDelay(shown_ms, between)
+
+    def _known_ms(self, upto: int) -> int:
+        """Event time at which all labels of rows up to this `lake_seq` had settled."""
+        known, end = BEFORE_ALL, _before(self.stream, upto + 1)
+        for start in range(0, end, PIECE_ROWS):
+            rows = self.stream.slice(start, min(PIECE_ROWS, end - start))
+            known = max(known, int(self._settled_ms(rows).max()))
+        return known
+
+    def _settled_ms(self, rows: pa.Table) -> np.ndarray:
+        """(n,) event times at which the labels of rows had settled; those that settle no task of the student: never
+        open."""
+        delays_ms = self.config.delays_ms(self.student)
+        groups = rows["settlement"].combine_chunks().dictionary_encode()
+        by_group = np.array([delays_ms.get(name, BEFORE_ALL) for name in groups.dictionary.to_pylist()])
+        return rows["event_time_ms"].to_numpy() + by_group[groups.indices.to_numpy()]
+
+    @property
+    def _build(self) -> BatchBuilder:
+        config, student = self.config, self.student
+        features, tasks = config.student_features(student), config.student_tasks(student)
+        return BatchBuilder(features, tasks, student.negative_rate or None)
+
+    def _feed(self, read: Places, begins: int) -> StudentFeed:
         """The feed of the student's worker, over the rows at the places `read`."""
         config, student, rates = self.config, self.student, self.student.negative_rate
         tasks = config.student_tasks(student)
         feed = StudentFeed(
             TableSource(self.stream, batch_rows=config.resources.read_rows, places=read),
-            build,
+            self._build,
             batches=student.batches,
             own=config.own_rows(student) if config.reads_all_rows(student) else None,
             label_rows=student.label_rows,
@@ -253,14 +294,14 @@ class _GivenUp:
         self._stream, self._seqs, self._places, self._build = stream, own.seqs, own.at, build
         self._done = first
 
-    def before(self, learned: np.ndarray, upto: int | None) -> tuple[np.ndarray, Batch] | None:
+    def before(self, learned: np.ndarray, upto: int | None) -> IndexedBatch | None:
         """Those before the end of a batch that ends with the `lake_seq` `upto`; None: all that are left."""
         end = len(self._seqs) if upto is None else int(np.searchsorted(self._seqs, upto))
         some = np.setdiff1d(np.arange(self._done, end), learned)
         self._done = end if upto is None else int(np.searchsorted(self._seqs, upto, side="right"))
         if not len(some):
             return None
-        return some, self._build(taken(self._stream, self._places[some]))
+        return IndexedBatch(self._build(taken(self._stream, self._places[some])), some, learned=False)
 
 
 def _with_last(feed: StudentFeed) -> Iterator[tuple[Cut, bool]]:

@@ -10,15 +10,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import tee
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from exfm.evaluate import Prediction, progressive
 from exfm.features.batch import Batch
 from exfm.metrics.classification import cross_entropy
-from exfm.models.as_shown import AsShownConfig
-from exfm.models.engine import STUDENT, StudentEngine
+from exfm.models.engine import Judged, StudentEngine
 from exfm.threads import set_threads
 from pipelines.core.config.models import StudentSettings
 from pipelines.lab.logits.stored import rescored
@@ -30,7 +31,6 @@ from pipelines.lab.replay.data import Data, data_of, places_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.arms import with_features
 from pipelines.lab.spec.conditions import Condition, LogitSource
-from streaming.errors import BadInput
 
 TEACHER_COST = 8
 """How many times longer a teacher's row takes than a student's; progress is counted in students' rows."""
@@ -41,8 +41,6 @@ of eight little."""
 
 TIMED = 16
 """Of so many batches one is timed: on it, each student works out by itself what it otherwise finds worked out."""
-
-VERSIONS_BYTES = 512_000_000
 
 ANOTHER_DRAW = 1_000_003
 """Added to the seed of a student that is drawn anew."""
@@ -215,7 +213,7 @@ def _on_rows_of_config(
 
 
 class StudentTraining:
-    """A student in training: it scores every row before it learns it, a stretch of its rows at a time."""
+    """A student in training, and its predictions: each was made before its row was learned."""
 
     def __init__(
         self,
@@ -231,44 +229,42 @@ class StudentTraining:
         tasks, features = config.student_tasks(student), config.student_features(student)
         draw = seed + ANOTHER_DRAW if drawn_anew else seed
         rows, full = student.learned_rows, student.batch_rows
-        versions = AsShownConfig(config.delays_ms(student), VERSIONS_BYTES) if data.as_shown else None
-        self.engine = StudentEngine(
-            student.model, features, tasks, draw, learned_rows=rows, full_batch=full, as_shown=versions
-        )
-        if self.engine.as_shown_is_off is not None:
-            raise BadInput(self.engine.as_shown_is_off)
+        self.engine = StudentEngine(student.model, features, tasks, draw, learned_rows=rows, full_batch=full)
         workspace.start(self.engine, config, student)
         shape = len(data.places) - data.first, len(tasks)
         self._logits = mapped_array(shape, np.float32, data.folder, fill=np.nan)
-        self._shown = mapped_array(shape, np.float32, data.folder, fill=np.nan) if data.as_shown else None
-        self._first, self._left_out = data.first, 0
+        self._shown = mapped_array(shape, np.float32, data.folder, fill=np.nan) if data.delay is not None else None
+        self._first, self._steps, self._left_out = data.first, 0, 0
         self._seconds, self._timed_rows = 0.0, 0
 
-    def learn(
-        self, batch: Batch, learned: np.ndarray, scored_only: tuple[np.ndarray, Batch] | None, *, timed: bool
-    ) -> None:
-        """Learn a batch whose rows are at `learned`; `timed`: and let that count as what a row costs."""
-        if scored_only is not None:
-            self._logits[scored_only[0] - self._first] = self.engine.score(scored_only[1])
+    def score(self, batch: Batch) -> np.ndarray:
+        return self.engine.score(batch)
+
+    def step(self, batch: Batch) -> Judged:
+        """The engine's. Of some batches it is timed, as what a row costs."""
+        timed = self._steps % TIMED == 0
+        if timed:
+            batch.forget()  # what others worked out of it
         began = time.process_time()
         judged = self.engine.step(batch)
+        rows = len(judged.logits)
         if timed:
             self._seconds += time.process_time() - began
-            self._timed_rows += len(learned)
-        self._logits[learned - self._first] = judged.logits
-        if self._shown is not None and STUDENT in judged.as_shown:
-            self._shown[learned - self._first] = judged.as_shown[STUDENT]
-        self._left_out += len(learned) - judged.finite_rows
+            self._timed_rows += rows
+        self._steps += 1
+        self._left_out += rows - judged.finite_rows
+        return judged
 
-    def release(self) -> None:
-        """Let the system write what was predicted so far, and take the memory."""
-        for array in (self._logits, self._shown):
-            if array is not None:
-                release_pages(array)
+    def keep(self, prediction: Prediction[Judged]) -> None:
+        array = self._shown if prediction.shown else self._logits
+        assert array is not None
+        array[prediction.scored.rows - self._first] = prediction.logits
+        release_pages(array)
 
     def result(self) -> dict[str, Any]:
-        """`logits` (n, T) of each row, made before it was learned; where batches know when their rows were shown, those
-        made by then as `shown`. `seconds` of CPU time to learn `rows` rows by itself, as the timed batches say."""
+        """`logits` (n, T) of each row, made when its label had settled; `shown`, if rows were also predicted when they
+        were shown: NaN where the first weights already knew more. `seconds` of CPU time to learn `rows` rows by itself,
+        as the timed batches say."""
         rows = len(self._logits)
         seconds = self._seconds * rows / max(1, self._timed_rows)
         found = {"logits": self._logits, "first": self._first, "left_out": self._left_out}
@@ -283,17 +279,14 @@ def train_together(
     students = [
         StudentTraining(workspace, r.seed, r.student, data, drawn_anew=r.drawn_anew, arm=r.arm) for r in requests
     ]
-    for stretch in data.stretches:
-        for n, (batch, learned, scored_only) in enumerate(zip(*stretch, strict=True)):
-            timed = n % TIMED == 0
-            for student in students:
-                student.learn(batch, learned, scored_only, timed=timed)
-                if timed:
-                    batch.forget()
-                add_done(len(learned))
-            batch.forget()
-        for student in students:
-            student.release()
+    streams = tee(data.stream, len(students))
+    protocols = [progressive(one, stream, data.delay) for one, stream in zip(students, streams, strict=True)]
+    for predictions in zip(*protocols, strict=True):
+        for student, prediction in zip(students, predictions, strict=True):
+            student.keep(prediction)
+            if prediction.judged is not None:
+                add_done(len(prediction.logits))
+        predictions[0].scored.batch.forget()
     while students:
         yield students.pop(0).result()  # its arrays are released once they are stored
 
@@ -336,6 +329,7 @@ def shared_data(workspace: Workspace, tuning: bool, key: BatchKey) -> tuple[Data
         condition.start,
         as_shown=workspace.spec.as_shown and not tuning,
         after=workspace.starts_after(student),
+        knows=workspace.weights_learned_upto(student),
         logged=workspace.rows(key.seed),
         folder=workspace.folder,
     )

@@ -258,6 +258,8 @@ class Judge:
     def _as_shown(self, condition: str, arm: str, windows: BySeed) -> dict[str, Any]:
         """Of predictions with what had settled when a row was shown, by the arm and the best twin alike."""
         own, base = (self.arm_logits(condition, name, "shown") for name in (arm, self._best_twin))
+        both = zip(windows, own, base, strict=True)  # weights that a student started with may know too much of a row
+        windows = [rows & np.isfinite(z) & np.isfinite(twin) for rows, z, twin in both]
         gained = self._gain(losses(base, self.rows), losses(own, self.rows), windows)
         return {"ne": self._metrics(own, windows)["ne"], "gain": gained}
 

@@ -87,8 +87,8 @@ class Spec(Judging):
     )
     as_shown: bool = Field(
         default=False,
-        description="students also predict every row that is judged with what had settled when it was shown, and gains "
-        "are shown of these predictions, too; a student takes about a quarter as long again",
+        description="students also predict every row that is judged when it is shown, by what had settled by then, and "
+        "gains are shown of these predictions, too; a student takes about a quarter as long again",
     )
     unequal_effort: bool = Field(
         default=False, description="allow arms that try more settings than others; the report then says so"
@@ -323,11 +323,6 @@ def _check(spec: Spec, config: Config, path: str) -> None:
             raise BadInput(f"{path}: arm `{arm}` changes {', '.join(fixed)}; arms are compared on the same tasks")
         own = with_features(config, changes.features, arm)
         trials = [settings_of(spec, student, arm) for student in students_of(spec, config)]
-        if spec.as_shown and any(s.student.negative_rate for each in trials for s in each):
-            raise BadInput(
-                f"{path}: as_shown, and arm `{arm}` learns a share of the negatives: rows that it leaves out are not "
-                "predicted as shown. Leave one of the two out"
-            )
         for settings in zip(*trials, strict=True):
             try:
                 own.model_validate(own.model_dump() | {"students": [s.student.model_dump() for s in settings]})

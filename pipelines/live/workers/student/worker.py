@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from exfm.errors import Diverged
+from exfm.evaluate import IndexedBatch, progressive
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.sampling import sample_negatives
 from exfm.features.stretches import Stretches
@@ -229,7 +230,9 @@ class StudentWorker(Worker):
         own, every = cut.own_rows, self._settings.label_rows == "all"
         with self.watch("trial"):
             self.versions.judge(own)
-        judged = self.engine.step(cut.batch)
+        (settled,) = progressive(self.engine, [IndexedBatch(cut.batch, cut.batch.own_places)])
+        judged = settled.judged
+        assert judged is not None
         taught = cut.rows if every else own.rows
         with self.watch("metrics"):
             try:

@@ -17,7 +17,6 @@ from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.interactions.registry import TrunkConfig
-from exfm.models.as_shown import AsShownConfig
 from exfm.models.engine import StudentEngine
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
@@ -60,8 +59,8 @@ def table(rows=256, seed=0):
     )
 
 
-def batches(rows=256, **options):
-    build, whole = BatchBuilder(FEATURES, TASKS, **options), table(rows)
+def batches(rows=256):
+    build, whole = BatchBuilder(FEATURES, TASKS), table(rows)
     return [build(whole.slice(start, 64)) for start in range(0, rows, 64)]
 
 
@@ -97,22 +96,19 @@ def test_a_student_learns_from_the_logged_value_and_is_judged_as_it_is_served():
 
 
 def test_nothing_that_predicts_depends_on_the_logged_value():
-    engine = StudentEngine(SMALL, FEATURES, TASKS, 3, twin=True, as_shown=AsShownConfig({"ctr": 500}, 10**9))
-    *before, last = batches(delays_ms={"ctr": 500})
+    engine = StudentEngine(SMALL, FEATURES, TASKS, 3, twin=True)
+    *before, last = batches()
     for batch in before:
         engine.step(batch)
-    other = BatchBuilder(FEATURES, TASKS, delays_ms={"ctr": 500})(
-        table().slice(192).set_column(1, "position", pa.array([8] * 64))
-    )
+    other = BatchBuilder(FEATURES, TASKS)(table().slice(192).set_column(1, "position", pa.array([8] * 64)))
     probes = [probe_of(engine.student, batch) for batch in (last, other)]
     assert torch.equal(probes[0].logits, probes[1].logits)
     assert torch.equal(probes[0].ids, probes[1].ids)
-    twice = StudentEngine(SMALL, FEATURES, TASKS, 3, twin=True, as_shown=AsShownConfig({"ctr": 500}, 10**9))
+    twice = StudentEngine(SMALL, FEATURES, TASKS, 3, twin=True)
     twice.load(engine.state())
     one, two = engine.step(last), twice.step(other)
     for name in engine.models:
         assert np.array_equal(one.results[name].logits, two.results[name].logits)
-        assert np.array_equal(one.as_shown[name], two.as_shown[name])
 
 
 def test_a_student_without_such_features_gets_the_batch_itself():

@@ -164,22 +164,3 @@ def test_own_rows_are_those_that_a_column_says_and_all_where_none_does():
     whole = build(ROWS)
     assert whole.own is None
     assert whole.own_rows is whole
-
-
-@pytest.mark.parametrize("columns", [["ad"], ["ad", "history"]])
-def test_rows_to_score_are_those_that_are_cut_out(columns):
-    features = FEATURES.model_copy(update={"sparse": tuple(f for f in FEATURES.sparse if f.name in columns)})
-    rows = pa.concat_tables([ROWS.set_column(0, "ad", [[3, 4, 5]]) if columns == ["ad"] else ROWS] * 3)
-    batch, taken = (
-        BatchBuilder(features, ["ctr"])(rows),
-        torch.tensor([True, False, False, True, True, True, False, False, True]),
-    )
-    expected, found = batch.only(taken), batch.to_score(taken.numpy())
-    assert len(found) == len(expected) == 5
-    for part in ("values", "lengths", "offsets"):
-        assert torch.equal(getattr(found.sparse, part)(), getattr(expected.sparse, part)())
-    assert found.sparse.stride() == 5
-    assert torch.equal(found.dense, expected.dense)
-    assert found.raw is None
-    assert not found.label_mask.any()
-    assert found.labels.shape == (5, 1)

@@ -10,7 +10,7 @@ import torch
 from exfm.errors import ConfigError
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
-from exfm.features.features import FeatureSet
+from exfm.features.features import FeatureSet, HistoryFeature
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.features.stretches import Stretches
 
@@ -25,8 +25,8 @@ FEATURES = FeatureSet(
     ],
     dense=[DenseFeature(name="bid", transform="log1p"), DenseFeature(name="price", transform="standardise", std=3)],
     sequence=[SequenceFeature(name="seen", rows=30, length=3)],
+    history=[HistoryFeature(name="user_ctr", by="user", of="label_ctr", half_life_s=60)],
 )
-DELAYS = {"ctr": 60_000, "cvr": 600_000}
 
 
 def rows(count: int = 400, groups: tuple[str, ...] = ("ctr", "cvr")) -> pa.Table:
@@ -75,14 +75,15 @@ def assert_same(one: object, other: object) -> None:
 @pytest.mark.parametrize("rate", [None, {"ctr": 0.5}])
 def test_a_batch_is_the_same_to_the_bit_wherever_its_parts_were_made(rate):
     table = rows()
-    alone = BatchBuilder(FEATURES, ["ctr"], rate, DELAYS)
-    shared = BatchBuilder(FEATURES, ["ctr"], rate, DELAYS, Stretches(lambda: [table.slice(0, 250), table.slice(250)]))
+    alone = BatchBuilder(FEATURES, ["ctr"], rate)
+    shared = BatchBuilder(FEATURES, ["ctr"], rate, Stretches(lambda: [table.slice(0, 250), table.slice(250)]))
     chance = np.random.default_rng(1)
     for _ in range(30):
         at = np.flatnonzero(chance.random(400) < chance.random())
         lost = chance.integers(0, 200)  # also batches inside one stretch
         batch = table.take(at[(at >= lost) & (at < lost + chance.integers(1, 200))])
         assert_same(shared(batch), alone(batch))
+        assert shared(batch).shown_ms is not None
 
 
 def test_labels_are_those_of_the_rows_that_are_given():
@@ -95,9 +96,9 @@ def test_labels_are_those_of_the_rows_that_are_given():
 def test_what_is_wrong_with_rows_of_others_is_not_ours_and_with_our_own_is_said():
     table = rows(groups=("ctr", "cvr", "other"))
     spoiled = table.set_column(table.schema.get_field_index("slot"), "slot", pa.array([99] + [1] * 399))
-    build = BatchBuilder(FEATURES, ["ctr"], delays_ms=DELAYS, stretches=Stretches(lambda: [spoiled]))
+    build = BatchBuilder(FEATURES, ["ctr"], stretches=Stretches(lambda: [spoiled]))
     ours = spoiled.filter(pa.compute.field("settlement") != "other")
-    assert_same(build(ours[1:]), BatchBuilder(FEATURES, ["ctr"], delays_ms=DELAYS)(ours[1:]))
+    assert_same(build(ours[1:]), BatchBuilder(FEATURES, ["ctr"])(ours[1:]))
     with pytest.raises(ConfigError, match="value 99 of column `slot`"):
         BatchBuilder(FEATURES, ["ctr"], stretches=Stretches(lambda: [spoiled]))(spoiled)
 

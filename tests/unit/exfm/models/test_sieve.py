@@ -8,7 +8,6 @@ import torch
 
 from exfm.features.learned_rows import LearnedRows
 from exfm.models import sieve
-from exfm.models.as_shown import AsShownConfig
 from exfm.models.engine import STUDENT, TWIN, StudentEngine, TeacherEngine
 from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
@@ -33,15 +32,9 @@ def no_ceiling(monkeypatch):
 def engine(arm="adapter", **options):
     cfg = SMALL.model_copy(update={"arm": ARMS[arm]})
     one = StudentEngine(cfg, FEATURES, TASKS, 5, twin=True, baselines=True, **options)
-    for batch in timed(stream(1_024)[:3]):
+    for batch in stream(1_024)[:3]:
         one.step(batch)
     return one
-
-
-def timed(batches):
-    """With the times that predictions as shown need."""
-    now = [torch.arange(256) + 256 * number for number in range(len(batches))]
-    return [replace(b, shown_ms=t, settled_ms=t + 300) for b, t in zip(batches, now, strict=True)]
 
 
 def with_values(batch, name, values):
@@ -135,25 +128,13 @@ def test_a_row_of_another_vertical_that_spoils_the_step_is_left_out_of_models_th
     assert same(one.state(), other.state())
 
 
-def test_predictions_as_shown_are_of_the_rows_that_were_learned():
-    options = {"as_shown": AsShownConfig({"ctr": 300}, 10**9)}
-    one, other = engine(**options), engine(**options)
-    batch = timed(stream(1_024))[3]
-    poisoned = with_values(with_values(batch, "dense", {5: float("nan")}), "settled_ms", {5: 10**9})
-    judged, alone = one.step(poisoned), other.step(kept(poisoned, [5]))
-    for model in (STUDENT, TWIN):
-        assert np.isnan(judged.as_shown[model][5]).all()
-        np.testing.assert_array_equal(np.delete(judged.as_shown[model], 5, axis=0), alone.as_shown[model])
-    assert same(one.state(), other.state())
-
-
 def test_a_batch_of_such_rows_alone_is_left_out_whole():
-    one = engine(as_shown=AsShownConfig({"ctr": 300}, 10**9))
-    before, batch = one.state(), timed(stream(1_024))[3]
+    one = engine()
+    before, batch = one.state(), stream(1_024)[3]
     judged = one.step(replace(batch, dense=batch.dense * float("inf")))
     assert not any(result.finite for result in judged.results.values())
     assert judged.finite_rows == 0
-    assert all(logits.shape == (256, 2) for logits in judged.as_shown.values())
+    assert all(result.logits.shape == (256, 2) for result in judged.results.values())
     assert set(judged.results) == set(one.names)
     assert same(one.state(), before)
     assert one.step(batch).results[STUDENT].finite

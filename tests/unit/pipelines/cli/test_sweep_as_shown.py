@@ -63,21 +63,3 @@ def test_as_shown_a_student_does_not_know_what_settled_since(swept):
         assert np.isfinite(part["shown"]).all()
         assert part["shown"].shape == part["logits"].shape
         assert np.abs(first).max() < 0.5 < np.abs(part["logits"][-500:]).max()  # of no prior: about p = .5
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"arms": {"none": {"set": {"arm": {"kind": "none"}}, "student": {"negative_rate": {"ctr": 0.5}}}}},
-            "share of",
-        ),
-    ],
-)
-def test_what_cannot_be_predicted_as_shown_is_refused(swept, capsys, changes, words):
-    _, _, folder = swept
-    (folder / "bad.yaml").write_text(yaml.safe_dump(SWEEP | changes))
-    with pytest.raises(SystemExit) as left:
-        cli.main(["sweep", str(folder / "bad.yaml"), "--out", str(folder / "bad"), "--jobs", "1"])
-    assert left.value.code == 2
-    assert words in capsys.readouterr().err

@@ -81,14 +81,15 @@ def test_what_is_kept_in_files_gives_the_batches_and_logits_of_what_is_kept_in_m
     held = data_of(stream.slice(), workspace.of(1), student, start)
     monkeypatch.setattr(jobs, "PIECE_ROWS", 90)
     monkeypatch.setattr("pipelines.lab.replay.data.PIECE_ROWS", 90)
-    filed = data_of(stream, workspace.of(1), student, start, folder=tmp_path, held_rows=100, stretch_rows=200)
+    filed = data_of(stream, workspace.of(1), student, start, folder=tmp_path, held_rows=100)
     assert isinstance(filed.places, np.memmap)
     assert not isinstance(held.places, np.memmap)
     assert held.first == filed.first
     assert np.array_equal(held.places, filed.places)
     assert np.array_equal(held.labels, filed.labels)
     assert np.array_equal(held.weights, filed.weights)
-    assert len(list(filed.stretches)) > len(list(held.stretches)) == 1
+    assert next(iter(held.stream)) is next(iter(held.stream))
+    assert next(iter(filed.stream)) is not next(iter(filed.stream))
     asked = jobs.TrainRequest(1, student, Condition(), tmp_path / "part.npz")
     (one,), (other,) = (jobs.train_together(workspace, [asked], data, lambda count: None) for data in (held, filed))
     assert np.isfinite(one["logits"]).all()
@@ -112,7 +113,7 @@ def test_rows_are_read_and_built_once_for_all_arms(folder, tmp_path, monkeypatch
         return build(self, rows)
 
     def of_some(*given, **more):
-        return data_of(*given, **more, held_rows=100, stretch_rows=200)
+        return data_of(*given, **more, held_rows=100)
 
     monkeypatch.setattr(Rows, "slice", noted)
     monkeypatch.setattr(BatchBuilder, "__call__", built)
@@ -140,15 +141,16 @@ def test_a_stream_that_is_twice_as_long_takes_no_more_memory(folder, tmp_path, m
     """Of what Python allocates, arrays included; batches are 100 rows at a time, as rows are read."""
     workspace = place_of(folder, tmp_path, set=["resources.read_rows=100"])
     workspace.rows(1)
-    student = workspace.config.student("feed")
+    of_one_size = {"batch_rows": 64, "first_batch_rows": 64}
+    student = workspace.config.student("feed").model_copy(update=of_one_size)
     monkeypatch.setattr("pipelines.lab.replay.data.PIECE_ROWS", 200)
     peaks: dict[int, list[int]] = {1400: [], 2800: []}
     for rows in 3 * list(peaks):  # what is made once, by whatever thread, is in one of them; garbage is in none
         stream = workspace.lake(1, Condition()).first(rows)
         gc.collect()
         tracemalloc.start()
-        data = data_of(stream, workspace.of(1), student, folder=tmp_path, held_rows=0, stretch_rows=200)
-        for _ in data.stretches:
+        data = data_of(stream, workspace.of(1), student, folder=tmp_path, held_rows=0)
+        for _ in data.stream:
             pass
         peaks[rows].append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -26,6 +26,11 @@ def warned(overrides: list[str] | None) -> list[str] | None:
     return overrides
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def private_files() -> None:
     """From now on this process and those that it starts make files which only their user can read: a run's hold rows,
     and may hold more."""
@@ -39,6 +44,9 @@ Overrides = Annotated[
 RunDirOption = Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")]
 RunDirOrDefault = Annotated[
     Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/NAME, the config's name.")
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Processes, of one thread each; default: one per core.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

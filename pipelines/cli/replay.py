@@ -9,22 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipelines.cli.options import AsJson
+from pipelines.cli.options import AsJson, Jobs, cores
 
 if TYPE_CHECKING:
     from pipelines.core.config.settings import Config
-    from pipelines.core.run_dir.paths import RunDir
     from pipelines.lab.replay.settings import Spec
 
-Jobs = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Processes, of one thread each; default: one per core.")
-]
 SpecOverrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting of the spec: path=value. May be repeated.")
 ]
 
+RUN = {"run_dir", "since", "until", "seeds", "out", "jobs", "overrides", "json_"}
+TAKEN = {
+    "--verify": {"given", "verify", "json_"},
+    "--compare": {"given", "compare", "out", "json_"},
+    "a spec": {"given", *RUN},
+    "arms": {"arms", "conditions", "teachers", "baseline", "students", *RUN},
+}
+"""Options by what is asked of `exfm replay`."""
+
 
 def replay(
+    context: typer.Context,
     given: Annotated[
         list[str] | None,
         typer.Argument(
@@ -36,6 +42,9 @@ def replay(
     verify: Annotated[
         Path | None, typer.Option("--verify", help="Retrain students of this run and compare, in bits.", metavar="RUN")
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Put two finished replays side by side; with --out also as a page.")
+    ] = False,
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", help="Rows and logits of this run's lake, not of the config's source.")
     ] = None,
@@ -68,9 +77,6 @@ def replay(
             "--seeds", min=1, help="How many, from the run's own on, or the first of a spec; default: 1, or the spec's."
         ),
     ] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Put two finished replays side by side; with --out also as a page.")
-    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of parts and report; default: runs/CONFIG-replay[-SPEC].")
     ] = None,
@@ -90,101 +96,78 @@ def replay(
 
     Example: exfm replay --verify runs/demo feed
     """
-    from streaming.errors import BadInput
-
-    inline = {
-        "--arm": arms,
-        "--condition": conditions,
-        "--teacher": teachers,
-        "--baseline": baseline,
-        "--students": students,
-    }
-    if verify is not None or compare:
-        alone = "--compare" if compare else "--verify"
-        others = inline | {"--run-dir": run_dir, "--from": since, "--to": until, "--seeds": seeds, "--jobs": jobs}
-        others |= {"--set": overrides, "--verify": verify if compare else None, "--out": None if compare else out}
-        if named := next((option for option, value in others.items() if value), None):
-            raise BadInput(f"{named} is of no use with {alone}; leave one of the two out")
-    if verify is not None:
-        _verify(verify, given or [], json_=json_)
-        return
-    if compare:
-        _compare(given or [], out, json_=json_)
-        return
-    if given and run_dir is None and Path(given[0]).is_dir():
-        run_dir, given = Path(given[0]), given[1:]
-    if given:
-        if named := next((option for option, value in inline.items() if value), None):
-            raise BadInput(f"{named} is for a replay without a spec; write it into {given[0]}, or leave the spec out")
-        if len(given) > 1:
-            raise BadInput(f"give one spec, not {len(given)}")
-        changes = [*(overrides or []), *(f"{key}={value}" for key, value in _range(since, until) if value)]
-        _run("replay", Path(given[0]), run_dir, out, jobs, changes, seeds=seeds, json_=json_)
-        return
-    if run_dir is None or not (arms or conditions or teachers):
-        raise BadInput(
-            "give a spec, such as configs/sweeps/quick.yaml; or --run-dir RUN and arms (--arm 'wide: "
-            "model.trunk.mlp=[256, 128]') or conditions; or --verify RUN"
-        )
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.lab.replay.settings import load_run
-
-    if out is not None and RunDir(out).lock.exists():
-        raise BadInput(f"--out {out} is the folder of a run; give one that the replay has to itself")
-
-    def folder_of(config: Config) -> Path:
-        return out or Path("runs") / f"{config.name}-replay"
-
-    spec, config = load_run(
-        RunDir(run_dir),
-        arms or [],
-        conditions or [],
-        teachers or [],
-        baseline=baseline,
-        students=students.split(",") if students else [],
-        seeds=seeds or 1,
-        since=since,
-        until=until,
-        overrides=overrides or [],
-        folder_of=folder_of,
-    )
-    folder = folder_of(config)
-    options = {"--run-dir": run_dir, "--from": since, "--to": until, "--baseline": baseline, "--students": students}
-    words = [f"{option}={value}" for option, value in options.items() if value is not None]
-    many = {"--arm": arms, "--condition": conditions, "--teacher": teachers, "--set": overrides}
-    words += [word for option, values in many.items() for value in values or [] for word in (option, value)]
-    again = shlex.join(["exfm", "replay", *words, f"--seeds={seeds or 1}", f"--out={folder}"])
-    _run_place("replay", spec, config, folder, RunDir(run_dir), jobs, again, json_=json_)
-
-
-def _range(since: str | None, until: str | None) -> list[tuple[str, str | None]]:
-    return [("since", since and f'"{since}"'), ("until", until and f'"{until}"')]
-
-
-def _compare(given: list[str], out: Path | None, *, json_: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from pipelines.lab.page.compared import compare, page_of_two
     from streaming.errors import BadInput
 
-    if len(given) != 2:
-        raise BadInput(f"--compare takes the folders of two finished replays, and {len(given)} are given")
-    found = compare(Path(given[0]), Path(given[1]))
+    named = given or []
+    if verify is None and not compare and run_dir is None and named and Path(named[0]).is_dir():
+        run_dir, named = Path(named[0]), named[1:]
+    asked = "--compare" if compare else "--verify" if verify else "a spec" if named else "arms"
+    _refuse_others(context, asked)
+    if verify is not None:
+        _verify(verify, named, json_=json_)
+    elif compare:
+        _compare(named, out, json_=json_)
+    elif named:
+        if len(named) > 1:
+            raise BadInput(f"give one spec, not {len(named)}")
+        span = [f'{key}="{value}"' for key, value in {"since": since, "until": until}.items() if value]
+        changes = [*(overrides or []), *span]
+        _run_spec("replay", context, Path(named[0]), changes, run_dir, out, jobs, seeds=seeds, json_=json_)
+    else:
+        if run_dir is None or not (arms or conditions or teachers):
+            raise BadInput(
+                "give a spec, such as configs/sweeps/quick.yaml; or --run-dir RUN and arms (--arm 'wide: "
+                "model.trunk.mlp=[256, 128]') or conditions; or --verify RUN"
+            )
+        if out is not None and RunDir(out).lock.exists():
+            raise BadInput(f"--out {out} is the folder of a run; give one that the replay has to itself")
+
+        def folder_of(config: Config) -> Path:
+            return out or Path("runs") / f"{config.name}-replay"
+
+        spec, config = load_run(
+            RunDir(run_dir),
+            arms or [],
+            conditions or [],
+            teachers or [],
+            baseline=baseline,
+            students=students.split(",") if students else [],
+            seeds=seeds or 1,
+            since=since,
+            until=until,
+            overrides=overrides or [],
+            folder_of=folder_of,
+        )
+        _run("replay", context, spec, config, folder_of(config), run_dir, jobs, json_=json_)
+
+
+def _refuse_others(context: typer.Context, asked: str) -> None:
+    """Refuse options that what is asked would pass over."""
+    from streaming.errors import BadInput
+
+    for parameter in context.command.params:
+        if context.params.get(str(parameter.name)) and parameter.name not in TAKEN[asked]:
+            raise BadInput(f"{parameter.opts[0]} is of no use with {asked}; leave one of the two out")
+
+
+def _compare(folders: list[str], out: Path | None, *, json_: bool) -> None:
+    from pipelines.lab.replay.compare import compare
+    from pipelines.report.terminal import console, rendered
+    from streaming.errors import BadInput
+
+    if len(folders) != 2:
+        raise BadInput(f"--compare takes the folders of two finished replays, and {len(folders)} are given")
+    comparison = compare(Path(folders[0]), Path(folders[1]))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "compared.html").write_text(page_of_two(found))
+        (out / "compared.html").write_text(comparison.page())
     if json_:
-        typer.echo(json.dumps(found.as_json(), default=str))
+        typer.echo(json.dumps(comparison.as_json(), default=str))
         return
-    table = Table(*found.head, box=None, pad_edge=False)
-    for row in found.rows():
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 220
-    console.print(table)
-    for what, first, second in found.differences():
+    console().print(rendered(comparison.table()))
+    for what, first, second in comparison.differences():
         typer.echo(f"{what}: {first} | {second}")
     if out is not None:
         typer.echo(str(out / "compared.html"))
@@ -197,18 +180,19 @@ def _verify(run: Path, students: list[str], *, json_: bool) -> None:
     from pipelines.lab.verify.verdict import verify
     from pipelines.report.screens.progress import rows_bar
 
-    found = []
+    verdicts = []
     for verdict in verify(RunDir(run), students, rows_bar):
-        found.append(verdict)
+        verdicts.append(verdict)
         if not json_:
             typer.echo(text_of(verdict))
     if json_:
-        typer.echo(json.dumps([verdict.as_json() for verdict in found], default=str))
-    if not all(verdict.identical for verdict in found):
+        typer.echo(json.dumps([verdict.as_json() for verdict in verdicts], default=str))
+    if not all(verdict.identical for verdict in verdicts):
         raise typer.Exit(1)
 
 
 def sweep(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="Arms, conditions, seeds; see configs/sweeps/.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of parts and report; default: runs/CONFIG-sweep-FILE.")
@@ -217,9 +201,7 @@ def sweep(
     run_dir: Annotated[
         Path | None, typer.Option("--from", help="Rows and logits of this run's lake, instead of the config's source.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting of the sweep: path=value. May be repeated.")
-    ] = None,
+    overrides: SpecOverrides = None,
     json_: AsJson = False,
 ) -> None:
     """Compare ways to use a teacher. Each arm tries the same number of settings; the best on the first half of the
@@ -231,92 +213,78 @@ def sweep(
 
     Example: exfm sweep configs/sweeps/quick.yaml
     """
-    _run("sweep", file, run_dir, out, jobs, overrides or [], json_=json_)
+    _run_spec("sweep", context, file, overrides or [], run_dir, out, jobs, json_=json_)
 
 
-def _run(
+def _run_spec(
     kind: Literal["replay", "sweep"],
-    spec: Path,
+    context: typer.Context,
+    file: Path,
+    overrides: list[str],
     run_dir: Path | None,
     out: Path | None,
     jobs: int | None,
-    overrides: list[str],
     *,
     seeds: int | None = None,
     json_: bool,
 ) -> None:
-    from pipelines.core.run_dir.paths import RunDir
     from pipelines.lab.replay.settings import load
 
     def folder_of(config: Config) -> Path:
-        return out or Path("runs") / f"{config.name}-{kind}-{spec.stem}"
+        return out or Path("runs") / f"{config.name}-{kind}-{file.stem}"
 
     if seeds is not None:
-        first = load(spec, overrides)[0].seeds[0]
+        first = load(file, overrides)[0].seeds[0]
         overrides = [*overrides, f"seeds={[first + n for n in range(seeds)]}"]
-    settings, config = load(spec, overrides, folder_of)
-    folder = folder_of(config)
-    again = _again(kind, spec, run_dir, folder, overrides)
-    _run_place(kind, settings, config, folder, None if run_dir is None else RunDir(run_dir), jobs, again, json_=json_)
+    spec, config = load(file, overrides, folder_of)
+    _run(kind, context, spec, config, folder_of(config), run_dir, jobs, json_=json_)
 
 
-def _run_place(
+def _run(
     kind: Literal["replay", "sweep"],
+    context: typer.Context,
     spec: Spec,
     config: Config,
     folder: Path,
-    run_dir: RunDir | None,
+    run_dir: Path | None,
     jobs: int | None,
-    again: str,
     *,
     json_: bool,
 ) -> None:
-    """`again`: the command that runs it again."""
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.lab.policy.choices import policy_cells
     from pipelines.lab.replay.run import Runner
+    from pipelines.lab.replay.text import show
     from pipelines.lab.replay.workspace import Workspace
+    from pipelines.report.terminal import console
 
+    workspace = Workspace(spec, config, folder, None if run_dir is None else RunDir(run_dir))
     try:
-        runner = Runner(Workspace(spec, config, folder, run_dir), jobs or _cores(), kind, again)
-        value = runner.run()
+        runner = Runner(workspace, jobs or cores(), kind, _again(kind, context, folder), policy_cells)
+        report = runner.run()
     except KeyboardInterrupt:
         typer.echo(f"stopped; finished parts are in {folder}; the same command resumes", err=True)
         raise typer.Exit(130) from None
     if json_:
-        typer.echo(json.dumps(value))
+        typer.echo(report.model_dump_json())
         return
-    from rich.console import Console
-
-    from pipelines.lab.replay.sizes import text_of_sizes
-    from pipelines.lab.replay.text import show
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 220  # a file has no right edge
-    show(console, value)
-    if value["sizes"]:
-        typer.echo(text_of_sizes(value["sizes"]))
+    show(console(), report)
     for path in runner.written:
         typer.echo(str(path))
 
 
-def _again(kind: str, spec: Path, run_dir: Path | None, folder: Path, overrides: list[str]) -> str:
-    """The command that runs it again.
-
-    >>> _again("replay", Path("spec.yaml"), Path("runs/demo"), Path("runs/x"), ["seeds=[1, 2]"])
-    "exfm replay spec.yaml --run-dir runs/demo --out runs/x --set 'seeds=[1, 2]'"
-    """
-    words = ["exfm", kind, str(spec)]
-    if run_dir is not None:
-        words += ["--run-dir" if kind == "replay" else "--from", str(run_dir)]
-    words += ["--out", str(folder), *(word for text in overrides for word in ("--set", text))]
-    return shlex.join(words)
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _again(kind: str, context: typer.Context, folder: Path) -> str:
+    """The command that runs it again, into the same folder."""
+    words = ["exfm", kind]
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if not value or parameter.name in ("out", "jobs", "json_"):
+            continue
+        option = [] if parameter.param_type_name == "argument" else [parameter.opts[0]]
+        words += [
+            word for each in (value if isinstance(value, list | tuple) else [value]) for word in (*option, str(each))
+        ]
+    return shlex.join([*words, "--out", str(folder)])
 
 
 def register(app: typer.Typer) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides
+from pipelines.cli.options import AsJson, Jobs, Overrides, cores
+
+if TYPE_CHECKING:
+    from pipelines.core.config.settings import Config
+    from pipelines.lab.scaling.family import Member
 
 LISTED, FITTED = "0,1,2,3,4,5,6", "0,1,2,3,4"
 
@@ -94,6 +98,7 @@ def scale(
     out: Annotated[
         Path | None, typer.Option("--out", help="--fit: folder of results; default: runs/NAME-scale.")
     ] = None,
+    jobs: Jobs = None,
     overrides: Overrides = None,
     json_: AsJson = False,
 ) -> None:
@@ -108,46 +113,63 @@ def scale(
     Example: exfm scale configs/demo.yaml --fit --rows 100000
     """
     from pipelines.core.config.settings import load
+    from pipelines.lab.scaling.family import as_json, members, sizes
+    from pipelines.report.terminal import console, rendered
 
     settings = load(config, overrides)
     wanted = _numbers("--dials", dials or (FITTED if fit else LISTED), int)
-    interactions = _interactions(compared)
-    if not fit:
-        _show(settings, wanted, interactions, json_)
-        return
-    folder = out or Path("runs") / f"{settings.name}-scale"
-    value = _fit(
-        settings,
-        folder,
-        dials=wanted,
-        interactions=interactions,
-        limit=rows,
-        seeds=_numbers("--seeds", seeds, int) if seeds else [settings.seed],
-        rates=_numbers("--dense-lr", rates, float) if rates else [],
-        run_dir=run_dir,
-    )
-    if json_:
-        typer.echo(json.dumps(value))
-        return
-    _print_fit(value)
-    typer.echo(f"{folder / 'scale.png'}  {folder / 'scale.json'}")
+    family = members(settings, wanted, _interactions(compared))
+    if not fit and json_:
+        typer.echo(json.dumps({"name": settings.name, "members": as_json(family)}))
+    elif not fit:
+        console().print(rendered(sizes(family)))
+        typer.echo(
+            "FLOPs are those of the network's forward pass, without the linear part; training costs three times as "
+            "much. What they gain: --fit"
+        )
+    else:
+        chosen = _numbers("--seeds", seeds, int) if seeds else [settings.seed]
+        asked = _numbers("--dense-lr", rates, float) if rates else []
+        folder = out or Path("runs") / f"{settings.name}-scale"
+        _fit(settings, folder, family, rows=rows, seeds=chosen, rates=asked, run_dir=run_dir, jobs=jobs, json_=json_)
 
 
-def _fit(settings: Any, folder: Path, *, run_dir: Path | None, **family: Any) -> dict[str, Any]:
-    """The report of a trained family; exit code 130 where Ctrl-C stops it."""
-    from exfm.threads import set_threads
+def _fit(
+    settings: Config,
+    folder: Path,
+    family: list[Member],
+    *,
+    rows: int,
+    seeds: list[int],
+    rates: list[float],
+    run_dir: Path | None,
+    jobs: int | None,
+    json_: bool,
+) -> None:
+    """Train the family and print what its sizes buy; exit code 130 where Ctrl-C stops it."""
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.lab.scaling.run import fit
+    from pipelines.lab.scaling.fit import fit
+    from pipelines.lab.scaling.report import draw, laws, tables, tasks
+    from pipelines.report.terminal import console, rendered
 
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
-
-    set_threads(settings.resources.threads)
+    run = None if run_dir is None else RunDir(run_dir)
     try:
-        return fit(settings, folder, run_dir=None if run_dir is None else RunDir(run_dir), say=say, **family)
+        scaling = fit(
+            settings, folder, family, rows=rows, seeds=seeds, rates=rates, run_dir=run, processes=jobs or cores()
+        )
     except KeyboardInterrupt:
         typer.echo(f"stopped; finished parts are in {folder}; the same command resumes", err=True)
         raise typer.Exit(130) from None
+    draw(scaling, folder / "scale.png")
+    if json_:
+        typer.echo(scaling.model_dump_json())
+        return
+    screen = console()
+    for task, table in zip(tasks(scaling), tables(scaling), strict=True):
+        screen.print(rendered(table))
+        for words in laws(scaling, task):
+            typer.echo(words)
+    typer.echo(f"{folder / 'scale.png'}  {folder / 'scale.json'}")
 
 
 def _numbers(option: str, given: str, kind: type) -> list[Any]:
@@ -172,92 +194,3 @@ def _interactions(given: str) -> list[str]:
     if unknown := [name for name in names if name not in INTERACTIONS]:
         raise BadInput(f"--interactions names {', '.join(unknown)}; known: {', '.join(INTERACTIONS)}")
     return [name for name in INTERACTIONS if name in names]
-
-
-def _show(settings: Any, dials: list[int], interactions: list[str], json_: bool) -> None:
-    from pipelines.lab.scaling.family import members
-    from pipelines.lab.scaling.report import sizes
-
-    found = sizes(members(settings, dials, interactions))
-    if json_:
-        typer.echo(json.dumps({"name": settings.name, "members": found}))
-        return
-    head = ["teacher", "layers", "n_F", "n_L", "k", "MLP", "dense", "tables", "FLOPs/example", "×"]
-    table = []
-    for member in found:
-        model, count = member["model"], member["parameters"]
-        if member["interaction"] == "wukong":
-            shape = [str(model[key]) for key in ("layers", "num_fmb", "num_lcb", "rank")] + [_sizes(model["mlp"])]
-        elif member["interaction"] == "dlrm":
-            shape = ["", "", "", "", f"{_sizes(model['dlrm']['bottom'])} / {_sizes(model['dlrm']['top'])}"]
-        else:
-            cross = model["dcn"]["cross"]
-            shape = [str(cross["layers"]), "", "", str(cross["rank"] or "full"), _sizes(model["dcn"]["deep"])]
-        cost = [f"{number:,}" for number in (count["dense"], count["tables"], member["flops_per_example"])]
-        table.append([member["name"], *shape, *cost, f"{member['relative_flops']:.2f}"])
-    _print(head, table)
-    typer.echo(
-        "FLOPs are those of the network's forward pass, without the linear part; training costs three times as much. "
-        "What they gain: --fit"
-    )
-
-
-def _sizes(sizes: list[int]) -> str:
-    return "-".join(map(str, sizes)) or "linear"
-
-
-def _print_fit(value: dict[str, Any]) -> None:
-    from pipelines.lab.scaling.picture import in_words
-
-    for task, judged in value["judged"].items():
-        optimum = judged["optimum"]
-        floor = "" if optimum is None or optimum["ne"] is None else f"; optimum NE {optimum['ne']:.4f}"
-        if judged["too_few"] is not None:
-            typer.echo(f"\n{task}: too few {judged['too_few']} to tell; give more --rows")
-            continue
-        typer.echo(
-            f"\n{task}: judged on the second half: {judged['rows']:,} rows, {judged['positives']:,} positives{floor}; "
-            "gains in % of the other's NE, above 0 is better"
-        )
-        head = ["teacher", "seed", "rate", "FLOPs/example", "rows/s", "NE", "AUC", "% over smallest", "% over Wukong"]
-        table = []
-        for member in value["members"]:
-            figures = member["tasks"][task]
-            cost = [f"{member['flops_per_example']:,}", f"{member['rows_per_s']:,.0f}"]
-            gains = [_gain(figures[other]) for other in ("gain_over_smallest", "gain_over_wukong")]
-            own = [member["name"], str(member["seed"]), f"{member['dense_lr']:g}"]
-            table.append([*own, *cost, _figure(figures["ne"]), _figure(figures["auc"]), *gains])
-        _print(head, table)
-        for interaction, laws in value["laws"].items():
-            law = laws[task]
-            why = f" ({law['not_determined']})" if law["not_determined"] and law["gain_per_4x_percent"] else ""
-            typer.echo(f"{interaction}: {in_words(law)}{why}")
-    for task in value["not_judged"]:
-        typer.echo(f"\n{task}: not judged, too few labels of one kind; give more --rows")
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _gain(gain: dict[str, Any] | None) -> str:
-    if gain is None:
-        return "–"
-    if gain["low"] is None:
-        return f"too few {gain['too_few']} to tell"
-    return f"{gain['difference']:+.2f} [{gain['low']:+.2f}, {gain['high']:+.2f}]"
-
-
-def _print(head: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a file has no right edge
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for at, name in enumerate(head):
-        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)

@@ -20,14 +20,13 @@ by ad and by row, and every seed of an arm errs
 from __future__ import annotations
 
 import argparse
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from exfm.metrics.classification import cross_entropy, sigmoid
 from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate, mean_of_seeds
-from exfm.metrics.policy import Value
 from pipelines.lab.judging.evidence import watched
 from pipelines.lab.judging.figures import JudgedRows, gain
 from tests.support.models.bandits import Bandit
@@ -127,7 +126,7 @@ def judged(streams: int, law: Law, better: float) -> Found:
             masks = [np.ones(ROWS, bool), *(one.ad % SEGMENTS == k for k in range(SEGMENTS))]
             alone.append([_reach(gain(one.base[:1], one.own[:1], [one.rows], [m], clustered=True)) for m in masks])
             watch = watched(one.base[:1], [one.base[0] - one.fair], [one.rows], masks[:1])
-            stopped.append(watch is not None and watch["stopped_at"] is not None)
+            stopped.append(any(measure.metric == "watched/stopped_at" for measure in watch))
     values = np.array(alone)[:, 0, 0] if alone else np.empty(0)
     whole = len(values) // SEEDS * SEEDS
     apart = [_reach(mean_of_seeds(some)) for some in values[:whole].reshape(-1, SEEDS)]
@@ -190,17 +189,13 @@ def worth(logs: int, bandits: int) -> None:
         held: dict[str, list[tuple[bool, float]]] = {"ips": [], "snips": [], "dr": []}
         for seed in range(count):
             log = draw(seed)
-            found = log.judged() if isinstance(log, LoggedChoices) else plain_values(log)
+            found = log.judged()._asdict()
             for way, kept in held.items():
-                low, high = found[way]["low"], found[way]["high"]
+                low, high = found[way].low, found[way].high
                 kept.append((low <= log.value <= high, high - low))
         for way, kept in held.items() if count else ():
             inside, width = np.array(kept, dtype=np.float64).mean(0)
             table.row(name, count, way.upper(), f"{100 * inside:.1f}", f"{width:.4f}")
-
-
-def plain_values(log: Bandit) -> dict[str, Any]:
-    return {name: value._asdict() for name, value in log.judged()._asdict().items() if isinstance(value, Value)}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
+from pipelines.lab.replay.compare import read_report
 from pipelines.lab.replay.data import data_of, places_of
+from pipelines.lab.replay.report import Report
 from pipelines.lab.replay.settings import Spec, load_run
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.arms import ArmSpec
@@ -53,7 +55,7 @@ def run(capsys, *arguments: str):
     except SystemExit as end:
         code = int(end.code or 0)
     out, err = capsys.readouterr()
-    return code, json.loads(out) if out else None, err
+    return code, Report.model_validate_json(out) if out else None, err
 
 
 def lines(option: str, values: list[str]) -> list[str]:
@@ -120,28 +122,24 @@ def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_
 
 def test_a_replay_of_a_range_compares_arms_and_conditions(finished, replayed):
     folder, _ = replayed
-    report = json.loads((folder / "replay.json").read_text())
-    assert list(report["conditions"]) == ["as logged", "half", "none", "deaf"]
-    told = report["conditions"]["as logged"]["students"]["feed"]["ctr"]
-    assert list(told["arms"]) == ["as run", "wide", "small table"]
+    report = read_report(folder)
+    assert report.table.conditions == ["as logged", "half", "none", "deaf"]
+    arms = report.table.arms("as logged", "feed", "ctr")
+    assert [arm for arm in arms if not arm.startswith("(")] == ["as run", "wide", "small table"]
     span = json.loads((folder / "span.json").read_text())["span"]
     assert span == [oldest(finished.run_dir) + 1, finished.lake.num_rows - 1]
-    assert report["sweep"]["rows"] == {"3": span[1] + 1 - span[0], "4": span[1] + 1 - span[0]}
+    assert report.about.rows == {"3": span[1] + 1 - span[0], "4": span[1] + 1 - span[0]}
     assert not [r for r in Readers(finished.run_dir.readers).all() if r.name.startswith("replay")]
-    for condition in report["conditions"].values():
-        wide = condition["students"]["feed"]["ctr"]["arms"]["wide"]
-        assert sum(s["rows"] for name, s in wide["segments"].items() if name.startswith("hours")) == wide_rows(report)
-    text = (folder / "replay.md").read_text()
-    assert f"| feed | wide | {told['rows'][0]:,} | {told['positives'][0]:,} |" in text
-
-
-def wide_rows(report) -> int:
-    return report["conditions"]["as logged"]["students"]["feed"]["ctr"]["rows"][0]
+    rows, positives = (int(arms["wide"].value(f"{what}/3")) for what in ("rows", "positives"))
+    for condition in report.table.conditions:
+        segments = report.table.of(condition, "feed", "ctr", "wide").below("gain/segment")
+        assert sum(cell.n for name, cell in segments.items() if name.startswith("hours")) == rows
+    assert f"| feed | wide | {rows:,} | {positives:,} |" in (folder / "replay.md").read_text()
 
 
 def test_it_is_resumed_to_the_cell_and_is_the_same_in_several_processes(capsys, replayed, monkeypatch):
     folder, arguments = replayed
-    before = json.loads((folder / "replay.json").read_text())
+    before = read_report(folder)
     parts = sorted((folder / "students").iterdir())
     assert len(parts) == 2 * 3 * 4
     gone = parts[::3]
@@ -157,20 +155,16 @@ def test_it_is_resumed_to_the_cell_and_is_the_same_in_several_processes(capsys, 
 
 def figures(report):
     """Everything but what was measured."""
-    found = {}
-    for condition, made in report["conditions"].items():
-        for arm, told in made["students"]["feed"]["ctr"]["arms"].items():
-            found[condition, arm] = told["ne"], told.get("gain")
-    return found
+    return [cell for cell in report.cells if cell.metric not in ("seconds_per_row", "cost_ratio")]
 
 
 def test_arms_with_a_filter_or_a_birth_of_their_own_are_compared_on_rows_that_both_judge(finished, tmp_path, capsys):
     arguments = ["--run-dir", str(finished.run_dir.root), "--students", "feed", "--out", str(tmp_path / "out")]
     code, report, err = run(capsys, *arguments, *lines("--arm", ARMS[2:]), "--jobs", "1")
     assert code == 0, err
-    told = report["conditions"]["as logged"]["students"]["feed"]["ctr"]["arms"]
-    assert told["bids"]["gain"] is not None
-    assert told["late"]["gain"] is not None
+    told = report.table.arms("as logged", "feed", "ctr")
+    assert "gain" in told["bids"]
+    assert "gain" in told["late"]
     spec, config = load_run(finished.run_dir, ARMS[2:], students=["feed"])
     workspace = Workspace(spec, config, tmp_path / "out", finished.run_dir)
     rows = places_of(workspace.rows(3).table, config, config.student("feed"))
@@ -178,7 +172,7 @@ def test_arms_with_a_filter_or_a_birth_of_their_own_are_compared_on_rows_that_bo
         if "absent" in part:
             assert len(part["absent"]) == len(rows) == len(part["logits"])
             assert np.array_equal(part["absent"], np.isnan(part["logits"][:, 0]))
-    own = f"{told['late']['rows'][0]:,} | {told['late']['positives'][0]:,}"
+    own = f"{told['late'].value('rows/3'):,.0f} | {told['late'].value('positives/3'):,.0f}"
     assert f"| feed | late | {own} |" in (tmp_path / "out" / "replay.md").read_text()
     bids = workspace.rows(3).table["bid"].to_numpy()[rows]
     assert sum(np.array_equal(load_part(p).get("absent"), bids <= 0.5) for p in (tmp_path / "out/students").iterdir())
@@ -300,7 +294,7 @@ def test_what_cannot_be_replayed_says_why(finished, tmp_path, capsys):
         ("--run-dir", root, "--arm", "x: batch_rows=64", "--from", "yesterday"): "is no place in a lake",
         ("--run-dir", root, "--arm", "x: batch_rows=64", "--from", "99999999"): "no row lies between",
         ("--run-dir", str(tmp_path), "--arm", "x: batch_rows=64"): "no run in",
-        ("configs/sweeps/quick.yaml", "--arm", "x: batch_rows=64"): "is for a replay without a spec",
+        ("configs/sweeps/quick.yaml", "--arm", "x: batch_rows=64"): "--arm is of no use with a spec",
     }
     for arguments, words in wrong.items():
         code, _, err = run(capsys, *arguments, "--out", str(tmp_path / "out"), "--jobs", "1")
@@ -312,10 +306,10 @@ def test_larger_teachers_are_trained_from_the_lake_and_told_by_their_flops(finis
     arguments += ["--teacher", "large: dial=2", "--arm", "wide: model.trunk.mlp=[32]", "--jobs", "1"]
     code, report, err = run(capsys, *arguments)
     assert code == 0, err
-    told = [entry for entry in report["sizes"] if entry["arm"] == "wide" and entry["task"] == "ctr"]
-    assert [entry["teacher"] for entry in told] == [None, "large"]
+    told = [report.table.of(condition, "feed", "ctr", "wide") for condition in ("as logged", "large")]
     model, features = finished.config.teacher.model, finished.config.teacher_features
     sizes = [flops_per_example(scaled_teacher(model, dial), features, len(finished.config.tasks)) for dial in (0, 2)]
-    assert [entry["flops"] for entry in told] == sizes
-    assert all(entry["gain"] is not None for entry in told)
+    teachers = [report.table.of(condition, "feed", "ctr", "(teacher)") for condition in ("as logged", "large")]
+    assert [of.value("flops") for of in teachers] == sizes
+    assert all("gain" in of for of in told)
     assert len(list((tmp_path / "out" / "logits").iterdir())) == 1  # the run's own are in the lake

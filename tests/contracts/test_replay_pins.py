@@ -14,6 +14,7 @@ from exfm.snapshots.checkpoint import checkpoint_names, prune_checkpoints, save_
 from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.replay.report import Report
 from pipelines.lab.replay.run import Runner
 from pipelines.lab.replay.settings import load_run
 from pipelines.lab.replay.workspace import Workspace
@@ -72,16 +73,12 @@ def replay(capsys, words: list[str]):
     except SystemExit as end:
         code = int(end.code or 0)
     out, err = capsys.readouterr()
-    return code, json.loads(out) if out else None, err
+    return code, Report.model_validate_json(out) if out else None, err
 
 
 def told(report):
-    """What every arm is under every condition, but for what was measured."""
-    return {
-        (condition, arm): (of["ne"], of.get("gain"))
-        for condition, made in report["conditions"].items()
-        for arm, of in made["students"]["feed"]["ctr"]["arms"].items()
-    }
+    """NE and gain of every arm under every condition."""
+    return [cell for cell in report.cells if cell.metric in ("ne", "gain")]
 
 
 @pytest.fixture

@@ -4,7 +4,5 @@ settings   the part of a spec that says what is judged, and how
 figures    gains and metrics as functions of the judged rows
 evidence   a gain under a sequential test, over event time, and segment by segment
 segments   parts of a student's rows, by condition or by value
-decisions  what models would show, bid and choose
-summaries  estimates as plain numbers, counts as text
-verdict    the recommendation: which arm to ship
+decisions  what models would show and bid
 """

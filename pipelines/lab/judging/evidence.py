@@ -7,9 +7,8 @@ log-loss, which is the same ratio; the test itself is of the difference (exfm/me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from exfm.metrics.limits import too_few
 from exfm.metrics.power import rows_needed, rows_to_stop
 from exfm.metrics.watching import BLOCK_ROWS, Watched, watch
 from pipelines.lab.judging.figures import WINDOWS, BySeed, JudgedRows, gain
-from pipelines.lab.judging.summaries import limited
+from pipelines.report.cells import Estimated, Measure, part
 
 EFFECT = 0.2
 """The gain, in % of NE, for which the rows needed to detect it are computed."""
@@ -31,25 +30,31 @@ as before a teacher's first logits, would else be clipped where they part."""
 PILOT_ROWS = 512
 
 
-def watched(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> dict[str, Any] | None:
-    """A gain under a sequential test over the rows in `windows`; None where losses are not finite, or rows are
-    too few. The rows before them give the scale."""
-    found = _evidence(base, own, rows, windows)
-    if found is None:
-        return None
-    result, scale = found
-    return {
-        "rows": result.rows.tolist(),
-        "difference": _rounded(scale * result.difference),
-        "low": _rounded(scale * result.low),
-        "high": _rounded(scale * result.high),
-        "log_e": result.log_e,
-        "stopped_at": result.stopped_at,
-        "sign": result.sign,
-        "blocks": result.blocks,
-        "clipped_blocks": result.clipped,
-        "rows_to_stop": rows_to_stop(result.block_variance, result.scale, EFFECT / scale, block_rows=BLOCK_ROWS),
-    }
+def watched(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> Iterator[Measure]:
+    """A gain under a sequential test over the rows in `windows`; nothing where losses are not finite, or rows are too
+    few. The rows before them give the scale.
+
+        gain/after/N           after N rows, with a bound that holds at all rows at once
+        watched/log_e          the log of the e-value after the last row
+        watched/stopped_at     rows after which 0 is excluded first
+        watched/rows_to_stop   rows that a gain of EFFECT would have needed
+    """
+    if (evidence := _evidence(base, own, rows, windows)) is None:
+        return
+    found, scale = evidence
+    for n, value, low, high in zip(found.rows.tolist(), found.difference, found.low, found.high, strict=True):
+        yield Measure(f"gain/after/{n}", _scaled(value, scale), _scaled(low, scale), _scaled(high, scale), n)
+    yield Measure("watched/log_e", found.log_e, n=int(found.rows[-1]))
+    yield Measure("watched/blocks", found.blocks)
+    if found.stopped_at is not None:
+        yield Measure("watched/stopped_at", found.stopped_at)
+    needed = rows_to_stop(found.block_variance, found.scale, EFFECT / scale, block_rows=BLOCK_ROWS)
+    if needed is not None:
+        yield Measure("watched/rows_to_stop", needed)
+
+
+def _scaled(value: float, scale: float) -> float:
+    return round(float(scale * value), 5)
 
 
 def _evidence(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> tuple[Watched, float] | None:
@@ -72,21 +77,19 @@ def _evidence(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: By
     return None if result is None or not loss > 0 else (result, 100 * weight / loss)
 
 
-def power(estimate: Mapping[str, Any] | None, rows: int) -> dict[str, Any] | None:
-    """Rows that a gain of EFFECT needs, looked at once, from the standard error that `rows` of them gave."""
-    if estimate is None or not estimate["se"]:
-        return None
-    needed = rows_needed(estimate["se"], rows, EFFECT)
-    return {"effect": EFFECT, "rows": needed, "detectable": EFFECT * (needed / rows) ** 0.5}
+def power(gain: Estimated) -> Iterator[Measure]:
+    """Rows that a gain of EFFECT needs, looked at once, from the standard error that the judged rows gave."""
+    if gain.estimate is None or gain.lacking is not None or not (se := gain.estimate.summary()["se"]):
+        return
+    yield Measure(f"rows for {EFFECT:g} %", rows_needed(se, gain.n, EFFECT))
 
 
 def over_windows(
     base: BySeed, own: BySeed, rows: Sequence[JudgedRows], times: BySeed, *, clustered: bool
-) -> dict[str, Any]:
-    """Gains in windows of the student's life, and where their sign flips: between two stretches of windows whose
-    signs differ, each sure at 5 % over all windows."""
+) -> Iterator[Measure]:
+    """Gains in windows of the student's life, `gain/window/K`; of each window `window/K/share` of the stream in its
+    middle, and `window/K/times` of its first and last row."""
     alive = [np.flatnonzero(np.isfinite(b) & np.isfinite(a)) for b, a in zip(base, own, strict=True)]
-    found: list[dict[str, Any]] = []
     for k in range(WINDOWS):
         masks = []
         for r, of in zip(rows, alive, strict=True):
@@ -97,38 +100,21 @@ def over_windows(
         if estimate is None:
             continue
         at = np.flatnonzero(masks[0])
-        entry = {
-            "share": float(rows[0].places[at].mean()) / rows[0].stream_rows,
-            "from_ms": int(times[0][at].min()),
-            "to_ms": int(times[0][at].max()),
-            "rows": len(at),
-        }
-        found.append(entry | estimate.summary())
-    return {"windows": found, "flips": flips(found)}
+        summary, first, last = estimate.summary(), float(times[0][at].min()), float(times[0][at].max())
+        yield Measure(f"gain/window/{k}", summary["value"], summary["low"], summary["high"], len(at))
+        yield Measure(f"gain/window/{k}/p", summary["p"])
+        yield Measure(f"window/{k}/share", float(rows[0].places[at].mean()) / rows[0].stream_rows)
+        yield Measure(f"window/{k}/times", (first + last) / 2, first, last)
 
 
-def flips(windows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Where sure windows of one sign are followed by sure ones of the other.
+def flips(windows: Sequence[tuple[float, float | None]]) -> list[tuple[int, int]]:
+    """Numbers of neighbouring sure windows of opposite signs, from (gain, p) of each window.
 
-    >>> sure = {"p": 1e-6, "share": 0.1, "from_ms": 0, "to_ms": 9}
-    >>> unsure = {"p": 0.5, "value": -1.0, "share": 0.2, "from_ms": 10, "to_ms": 19}
-    >>> flips([sure | {"value": 1.0}, unsure, sure | {"value": -1.0, "from_ms": 20, "share": 0.3}])
-    [{'after_share': 0.1, 'before_share': 0.3, 'after_ms': 9, 'before_ms': 20, 'sign': -1}]
+    >>> flips([(1.0, 1e-6), (-1.0, 0.5), (-1.0, 1e-6)])
+    [(0, 2)]
     """
-    sure = [w for w in windows if w["p"] is not None and w["p"] < 0.05 / max(1, len(windows))]
-    found = []
-    for before, after in pairwise(sure):
-        if before["value"] * after["value"] < 0:
-            found.append(
-                {
-                    "after_share": before["share"],
-                    "before_share": after["share"],
-                    "after_ms": before["to_ms"],
-                    "before_ms": after["from_ms"],
-                    "sign": 1 if after["value"] > 0 else -1,
-                }
-            )
-    return found
+    sure = [(k, value) for k, (value, p) in enumerate(windows) if p is not None and p < 0.05 / len(windows)]
+    return [(before, after) for (before, one), (after, other) in pairwise(sure) if one * other < 0]
 
 
 def by_segment(
@@ -140,27 +126,23 @@ def by_segment(
     segments: Mapping[str, BySeed],
     *,
     clustered: bool,
-) -> dict[str, Any]:
-    """Gain and calibration of every segment, with the e-value by which e-BH tells discoveries (`log_e`). Gains are
-    plain numbers: their influences, of many segments, take much memory."""
-    found: dict[str, Any] = {}
+) -> Iterator[Measure]:
+    """`gain/segment/NAME`, with `segment/NAME/positives`, `/calibration` and `/log_e`, by which e-BH tells
+    discoveries."""
     for name, masks in segments.items():
-        kept = [w & m for w, m in zip(windows, masks, strict=True)]
-        if not all(k.any() for k in kept):
+        inside = [w & m for w, m in zip(windows, masks, strict=True)]
+        if not all(mask.any() for mask in inside):
             continue
-        ratios = [calibration(z[k], r.labels[k], r.weights[k]) for z, r, k in zip(logits, rows, kept, strict=True)]
-        known = [ratio for ratio in ratios if ratio is not None]
-        count, positives = counts(rows, kept, clustered=clustered)
-        lacking = too_little(rows, kept, clustered=clustered)
-        found[name] = {
-            "rows": count,
-            "positives": positives,
-            "too_few": lacking,
-            "gain": limited(gain(base, own, rows, kept, clustered=clustered), lacking),
-            "calibration": float(np.mean(known)) if known else None,
-            "log_e": _log_e(base, own, rows, windows, masks),
-        }
-    return found
+        count, positives = counts(rows, inside, clustered=clustered)
+        lacking = too_little(rows, inside, clustered=clustered)
+        estimate = gain(base, own, rows, inside, clustered=clustered)
+        yield from Estimated(f"gain/segment/{part(name)}", estimate, count, lacking).measures()
+        start = f"segment/{part(name)}"
+        yield Measure(f"{start}/positives", positives, n=count)
+        ratios = [calibration(z[k], r.labels[k], r.weights[k]) for z, r, k in zip(logits, rows, inside, strict=True)]
+        defined = [ratio for ratio in ratios if ratio is not None]
+        yield Measure(f"{start}/calibration", float(np.mean(defined)) if defined else None)
+        yield Measure(f"{start}/log_e", _log_e(base, own, rows, windows, masks))
 
 
 def _log_e(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed, masks: BySeed) -> float:
@@ -190,16 +172,14 @@ def too_little(rows: Sequence[JudgedRows], windows: BySeed, *, clustered: bool) 
     return too_few(positives, count - positives, clusters.fewest(rarer))
 
 
-def first_miscalibrated(logits: np.ndarray, rows: JudgedRows, window: np.ndarray) -> dict[str, Any] | None:
-    """The row after which predictions are known not to be calibrated, watched from the first of `window` on: above 0,
-    they are too low. None where there are too few."""
+def first_miscalibrated(logits: np.ndarray, rows: JudgedRows, window: np.ndarray) -> Iterator[Measure]:
+    """`calibration/wrong_from`: the row after which predictions are known not to be calibrated, watched from the first
+    of `window` on; `calibration/sign`: above 0, they are too low. Nothing where that is not known."""
     residual = rows.labels - sigmoid(logits)
     if not window.any() or not np.isfinite(residual[window]).all():
-        return None
+        return
     earlier = (np.arange(len(residual)) < np.argmax(window)) & np.isfinite(residual)
     found = watch([residual[window]], [rows.weights[window]], [residual[earlier]])
-    return None if found is None else {"row": found.stopped_at, "sign": found.sign}
-
-
-def _rounded(values: np.ndarray) -> list[float]:
-    return [round(float(x), 5) for x in values]
+    if found is not None and found.stopped_at is not None:
+        yield Measure("calibration/wrong_from", found.stopped_at)
+        yield Measure("calibration/sign", found.sign)

@@ -12,7 +12,7 @@ share a stream, both count: the seeds, and the clusters of rows, whose influence
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from exfm.metrics.clusters import Clusters, Sums
 from exfm.metrics.estimates import Estimate, average_estimates, mean_of_seeds, mean_of_shared
 from exfm.metrics.ranking import auc, gauc
 from exfm.metrics.reliability import brier, clipped_log_loss
+from pipelines.report.cells import Measure, over_seeds
 from pipelines.report.results.age import TENTHS
 
 WINDOWS = 24
@@ -102,8 +103,8 @@ def losses(logits: BySeed, rows: Sequence[JudgedRows]) -> list[np.ndarray]:
     return [cross_entropy(z, r.labels) for z, r in zip(logits, rows, strict=True)]
 
 
-def metrics(logits: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, grouped: bool) -> dict[str, Any]:
-    """{figure: {mean, se}} on the rows in `windows`; None where a figure is undefined under some seed. Without
+def metrics(logits: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, grouped: bool) -> Iterator[Measure]:
+    """FIGURES on the rows in `windows`, means over seeds; unknown where a figure is undefined under some seed. Without
     `grouped` there is no GAUC."""
     each: dict[str, list[float | None]] = {name: [] for name in FIGURES}
     for z, r, window in zip(logits, rows, windows, strict=True):
@@ -118,36 +119,21 @@ def metrics(logits: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, grou
         each["calibration"].append(calibration(*arguments) if finite else None)
         each["log_loss"].append(clipped_log_loss(*arguments).value if finite else None)
         each["brier"].append(brier(*arguments) if finite else None)
-    return {name: _mean(values) for name, values in each.items()}
+    n = int(windows[0].sum())
+    yield from (over_seeds(name, values, n) for name, values in each.items())
 
 
-def by_tenth(logits: BySeed, rows: Sequence[JudgedRows]) -> list[float | None]:
-    """Mean NE over seeds in each tenth of the stream; None where it is undefined or the student was not born."""
-    found: list[float | None] = []
+def by_tenth(logits: BySeed, rows: Sequence[JudgedRows]) -> Iterator[Measure]:
+    """`ne/tenth/K` of the stream; unknown where it is undefined or the student was not born."""
     for tenth in range(TENTHS):
         each: list[float | None] = []
+        count = 0
         for z, r in zip(logits, rows, strict=True):
             at = r.places * TENTHS // r.stream_rows == tenth
             alive = at.any() and np.isfinite(z[at]).all()
             each.append(normalised_entropy(z[at], r.labels[at], r.weights[at]) if alive else None)
-        known = [ne for ne in each if ne is not None]
-        found.append(round(float(np.mean(known)), 6) if len(known) == len(each) else None)
-    return found
-
-
-def over_time(base: BySeed, own: BySeed, rows: Sequence[JudgedRows]) -> list[Any]:
-    """[share of the stream, mean gain, its s.e.] in windows of equally many rows of the student's life."""
-    places, gains = [], []
-    for b, a, r in zip(base, own, rows, strict=True):
-        alive = np.flatnonzero(np.isfinite(b) & np.isfinite(a))
-        pieces = [p for p in np.array_split(alive, WINDOWS) if len(p)]
-        places.append([float(r.places[p].mean()) / r.stream_rows for p in pieces])
-        w = r.weights
-        gains.append([100 * (1 - float((w[p] * a[p]).sum() / (w[p] * b[p]).sum())) for p in pieces])
-    count = min(map(len, gains))
-    at, g = (np.array([each[:count] for each in x]) for x in (places, gains))
-    spread = g.std(0, ddof=1) / len(g) ** 0.5 if len(g) > 1 else np.zeros(count)
-    return [[round(float(x), 5) for x in triple] for triple in zip(at.mean(0), g.mean(0), spread, strict=True)]
+            count = int(at.sum())
+        yield over_seeds(f"ne/tenth/{tenth}", each, count)
 
 
 def gain(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, clustered: bool) -> Estimate | None:
@@ -164,10 +150,10 @@ def gain(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed,
         A, B = a[seed], b[seed]
         return np.asarray(w * 100 / B * (A / B * base[seed][window] - own[seed][window]))
 
-    return over_seeds(100 * (1 - a / b), influence, rows, windows, clustered=clustered)
+    return estimate_over_seeds(100 * (1 - a / b), influence, rows, windows, clustered=clustered)
 
 
-def over_seeds(
+def estimate_over_seeds(
     values: Sequence[float],
     influence: Callable[[int], np.ndarray],
     rows: Sequence[JudgedRows],
@@ -187,11 +173,3 @@ def _sums(values: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> np.nda
     """Σ w l of each seed, (S,)."""
     triples = zip(values, rows, windows, strict=True)
     return np.array([(r.weights[w] * x[w]).sum() for x, r, w in triples])
-
-
-def _mean(values: Sequence[float | None]) -> dict[str, Any] | None:
-    if any(value is None for value in values):
-        return None
-    x = np.array(values, dtype=np.float64)
-    se = float(x.std(ddof=1) / len(x) ** 0.5) if len(x) > 1 else None
-    return {"mean": float(x.mean()), "se": se}

@@ -8,8 +8,11 @@ choice    which setting an arm is judged with
 judge     every arm against the baselines, for one student and task
 details   figures of an arm beyond its gain
 serving   what serving a student costs
-sizes     teachers by what they cost, and what their students get
+report    the result: one table of cells, and what was run
+verdict   which arm to ship
+tables    its tables, figures its pictures, as data
+text      the report on a terminal and in Markdown; page: as one HTML page
+compare   two finished replays side by side
 run       a replay from its rows to its report
-report    the report as one JSON value; text and picture show it
 outcome   what a replay leaves in its folder
 """

@@ -78,6 +78,7 @@ class TeacherJob:
         workspace, more = self.workspace, _increments(add_done)
         name, born, *_ = self.sources[0]
         features, model = workspace.teacher(name)
+        began = time.process_time()
         found = lockstep_logits(
             workspace.of(self.seed),
             features,
@@ -90,7 +91,8 @@ class TeacherJob:
             advance=lambda done: more(done * TEACHER_COST),
         )
         for source in self.sources:
-            save_part(workspace.teacher_part(self.seed, source), **found[source.behind]._asdict())
+            of_source = found[source.behind]._asdict() | {"seconds": time.process_time() - began}
+            save_part(workspace.teacher_part(self.seed, source), **of_source)
         return self.seed, "teacher"
 
 

@@ -10,7 +10,7 @@ and every teacher's logit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,17 +23,8 @@ from exfm.metrics.estimates import Estimate, estimate_ratio
 from exfm.metrics.paired import consecutive_blocks
 from pipelines.core.config.models import StudentSettings
 from pipelines.data.profile.columns import codes_of_values
-from pipelines.lab.judging.evidence import too_little
-from pipelines.lab.judging.figures import (
-    BySeed,
-    JudgedRows,
-    by_tenth,
-    gain,
-    losses,
-    metrics,
-    over_time,
-    own_clusters,
-)
+from pipelines.lab.judging.evidence import power, too_little
+from pipelines.lab.judging.figures import BySeed, Ids, JudgedRows, by_tenth, gain, losses, metrics, own_clusters
 from pipelines.lab.parts import load_part
 from pipelines.lab.pool import AddDone
 from pipelines.lab.replay.data import places_of
@@ -41,6 +32,7 @@ from pipelines.lab.replay.details import Details
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.rows import OPTIMUM
 from pipelines.lab.spec.conditions import TWIN, LogitSource
+from pipelines.report.cells import Cell, Estimated, Key, Measure, cells, lack, part
 from pipelines.report.results.figures import CLUSTER_ROWS
 from streaming.schema import SAMPLE_WEIGHT
 
@@ -49,6 +41,18 @@ EARLY = 0.05
 
 Parts = Mapping[tuple[str, str, int], Path]
 """Condition, arm and seed -> the part with the logits of a trained student."""
+
+
+class Judged(NamedTuple):
+    """Figures of one student and task under one condition. `estimates`: by arm and metric, what means over students and
+    ratios are made of; `clusters`: ids of their clusters."""
+
+    condition: str
+    student: str
+    task: str
+    cells: list[Cell]
+    estimates: dict[str, dict[str, Estimated]]
+    clusters: Ids
 
 
 @dataclass(frozen=True)
@@ -63,21 +67,22 @@ class JudgeJob:
     parts: Parts
     learned_upto: Mapping[str, int]
 
-    def run(self, add_done: AddDone) -> tuple[str, str, dict[str, Any]]:
+    def run(self, add_done: AddDone) -> list[Judged]:
         judge = Judge(self.workspace, self.student, self.task, self.best_twin, self.parts, self.learned_upto)
-        found = {}
+        judged = []
         for condition in self.workspace.spec.conditions:
-            found[condition] = judge.under(condition)
+            judged.append(judge.under(condition))
             add_done(1)
-        return self.student.name, self.task, found
+        return judged
 
 
-class _Seen(NamedTuple):
-    """What all arms of a condition are compared with and on."""
+class _Compared(NamedTuple):
+    """What all arms of a condition are compared with and on: losses of each baseline, losses and leads of teachers,
+    and which rows are judged, of the whole life and of its beginning."""
 
     bases: Mapping[str, BySeed]
     teachers: Mapping[str, BySeed]
-    leads: dict[str, Estimate | None]
+    leads: Mapping[str, Estimate | None]
     windows: BySeed
     early: BySeed
 
@@ -114,7 +119,7 @@ class Judge:
         clusters, self._ids = own_clusters(self.rows[0].clusters)
         if self._clustered:
             self.rows = [rows._replace(clusters=clusters) for rows in self.rows]
-        self._details = Details(workspace, student, task, self.rows, clustered=self._clustered)
+        self._details = Details(workspace, self.rows, clustered=self._clustered)
 
     def _complete(self, seed: int) -> tuple[JudgedRows, np.ndarray]:
         """All of the student's rows, and which of them can be judged, (n,) bool."""
@@ -153,117 +158,116 @@ class Judge:
                 logits[OPTIMUM] = optimum
         return logits
 
-    def under(self, condition: str) -> dict[str, Any]:
-        """Everything that is known of one condition. Estimates are still estimates."""
+    def under(self, condition: str) -> Judged:
+        """Judge every arm under one condition."""
         self._read.clear()
         windows, early = self.windows(condition)
         bases = {name: losses(self.arm_logits(condition, name), self.rows) for name in self._spec.baselines}
-        teachers = self._teachers(condition)
-        leads = self._leads(bases, teachers, windows)
-        seen = _Seen(bases, teachers, leads, windows, early)
-        others = teachers | self._other_logits(condition, teachers["teacher"])
-        return {
-            "clusters": self._ids,
-            **self._evidence(windows, early),
-            "rows_left_out": [r.left_out for r in self.rows],
-            "others": {
-                name: {
-                    "figures": self._metrics(z, windows),
-                    "gain": leads.get(name),
-                    "ne_by_tenth": by_tenth(z, self.rows),
-                }
-                for name, z in others.items()
-            },
-            "arms": {arm: self._arm(condition, arm, seen) for arm in self._spec.arms},
-        }
+        logits = self._teachers(condition)
+        teachers = {name: losses(z, self.rows) for name, z in logits.items()}
+        common = _Compared(bases, teachers, self._leads(bases, teachers, windows), windows, early)
+        found = Judged(condition, self._student.name, self._task, [], {}, self._ids)
+        for arm in self._spec.arms:
+            self._arm(found, arm, common)
+        for name, z in (logits | self._other_logits(condition, logits["teacher"])).items():
+            measures = [*self._metrics(z, windows), *by_tenth(z, self.rows), *self._evidence(windows)]
+            if name in common.leads:
+                lacking = too_little(self.rows, windows, clustered=self._clustered)
+                lead = Estimated("gain", common.leads[name], int(windows[0].sum()), lacking)
+                measures += lead.measures()
+            found.cells.extend(cells(self._key(condition, f"({name})"), measures))
+        return found
+
+    def _key(self, condition: str, arm: str) -> Key:
+        return Key(condition, self._student.name, self._task, arm)
 
     def _leads(
         self, bases: Mapping[str, BySeed], teachers: Mapping[str, BySeed], windows: BySeed
     ) -> dict[str, Estimate | None]:
         """What each teacher gains over the best twin."""
         best = bases[self._best_twin]
-        return {name: self._gain(best, losses(z, self.rows), windows) for name, z in teachers.items()}
+        return {name: self._gain(best, of, windows) for name, of in teachers.items()}
 
-    def _evidence(self, windows: BySeed, early: BySeed) -> dict[str, Any]:
-        """How much there is to judge by."""
-        return {
-            "rows": [int(w.sum()) for w in windows],
-            "positives": [int(r.labels[w].sum()) for r, w in zip(self.rows, windows, strict=True)],
-            "too_few": too_little(self.rows, windows, clustered=self._clustered),
-            "early_too_few": too_little(self.rows, early, clustered=self._clustered),
-            "early_rows": [int(w.sum()) for w in early],
-        }
+    def _evidence(self, windows: BySeed) -> Iterator[Measure]:
+        """How much there is to judge by, by seed."""
+        for seed, rows, window in zip(self._seeds, self.rows, windows, strict=True):
+            yield Measure(f"rows/{seed}", int(window.sum()))
+            yield Measure(f"positives/{seed}", int(rows.labels[window].sum()))
+        if (lacking := too_little(self.rows, windows, clustered=self._clustered)) is not None:
+            yield lack("rows", lacking)
 
-    def _arm(self, condition: str, arm: str, seen: _Seen) -> dict[str, Any]:
+    def _arm(self, found: Judged, arm: str, common: _Compared) -> None:
         """Figures of one arm, and what it gains over each baseline; for all but the baselines, over the best twin."""
-        common = seen
-        logits, seen = self.arm_logits(condition, arm), self._of_both(condition, arm, seen)
-        own = losses(logits, self.rows)
-        found: dict[str, Any] = {
-            "figures": self._metrics(logits, seen.windows),
-            "cost": self._cost(condition, arm),
-            "ne_by_tenth": by_tenth(logits, self.rows),
-            "gain_over": {n: self._gain(base, own, seen.windows) for n, base in seen.bases.items() if n != arm},
-        }
-        if seen is not common:
-            found |= self._evidence(seen.windows, seen.early)
-        found |= self._details_of(condition, arm, logits, seen.windows)
-        if arm in seen.bases:
-            return found
-        if self._spec.as_shown:
-            found["as_shown"] = self._as_shown(condition, arm, seen.windows)
-        base = seen.bases[self._best_twin]
-        found["gain"] = own_gain = found["gain_over"][self._best_twin]
-        found["early_gain"] = self._gain(base, own, seen.early)
-        found["transfer"] = {
-            name: own_gain and lead and estimate_ratio(own_gain, lead) for name, lead in seen.leads.items()
-        }
-        found["over_time"] = over_time(base, own, self.rows)
-        return found
+        condition = found.condition
+        logits, compared = self.arm_logits(condition, arm), self._of_both(condition, arm, common)
+        own, n = losses(logits, self.rows), int(compared.windows[0].sum())
+        lacking = too_little(self.rows, compared.windows, clustered=self._clustered)
+        over = {name: self._gain(base, own, compared.windows) for name, base in compared.bases.items() if name != arm}
+        estimates = [Estimated(f"gain/over/{part(name)}", gain, n, lacking) for name, gain in over.items()]
+        measures = [*self._evidence(compared.windows), *self._metrics(logits, compared.windows)]
+        measures += [*by_tenth(logits, self.rows), *self._cost(condition, arm)]
+        measures += self._details_of(condition, arm, logits, compared.windows)
+        if arm not in compared.bases:
+            estimates += self._over_best(condition, arm, own, over[self._best_twin], compared)
+            measures += power(next(e for e in estimates if e.metric == "gain"))
+        measures += (measure for estimated in estimates for measure in estimated.measures())
+        found.cells.extend(cells(self._key(condition, arm), measures))
+        found.estimates[arm] = {estimated.metric: estimated for estimated in estimates}
 
-    def _of_both(self, condition: str, arm: str, seen: _Seen) -> _Seen:
+    def _over_best(
+        self, condition: str, arm: str, own: BySeed, gain: Estimate | None, compared: _Compared
+    ) -> Iterator[Estimated]:
+        """Gains over the best twin, and the share of each teacher's lead that the arm got."""
+        windows, early = compared.windows, compared.early
+        n, lacking = int(windows[0].sum()), too_little(self.rows, windows, clustered=self._clustered)
+        yield Estimated("gain", gain, n, lacking)
+        of_early = self._gain(compared.bases[self._best_twin], own, early)
+        early_lacking = too_little(self.rows, early, clustered=self._clustered)
+        yield Estimated("gain/early", of_early, int(early[0].sum()), early_lacking)
+        if self._spec.as_shown:
+            shown, base = (self.arm_logits(condition, name, "shown") for name in (arm, self._best_twin))
+            both = zip(windows, shown, base, strict=True)  # weights of a warm start may know too much of a row
+            fair = [rows & np.isfinite(z) & np.isfinite(twin) for rows, z, twin in both]
+            gained = self._gain(losses(base, self.rows), losses(shown, self.rows), fair)
+            yield Estimated("gain/as_shown", gained, int(fair[0].sum()), lacking)
+        for name, lead in compared.leads.items():
+            share = estimate_ratio(gain, lead) if gain and lead and lacking is None else None
+            yield Estimated(f"transfer/{part(name)}", share, n)
+
+    def _of_both(self, condition: str, arm: str, common: _Compared) -> _Compared:
         """What an arm with a filter, a birth or first weights of its own is compared on: rows that both judge."""
         has = self._judged_by(condition, arm)
-        windows, early = ([w & own for w, own in zip(of, has, strict=True)] for of in (seen.windows, seen.early))
-        if all(np.array_equal(own, w) for own, w in zip([*windows, *early], [*seen.windows, *seen.early], strict=True)):
-            return seen
-        leads = self._leads(seen.bases, seen.teachers, windows)
-        return seen._replace(leads=leads, windows=windows, early=early)
+        windows, early = ([w & own for w, own in zip(of, has, strict=True)] for of in (common.windows, common.early))
+        before = [*common.windows, *common.early]
+        if all(np.array_equal(own, w) for own, w in zip([*windows, *early], before, strict=True)):
+            return common
+        leads = self._leads(common.bases, common.teachers, windows)
+        return common._replace(leads=leads, windows=windows, early=early)
 
     def _judged_by(self, condition: str, arm: str) -> BySeed:
         """Which rows an arm has judged before it knew them, by seed."""
         found = []
         for seed, rows in zip(self._seeds, self.rows, strict=True):
-            part = self._part(condition, arm, seed)
-            has = rows.at >= int(part["first"])
-            if "absent" in part:
-                has &= ~part["absent"][rows.at]
+            stored = self._part(condition, arm, seed)
+            has = rows.at >= int(stored["first"])
+            if "absent" in stored:
+                has &= ~stored["absent"][rows.at]
             if (upto := self._learned_upto.get(arm, -1)) >= 0:
                 has &= self._workspace.rows(seed).table["lake_seq"].to_numpy()[rows.places] > upto
             found.append(has)
         return found
 
-    def _details_of(self, condition: str, arm: str, logits: BySeed, windows: BySeed) -> dict[str, Any]:
+    def _details_of(self, condition: str, arm: str, logits: BySeed, windows: BySeed) -> Iterator[Measure]:
         details, first = self._details, condition == self._spec.tuned_under
         base = None if arm == self._best_twin else self.arm_logits(condition, self._best_twin)
-        found = details.alone(logits, base, windows) if first else {}
-        if first and self._spec.ranking is not None:
-            found["ranking"] = details.ranked(self.whole_logits(condition, arm))
+        if first:
+            yield from details.alone(logits, base, windows)
         if base is not None and arm not in self._spec.baselines:
-            found["segments"] = details.by_segment(base, logits, windows)
+            yield from details.by_segment(base, logits, windows)
             if first:
-                found |= details.over_time(base, logits, windows)
-        return found
+                yield from details.over_time(base, logits, windows)
 
-    def _as_shown(self, condition: str, arm: str, windows: BySeed) -> dict[str, Any]:
-        """Of predictions with what had settled when a row was shown, by the arm and the best twin alike."""
-        own, base = (self.arm_logits(condition, name, "shown") for name in (arm, self._best_twin))
-        both = zip(windows, own, base, strict=True)  # weights that a student started with may know too much of a row
-        windows = [rows & np.isfinite(z) & np.isfinite(twin) for rows, z, twin in both]
-        gained = self._gain(losses(base, self.rows), losses(own, self.rows), windows)
-        return {"ne": self._metrics(own, windows)["ne"], "gain": gained}
-
-    def _metrics(self, logits: BySeed, windows: BySeed) -> dict[str, Any]:
+    def _metrics(self, logits: BySeed, windows: BySeed) -> Iterator[Measure]:
         return metrics(logits, self.rows, windows, grouped=self._spec.cluster is not None)
 
     def _gain(self, base: BySeed, own: BySeed, windows: BySeed) -> Estimate | None:
@@ -293,17 +297,12 @@ class Judge:
     def arm_logits(self, condition: str, arm: str, which: str = "logits") -> list[np.ndarray]:
         """An arm's logits of the rows that can be judged, by seed; NaN before the student's birth. `which`: those as
         settled, or as `shown`."""
-        whole = self.whole_logits(condition, arm, which)
-        return [logits[rows.at] for logits, rows in zip(whole, self.rows, strict=True)]
-
-    def whole_logits(self, condition: str, arm: str, which: str = "logits") -> list[np.ndarray]:
-        """The same of all rows of the student, by seed."""
         found = []
         for rows, seed in zip(self.rows, self._seeds, strict=True):
-            part = self._part(condition, arm, seed)
+            stored = self._part(condition, arm, seed)
             logits = np.full(rows.student_rows, np.nan)
-            logits[int(part["first"]) :] = part[which][:, self._own]
-            found.append(logits)
+            logits[int(stored["first"]) :] = stored[which][:, self._own]
+            found.append(logits[rows.at])
         return found
 
     # --- rows and parts ----------------------------------------------------------------------------------------------
@@ -322,16 +321,18 @@ class Judge:
     def _part(self, condition: str, arm: str, seed: int) -> dict[str, np.ndarray]:
         path = self._parts[condition, arm, seed]
         if path not in self._read:
-            part = load_part(path)
-            assert part is not None
-            self._read[path] = part
+            stored = load_part(path)
+            assert stored is not None
+            self._read[path] = stored
         return self._read[path]
 
-    def _cost(self, condition: str, arm: str) -> dict[str, Any]:
-        parts = [self._part(condition, arm, seed) for seed in self._seeds]
-        seconds, rows = (float(sum(p[key] for p in parts)) for key in ("seconds", "rows"))
-        left_out = int(sum(p["left_out"] for p in parts))
-        return {"seconds": seconds, "rows": int(rows), "rows_not_learned": left_out}
+    def _cost(self, condition: str, arm: str) -> Iterator[Measure]:
+        stored = [self._part(condition, arm, seed) for seed in self._seeds]
+        seconds, rows = (float(sum(p[key] for p in stored)) for key in ("seconds", "rows"))
+        yield Measure("rows_not_learned", float(sum(p["left_out"] for p in stored)))
+        yield Measure("rows_left_out", float(sum(r.left_out for r in self.rows)))
+        if seconds and rows:
+            yield Measure("seconds_per_row", seconds / rows, n=int(rows))
 
 
 def _clusters(table: pa.Table, columns: Sequence[str]) -> Clusters:

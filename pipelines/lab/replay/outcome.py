@@ -13,13 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.lab.mapped import PIECE_ROWS, release_pages
-from pipelines.lab.page.page import page_of
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.data import places_of
-from pipelines.lab.replay.picture import draw
+from pipelines.lab.replay.figures import by_tenth, gains, over_time
+from pipelines.lab.replay.page import page_of
+from pipelines.lab.replay.report import Report
 from pipelines.lab.replay.text import markdown
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.live.feeds.table import taken
+from pipelines.report.cells import MEAN
+from pipelines.report.pictures import write_png
 from pipelines.track.mlflow import Tracker
 from streaming.store.files import replacing, write_json
 
@@ -28,18 +31,30 @@ PAGE = "report.html"
 PATIENCE_S = 20.0
 
 
-def write_outcome(workspace: Workspace, kind: str, report: dict[str, Any], parts: Mapping[Any, Path]) -> list[Path]:
+def write_outcome(workspace: Workspace, kind: str, report: Report, parts: Mapping[Any, Path]) -> list[Path]:
     """Everything but the parts; the paths of what a reader opens, the page first. `parts`: student, condition, arm and
     seed -> the part with the logits of that student."""
     folder = workspace.folder
     files = [folder / PAGE, folder / f"{kind}.md", folder / f"{kind}.json"]
-    write_json(files[2], report)
+    write_json(files[2], report.model_dump(mode="json"))
     files[1].write_text(markdown(report))
     files[0].write_text(page_of(report))
     files += draw(report, folder)
     write_predictions(workspace, parts)
     track(workspace, kind, report, files)
     return files
+
+
+def draw(report: Report, folder: Path) -> list[Path]:
+    """Write `ne_by_age.png` and, where arms are compared, `gains.png` and `over_time.png`."""
+    title = f"{report.about.config}, {report.about.date}"
+    drawn = [write_png(folder / "ne_by_age.png", f"{title}: NE by tenth of the stream", list(by_tenth(report)))]
+    if forests := list(gains(report)):
+        words = f"{title}: gain over the best twin, 95 % intervals"
+        drawn.append(write_png(folder / "gains.png", words, forests, across=3))
+    if windows := list(over_time(report)):
+        drawn.append(write_png(folder / "over_time.png", f"{title}: gain over event time, and by rows", windows))
+    return drawn
 
 
 def write_predictions(workspace: Workspace, parts: Mapping[tuple[str, str, str, int], Path]) -> None:
@@ -92,7 +107,7 @@ def _predictions(workspace: Workspace, student: str, seed: int, path: Path) -> I
             release_pages(places)
 
 
-def track(workspace: Workspace, kind: str, report: Mapping[str, Any], files: list[Path]) -> None:
+def track(workspace: Workspace, kind: str, report: Report, files: list[Path]) -> None:
     """One run of MLflow with the figures and files of this report; nothing where the config names no store."""
     settings = workspace.config.tracking
     if not settings.enabled or settings.uri is None:
@@ -104,14 +119,20 @@ def track(workspace: Workspace, kind: str, report: Mapping[str, Any], files: lis
         workspace.folder / "mlflow.json",
         settings.interval_s,
     )
-    about = report["sweep"]
-    tracker.params(kind, {key: str(about[key]) for key in ("config_hash", "seeds", "code", "command")})
+    about = report.about
+    params = {
+        "config_hash": about.config_hash,
+        "seeds": report.spec.seeds,
+        "code": about.code,
+        "command": about.command,
+    }
+    tracker.params(kind, {name: str(value) for name, value in params.items()})
     figures: dict[str, float] = {}
-    for of in report["verdicts"]:
-        if of.get("gain"):
-            figures |= {
-                f"{of['task']}/gain_{k}": of["gain"][k] for k in ("value", "low", "high") if of["gain"][k] is not None
-            }
+    for verdict in report.verdicts:
+        if verdict.arm is not None:
+            gain = report.table.of(report.spec.tuned_under, MEAN, verdict.task, verdict.arm).cell("gain")
+            ends = {end: getattr(gain, end) for end in ("value", "low", "high")}
+            figures |= {f"{verdict.task}/gain_{end}": value for end, value in ends.items() if value is not None}
     tracker.metrics(kind, 0, figures)
     for path in files:
         tracker.artifact(kind, path)

@@ -1,114 +1,275 @@
-"""A replay as one JSON value: every arm under every condition, by student and task and over all students."""
+"""The result of a replay: what was run, one table of cells, and a verdict for each task."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
+from exfm.metrics.discoveries import e_bh
 from exfm.metrics.estimates import Estimate, estimate_ratio, remainder
-from pipelines.lab.judging.evidence import power
-from pipelines.lab.judging.figures import Ids, mean_over_students
-from pipelines.lab.judging.summaries import limited, plain
-from pipelines.lab.judging.verdict import mark_discoveries, verdicts
+from exfm.parallel.planning.cost import flops_per_example
+from pipelines.core.config.topics import Frozen
+from pipelines.lab.judging.figures import mean_over_students
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.choice import Chosen
+from pipelines.lab.replay.judge import Judged
 from pipelines.lab.replay.serving import serving_of
-from pipelines.lab.replay.settings import EXTENSIONS
+from pipelines.lab.replay.settings import EXTENSIONS, Spec
+from pipelines.lab.replay.verdict import Verdict, verdicts
 from pipelines.lab.replay.workspace import Workspace
+from pipelines.report.cells import MEAN, Cell, Cells, Estimated, Key, Measure, cells
 from pipelines.report.results.summary import PACKAGES
 
-LIMITS = ("too_few", "early_too_few")
+FALSE_SHARE = 0.05
+"""The share of what e-BH finds that is expected to be false."""
+
+
+class About(Frozen):
+    """What was run, and on which rows."""
+
+    config: str
+    config_hash: str
+    source: str | None
+    one_stream: bool
+    rows: dict[str, int]
+    events_ms: tuple[int, int] | None
+    date: str
+    code: tuple[str, ...]
+    versions: dict[str, str]
+    best_twins: dict[str, str]
+    errors: str
+    command: str
+
+
+class Choice(Frozen):
+    """The setting that an arm of a student is judged with, and the mean NE of all that were tried."""
+
+    student: str
+    arm: str
+    trial: int
+    tuned: dict[str, Any]
+    ne_of_trials: tuple[float | None, ...]
+    at_the_edge: tuple[str, ...]
+    model: dict[str, Any]
+
+
+class Report(Frozen):
+    """`data`: what the checks of the rows found, as `pipelines.data.profile` writes it."""
+
+    about: About
+    spec: Spec
+    cells: tuple[Cell, ...]
+    verdicts: tuple[Verdict, ...] = ()
+    chosen: tuple[Choice, ...] = ()
+    notes: tuple[str, ...] = ()
+    data: dict[str, Any] | None = None
+
+    @cached_property
+    def table(self) -> Cells:
+        return Cells(self.cells)
+
+    @property
+    def tuned(self) -> bool:
+        """Settings were chosen, or the best of several baselines."""
+        return max(len(arm.trials) for arm in self.spec.arms.values()) > 1 or len(self.spec.baselines) > 1
 
 
 def report(
     workspace: Workspace,
     choices: Mapping[tuple[str, str], Chosen],
     best_twins: Mapping[str, str],
-    judged: Mapping[tuple[str, str], Mapping[str, Any]],
+    judged: Sequence[Judged],
     parts: Sequence[Path],
+    *,
+    further: Sequence[Cell] = (),
+    data: dict[str, Any] | None = None,
     command: str = "",
-) -> dict[str, Any]:
-    """`judged`: what `judge.Judge.under` found, by student and task, and then by condition. `best_twins`: of each
-    student, the baseline that is best where settings are chosen."""
-    spec = workspace.spec
+) -> Report:
+    """Put together what was judged. `best_twins`: of each student, the baseline that is best where settings are
+    chosen; `further`: cells that others made of the same parts."""
     made = [_made(path) for path in parts]
-    value: dict[str, Any] = {
-        "sweep": _about(workspace, best_twins, made, command),
-        "labels": {name: found for name in spec.conditions if (found := _labels(workspace, name))},
-        "notes": _notes(workspace, choices, sorted({code for _, code in made})),
-        "chosen": _chosen(choices, workspace),
-        "conditions": {
-            condition: {
-                "students": _students(condition, judged, workspace),
-                "overall": _overall(condition, judged, workspace),
-            }
-            for condition in spec.conditions
-        },
-    }
-    mark_discoveries(value)
-    value["verdicts"] = verdicts(value)
-    return value
+    table = [cell for one in judged for cell in one.cells]
+    table += [*means(judged), *_lost(workspace, judged), *_costs(workspace, choices, judged, table)]
+    table += [*_labels(workspace), *further]
+    table += _discoveries(table)
+    return Report(
+        about=_about(workspace, best_twins, made, command),
+        spec=workspace.spec,
+        cells=tuple(table),
+        verdicts=tuple(verdicts(Cells(table), workspace.spec)),
+        chosen=tuple(_choices(choices)),
+        notes=tuple(_notes(workspace, choices, sorted({code for _, code in made}))),
+        data=data,
+    )
 
 
-def _about(
-    workspace: Workspace, best_twins: Mapping[str, str], made: Sequence[tuple[str, str]], command: str
-) -> dict[str, Any]:
-    """What was run. `made`: when each part was, and by which code."""
-    spec = workspace.spec
-    return {
-        "config": workspace.config.name,
-        "config_hash": workspace.config.hash,
-        "stream": "one for all seeds" if workspace.one_stream else "one per seed",
-        "source": "lake" if workspace.run_dir else getattr(workspace.config.source, "kind", None),
-        "rows": {str(seed): workspace.rows(seed).table.num_rows for seed in spec.all_seeds},
-        "date": max(at for at, _ in made)[:10],
-        "code": sorted({code for _, code in made}),
-        "versions": _versions(),
-        "seeds": list(spec.seeds),
-        "tuning_seeds": list(spec.tuned_with),
-        "unseen_seeds": [seed for seed in spec.seeds if seed not in spec.tuned_with],
-        "baselines": list(spec.baselines),
-        "best_twins": dict(best_twins),
-        "cluster": list(spec.clustered_by),
-        "chosen_on": list(spec.chosen_on),
-        "trials": {arm: len(made.trials) for arm, made in spec.arms.items()},
-        "conditions": {name: made.model_dump() for name, made in spec.conditions.items()},
-        "controls": {name: spec.controls_of(name) for name in spec.conditions},
-        "teachers": {name: made.model_dump() for name, made in spec.teachers.items()},
-        "extend": spec.extend,
-        "as_shown": spec.as_shown,
-        "errors": _errors(workspace),
-        "command": command,
-        "events_ms": _event_range(workspace),
-        "judged_from": spec.judged_from,
-        "spec": spec.model_dump(mode="json"),
-    }
+# --- cells of several students or conditions -------------------------------------------------------------------------
 
 
-def _labels(workspace: Workspace, condition: str) -> dict[str, dict[str, int]]:
-    """By task, what students of the first seed learn of the labels that were logged, where it is not all of them."""
-    seed, found = workspace.spec.seeds[0], {}
-    for task, learned in workspace.labels(seed, workspace.spec.conditions[condition]).items():
-        logged = workspace.rows(seed).table[f"label_{task}"]
-        (positives, known), (kept, still) = (
-            (pc.sum(of).as_py() or 0, pc.count(of).as_py()) for of in (logged, learned)
-        )
-        found[task] = {"positives": positives, "learned": kept, "labels": known, "unknown": known - still}
+def means(judged: Sequence[Judged]) -> Iterator[Cell]:
+    """Means over students, by condition, task and arm; undefined where one student's is."""
+    for key, by_student in _by_student(judged).items():
+        for estimated in _mean_estimates(by_student).values():
+            yield from cells(key, estimated.measures())
+
+
+def _by_student(judged: Sequence[Judged]) -> dict[Key, list[tuple[Judged, dict[str, Estimated]]]]:
+    found: dict[Key, list[tuple[Judged, dict[str, Estimated]]]] = {}
+    for one in judged:
+        for arm, estimates in one.estimates.items():
+            found.setdefault(Key(one.condition, MEAN, one.task, arm), []).append((one, estimates))
     return found
 
 
-def _event_range(workspace: Workspace) -> list[int] | None:
+def _mean_estimates(by_student: Sequence[tuple[Judged, dict[str, Estimated]]]) -> dict[str, Estimated]:
+    """The mean over students of every estimate that one of them has."""
+    averaged = {}
+    ids = [one.clusters for one, _ in by_student]
+    for metric in dict.fromkeys(metric for _, estimates in by_student for metric in estimates):
+        each = [estimates.get(metric) for _, estimates in by_student]
+        defined = [e.estimate for e in each if e is not None and e.estimate is not None]
+        if len(defined) < len(each):
+            continue
+        lacking = next((_of(e.lacking, one.student) for e, (one, _) in zip(each, by_student, strict=True)
+                        if e is not None and e.lacking is not None), None)  # fmt: skip
+        n = sum(e.n for e in each if e is not None)
+        averaged[metric] = Estimated(metric, mean_over_students(defined, ids), n, lacking)
+    return averaged
+
+
+def _of(lacking: str, student: str) -> str:
+    """
+    >>> _of("positives (9)", "shop")
+    'positives of shop (9)'
+    """
+    what, _, number = lacking.rpartition(" (")
+    return f"{what} of {student} ({number}"
+
+
+def _lost(workspace: Workspace, judged: Sequence[Judged]) -> Iterator[Cell]:
+    """`lost/fresh`, `lost/as mature`: the share of a control condition's gain that is not there."""
+    estimates = {
+        Key(one.condition, one.student, one.task, arm): e for one in judged for arm, e in one.estimates.items()
+    }
+    estimates |= {key: _mean_estimates(by_student) for key, by_student in _by_student(judged).items()}
+    for key, own in estimates.items():
+        for kind, control in workspace.spec.controls_of(key.condition).items():
+            gain, full = own.get("gain"), estimates[key._replace(condition=control)].get("gain")
+            if gain is None or full is None or gain.lacking is not None:
+                continue
+            share = _missing_share(gain.estimate, full.estimate)
+            yield from cells(key, Estimated(f"lost/{kind}", share, gain.n).measures())
+
+
+def _missing_share(gain: Estimate | None, full: Estimate | None) -> Estimate | None:
+    share = estimate_ratio(gain, full) if gain and full else None
+    return share and remainder(share)
+
+
+def _costs(
+    workspace: Workspace,
+    choices: Mapping[tuple[str, str], Chosen],
+    judged: Sequence[Judged],
+    table: Sequence[Cell],
+) -> Iterator[Cell]:
+    """`cost_ratio` of training to the first baseline's; what serving costs; a teacher's `flops`."""
+    spec, seed = workspace.spec, workspace.spec.seeds[0]
+    seconds = {cell.key: cell.value for cell in table if cell.metric == "seconds_per_row" and cell.value}
+    for key, value in seconds.items():
+        if base := seconds.get(key._replace(arm=spec.baselines[0])):
+            assert value is not None
+            yield from cells(key, [Measure("cost_ratio", value / base)])
+    rows = workspace.rows(seed).table
+    served = {
+        (student, arm): serving_of(workspace.of(seed, arm), chosen.setting.student, rows)
+        for (student, arm), chosen in choices.items()
+    }
+    for one in judged:
+        if one.condition == spec.tuned_under:
+            for arm in spec.arms:
+                costs = served[one.student, arm]
+                measures = [Measure("serving/flops", costs.flops), Measure("serving/parameters", costs.parameters)]
+                yield from cells(Key(one.condition, one.student, one.task, arm), measures)
+        snapshots = spec.conditions[one.condition].logit_source
+        if snapshots is not None and snapshots.stored is None:
+            features, model = workspace.teacher(snapshots.teacher)
+            flops = flops_per_example(model, features, len(workspace.config.tasks))
+            yield from cells(Key(one.condition, one.student, one.task, "(teacher)"), [Measure("flops", flops)])
+
+
+def _labels(workspace: Workspace) -> Iterator[Cell]:
+    """What students of the first seed learn of the labels that were logged, where it is not all of them."""
+    seed = workspace.spec.seeds[0]
+    for name, condition in workspace.spec.conditions.items():
+        for task, learned in workspace.labels(seed, condition).items():
+            logged = workspace.rows(seed).table[f"label_{task}"]
+            (positives, labels), (learned_positives, still) = (
+                (pc.sum(of).as_py() or 0, pc.count(of).as_py()) for of in (logged, learned)
+            )
+            measures = {"positives": positives, "learned": learned_positives, "labels": labels, "gone": labels - still}
+            key = Key(name, "", task, "")
+            yield from cells(key, [Measure(f"labels/{what}", count) for what, count in measures.items()])
+
+
+def _discoveries(table: Sequence[Cell]) -> list[Cell]:
+    """`…/found`, 1 or 0, beside every `…/log_e`: a discovery of e-BH among all of them."""
+    tested = [cell for cell in table if cell.metric.endswith("/log_e")]
+    found = e_bh(np.array([cell.value or 0.0 for cell in tested]), FALSE_SHARE)
+    return [
+        Cell(*cell.key, cell.metric.removesuffix("log_e") + "found", float(one))
+        for cell, one in zip(tested, found, strict=True)
+    ]
+
+
+# --- what was run ----------------------------------------------------------------------------------------------------
+
+
+def _about(workspace: Workspace, best_twins: Mapping[str, str], made: Sequence[tuple[str, str]], command: str) -> About:
+    """`made`: when each part was, and by which code."""
+    spec, source = workspace.spec, workspace.config.source
+    return About(
+        config=workspace.config.name,
+        config_hash=workspace.config.hash,
+        source="lake" if workspace.run_dir else source and source.kind,
+        one_stream=workspace.one_stream,
+        rows={str(seed): workspace.rows(seed).table.num_rows for seed in spec.all_seeds},
+        events_ms=_event_range(workspace),
+        date=max(at for at, _ in made)[:10],
+        code=tuple(sorted({code for _, code in made})),
+        versions=_versions(),
+        best_twins=dict(best_twins),
+        errors=_errors(workspace),
+        command=command,
+    )
+
+
+def _choices(choices: Mapping[tuple[str, str], Chosen]) -> Iterator[Choice]:
+    for (student, arm), chosen in choices.items():
+        setting = chosen.setting
+        yield Choice(
+            student=student,
+            arm=arm,
+            trial=setting.trial,
+            tuned=setting.tuned,
+            ne_of_trials=tuple(chosen.ne),
+            at_the_edge=tuple(chosen.edges),
+            model=setting.student.model.model_dump(mode="json"),
+        )
+
+
+def _event_range(workspace: Workspace) -> tuple[int, int] | None:
     """First and last event time, over all seeds' streams."""
     ends: list[int] = []
     for seed in workspace.spec.seeds:
         ends += (x for x in pc.min_max(workspace.rows(seed).table["event_time_ms"]).as_py().values() if x is not None)
-    return [min(ends), max(ends)] if ends else None
+    return (min(ends), max(ends)) if ends else None
 
 
 def _made(path: Path) -> tuple[str, str]:
@@ -127,26 +288,25 @@ def _errors(workspace: Workspace) -> str:
     return "t over seeds, each with a stream of its own"
 
 
-def _notes(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen], codes: Sequence[str]) -> list[str]:
+def _notes(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen], codes: Sequence[str]) -> Iterator[str]:
     """What a reader must know before trusting a figure."""
-    spec, found = workspace.spec, []
+    spec = workspace.spec
     if spec.unequal:
         efforts = ", ".join(f"{arm} {len(made.trials)}" for arm, made in spec.arms.items())
-        found.append(f"UNEQUAL EFFORT: the arms tried different numbers of settings ({efforts}); more is an advantage")
-    found += _edges(workspace, choices)
+        yield f"UNEQUAL EFFORT: the arms tried different numbers of settings ({efforts}); more is an advantage"
+    yield from _edges(workspace, choices)
     if len(codes) > 1:
-        found.append(
+        yield (
             f"parts were made by {len(codes)} versions of the model code; delete {workspace.folder} to compute all "
             "again"
         )
     if len(spec.seeds) == 1:
-        found.append("one seed: its randomness is in every figure and in no interval")
+        yield "one seed: its randomness is in every figure and in no interval"
     elif not workspace.one_stream and len(spec.seeds) < 5:
-        found.append(f"{len(spec.seeds)} seeds give wide intervals; 5 or more are usual")
-    return found
+        yield f"{len(spec.seeds)} seeds give wide intervals; 5 or more are usual"
 
 
-def _edges(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen]) -> list[str]:
+def _edges(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
     """Which grids were extended, and which choices still are at an edge."""
     extended: dict[str, list[str]] = {}
     edges: dict[str, list[str]] = {}
@@ -155,152 +315,14 @@ def _edges(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen]) -> l
             extended.setdefault(arm, []).append(f"{student} by {more}")
         if chosen.edges:
             edges.setdefault(arm, []).append(f"{student}: {', '.join(chosen.edges)}")
-    found = []
     if extended:
         arms = "; ".join(f"`{arm}` {', '.join(students)}" for arm, students in extended.items())
-        found.append(
+        yield (
             "settings were tried beyond the edges of grids, by one rule for all arms, at most "
             f"{EXTENSIONS} times: {arms}"
         )
     for arm, where in edges.items():
-        found.append(f"arm `{arm}` chose the edge of its grid ({'; '.join(where)}): a wider grid may do better")
-    return found
-
-
-def _chosen(choices: Mapping[tuple[str, str], Chosen], workspace: Workspace) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    spec, seed = workspace.spec, workspace.spec.seeds[0]
-    rows = workspace.rows(seed).table
-    for (student, arm), chosen in choices.items():
-        entry = {"tuned": chosen.setting.tuned, "trial": chosen.setting.trial, "ne_of_trials": chosen.ne}
-        entry["beyond_the_grid"] = len(chosen.ne) - len(spec.arms[arm].trials)
-        entry["at_the_edge"] = chosen.edges
-        entry["model"] = chosen.setting.student.model.model_dump(mode="json")
-        entry["serving"] = serving_of(workspace.of(seed, arm), chosen.setting.student, rows)._asdict()
-        found.setdefault(student, {})[arm] = entry
-    return found
-
-
-def _students(condition: str, judged: Mapping[tuple[str, str], Any], workspace: Workspace) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    controls = workspace.spec.controls_of(condition)
-    for (student, task), by_condition in judged.items():
-        value, arms = by_condition[condition], {}
-        base = _seconds_per_row(value["arms"][workspace.spec.baselines[0]]["cost"])
-        for arm, figures in value["arms"].items():
-            lacking, early_lacking = (_lacking(value, arm, key) for key in LIMITS)
-            seconds = _seconds_per_row(figures["cost"])
-            entry = plain({k: item for k, item in figures.items() if k != "figures"}) | figures["figures"]
-            entry["gain_over"] = {name: limited(gain, lacking) for name, gain in figures["gain_over"].items()}
-            entry |= {"rows_per_s": 1 / seconds if seconds else None, "cost_ratio": seconds / base if base else None}
-            if arm not in workspace.spec.baselines:
-                entry["gain"] = limited(figures["gain"], lacking)
-                if shown := figures.get("as_shown"):
-                    entry["as_shown"] = {"ne": shown["ne"], "gain": limited(shown["gain"], lacking)}
-                entry["early_gain"] = limited(figures["early_gain"], early_lacking)
-                entry["power"] = power(entry["gain"], figures.get("rows", value["rows"])[0])
-                if lacking is not None:
-                    entry["transfer"] = {}
-                known = {kind: by_condition[name]["arms"][arm]["gain"] for kind, name in controls.items()}
-                entry["lost_to"] = {
-                    kind: None if lacking else plain(_lost(figures["gain"], gain)) for kind, gain in known.items()
-                }
-            arms[arm] = entry
-        others = {
-            name: made | made["figures"] | {"gain": limited(made["gain"], value["too_few"])}
-            for name, made in value["others"].items()
-        }
-        for made in others.values():
-            del made["figures"]
-        shown = {key: item for key, item in value.items() if key != "clusters"}
-        found.setdefault(student, {})[task] = shown | {"others": others, "arms": arms}
-    return found
-
-
-def _lacking(value: Mapping[str, Any], arm: str, key: str) -> str | None:
-    """What there is too little of to judge an arm by: on its own rows, where it has not judged all of the baseline's.
-
-    >>> value = {"too_few": None, "arms": {"none": {}, "late": {"too_few": "positives (9)"}}}
-    >>> _lacking(value, "none", "too_few"), _lacking(value, "late", "too_few")
-    (None, 'positives (9)')
-    """
-    found: str | None = value["arms"][arm].get(key, value[key])
-    return found
-
-
-def _lost(gain: Estimate | None, control: Estimate | None) -> Estimate | None:
-    """The share of the control's gain that is not there."""
-    kept = estimate_ratio(gain, control) if gain and control else None
-    return kept and remainder(kept)
-
-
-def _seconds_per_row(cost: Mapping[str, Any]) -> float:
-    return float(cost["seconds"] / cost["rows"]) if cost["rows"] else 0.0
-
-
-def _overall(condition: str, judged: Mapping[tuple[str, str], Any], workspace: Workspace) -> dict[str, Any]:
-    """By task and arm: the mean over students, and the worst of them."""
-    found: dict[str, Any] = {}
-    controls = workspace.spec.controls_of(condition)
-    for task in dict.fromkeys(task for _, task in judged):
-        students = [student for student, of in judged if of == task]
-        average = partial(_average, ids=[judged[s, task][condition]["clusters"] for s in students])
-        for arm in workspace.spec.arms:
-            each = {student: judged[student, task][condition]["arms"][arm] for student in students}
-            lacking, early_lacking = (
-                _first({s: _lacking(judged[s, task][condition], arm, key) for s in students}) for key in LIMITS
-            )
-            over = dict.fromkeys(name for e in each.values() for name in e["gain_over"])
-            entry: dict[str, Any] = {
-                "gain_over": {
-                    name: limited(average([e["gain_over"][name] for e in each.values()]), lacking) for name in over
-                }
-            }
-            found.setdefault(task, {})[arm] = entry
-            if arm in workspace.spec.baselines:
-                continue
-            gain, early = (average([e[key] for e in each.values()]) for key in ("gain", "early_gain"))
-            entry |= {"gain": limited(gain, lacking), "early_gain": limited(early, early_lacking)}
-            if workspace.spec.as_shown:
-                shown = average([e["as_shown"]["gain"] for e in each.values()])
-                entry["as_shown"] = {"gain": limited(shown, lacking)}
-            known = {
-                kind: average([judged[s, task][name]["arms"][arm]["gain"] for s in students])
-                for kind, name in controls.items()
-            }
-            entry["lost_to"] = {kind: None if lacking else plain(_lost(gain, made)) for kind, made in known.items()}
-            names = dict.fromkeys(name for e in each.values() for name in e["transfer"] if lacking is None)
-            entry["transfer"] = {name: plain(average([e["transfer"][name] for e in each.values()])) for name in names}
-            entry["worst"] = _worst(
-                {s: e["gain"] for s, e in each.items() if not _lacking(judged[s, task][condition], arm, "too_few")}
-            )
-    return found
-
-
-def _first(lacking: Mapping[str, str | None]) -> str | None:
-    """What a mean over students lacks: what one of them lacks.
-
-    >>> _first({"feed": None, "shop": "positives (9)"})
-    'positives (9) of shop'
-    """
-    return next((f"{words} of {student}" for student, words in lacking.items() if words is not None), None)
-
-
-def _average(estimates: Sequence[Estimate | None], ids: Sequence[Ids]) -> Estimate | None:
-    """The mean; None where one of them is undefined, since the others are different students. `ids` of their
-    clusters."""
-    known = [estimate for estimate in estimates if estimate is not None]
-    return mean_over_students(known, ids) if known and len(known) == len(estimates) else None
-
-
-def _worst(gains: Mapping[str, Estimate | None]) -> dict[str, Any] | None:
-    """The student whose gain's lower bound is lowest."""
-    summaries = {student: gain.summary() for student, gain in gains.items() if gain is not None}
-    bounds = {s: t["value"] if t["low"] is None else t["low"] for s, t in summaries.items()}
-    if not bounds:
-        return None
-    student = min(bounds, key=lambda name: bounds[name])
-    return {"student": student, **summaries[student]}
+        yield f"arm `{arm}` chose the edge of its grid ({'; '.join(where)}): a wider grid may do better"
 
 
 def _versions() -> dict[str, str]:

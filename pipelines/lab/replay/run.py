@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -23,14 +23,14 @@ from pipelines.lab.pool import AddDone, Pool
 from pipelines.lab.replay.choice import Chosen, best_of, beyond, choose
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, TrainRequest, work
-from pipelines.lab.replay.judge import JudgeJob, Parts
+from pipelines.lab.replay.judge import Judged, JudgeJob, Parts
 from pipelines.lab.replay.outcome import write_outcome
-from pipelines.lab.replay.report import report
+from pipelines.lab.replay.report import Report, report
 from pipelines.lab.replay.settings import EXTENSIONS, Setting, setting_of, settings_of, students_of
-from pipelines.lab.replay.sizes import sizes_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import TWIN, LogitSource
 from pipelines.live.loop.preflight import writable
+from pipelines.report.cells import Cell
 from pipelines.report.screens.progress import rows_bar
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
@@ -41,6 +41,13 @@ Choices = Mapping[tuple[str, str], Chosen]
 StudentParts = Mapping[tuple[str, str, str, int], Path]
 """Student, condition, arm and seed -> the part with the logits of a trained student."""
 
+Further = Callable[[Workspace, StudentParts], list[Cell]]
+
+
+def _nothing_further(workspace: Workspace, parts: StudentParts) -> list[Cell]:
+    return []
+
+
 PIECES_PER_PROCESS = 4
 """Jobs are cut this fine, so that all processes finish at about the same time."""
 
@@ -49,9 +56,16 @@ class Runner:
     """Runs one replay on `processes` processes; `kind` names its reports."""
 
     def __init__(
-        self, workspace: Workspace, processes: int, kind: Literal["replay", "sweep"] = "sweep", command: str = ""
+        self,
+        workspace: Workspace,
+        processes: int,
+        kind: Literal["replay", "sweep"] = "sweep",
+        command: str = "",
+        further: Further = _nothing_further,
     ) -> None:
-        """`command`: what runs it again. `written`: the files that a reader opens, once it has run."""
+        """`command`: what runs it again; `further`: makes more cells of the finished parts. `written`: the files that a
+        reader opens, once it has run."""
+        self._further = further
         self._workspace, self._processes, self._kind, self._command = workspace, processes, kind, command
         self.written: list[Path] = []
         self._pool = Pool(work, processes)
@@ -59,7 +73,7 @@ class Runner:
         self._students = students_of(workspace.spec, workspace.config)
         self._counted: dict[tuple[int, str], int] = {}
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Report:
         """Compute what is missing; return the report, which is written too (outcome.py)."""
         writable(self._workspace.folder, f"the {self._kind}'s folder", "--out")
         try:
@@ -74,12 +88,24 @@ class Runner:
             self._pool.close()
             self._unpin()
         drop_snapshots(self._workspace.folder)
-        made = sorted(set(parts.values()))
-        value = report(self._workspace, choices, self._best_twins(choices), judged, made, self._command)
-        value["data_checks"] = examined
-        value["sizes"] = sizes_of(self._workspace, value)
+        made, best = sorted(set(parts.values())), self._best_twins(choices)
+        value = report(
+            self._workspace, choices, best, judged, made,
+            further=self._further(self._workspace, parts), data=examined, command=self._command,
+        )  # fmt: skip
         self.written = write_outcome(self._workspace, self._kind, value, parts)
         return value
+
+    def teach(self) -> None:
+        """Compute the teachers' logits that are missing, and nothing else."""
+        writable(self._workspace.folder, "the folder", "--out")
+        try:
+            self._pin()
+            self.settle()
+            self._train_teachers()
+        finally:
+            self._pool.close()
+            self._unpin()
 
     @property
     def _pin_name(self) -> str:
@@ -233,8 +259,8 @@ class Runner:
                 rows += sum(self._student_rows(request, tuning) for request in piece)
         self._run_jobs(doing, jobs, rows)
 
-    def judge(self, choices: Choices, parts: StudentParts) -> dict[Any, Any]:
-        """Every student and task, on finished parts: what it is under each condition."""
+    def judge(self, choices: Choices, parts: StudentParts) -> list[Judged]:
+        """Judge every student and task under each condition, on finished parts."""
         workspace = self._workspace
         jobs = []
         for name, best in self._best_twins(choices).items():
@@ -249,11 +275,9 @@ class Runner:
                 JudgeJob(workspace, base, task, best, own, learned_upto)
                 for task in workspace.config.student_tasks(base)
             ]
-        found = {}
         with _progress("judging", len(jobs) * len(self._spec.conditions)) as add_done:
-            for name, task, value in self._pool.run(jobs, add_done):
-                found[name, task] = value
-        return {(job.student.name, job.task): found[job.student.name, job.task] for job in jobs}
+            by_job = {(judged[0].student, judged[0].task): judged for judged in self._pool.run(jobs, add_done)}
+        return [judged for job in jobs for judged in by_job[job.student.name, job.task]]
 
     def _best_twins(self, choices: Choices) -> dict[str, str]:
         """Of each student, the baseline that is best where settings are chosen."""

@@ -1,7 +1,6 @@
-"""Scaling runs: teachers of growing size on the same rows, and the law that their losses follow.
+"""Scaling: a replay of teachers of growing size, without students.
 
-family   the members, by interaction and size, and one pass of each
-run      all passes of a family
-report   figures of every member, and the fitted laws, as one JSON value
-picture  NE against FLOPs
+family  which teachers there are, and what they cost
+fit     their figures on one stream, what size buys, and the law of it
+report  the result as tables and a picture
 """

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.metrics.policy import best_of_request
-from pipelines.lab.judging.decisions import choices
+from exfm.metrics.policy import PolicyValue, best_of_request
 from pipelines.lab.judging.settings import Ranking
+from pipelines.lab.policy.choices import choices
 from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.sources.settled import settled_rows
@@ -47,7 +47,7 @@ class LoggedChoices:
         target = best_of_request(self.rows["request_id"].to_numpy(), self.logits)
         self.value = float((target * p).sum() / requests)
 
-    def judged(self, **changes: Any) -> dict[str, Any]:
+    def judged(self, **changes: Any) -> PolicyValue:
         """As a replay judges them."""
         columns = {name: self.rows[name].to_numpy() for name in ("request_id", "propensity")}
         labels, users = self.rows["label_ctr"].combine_chunks(), self.rows["user_id"].to_numpy()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +13,7 @@ from pipelines.cli import console as cli
 from pipelines.lab.judging.figures import mean_over_students
 from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.lab.parts import load_part
+from pipelines.lab.replay.compare import read_report
 from pipelines.lab.replay.judge import Judge
 from pipelines.lab.replay.settings import load, settings_of
 from pipelines.lab.replay.text import markdown
@@ -55,40 +54,40 @@ def fair(folder):
     with pytest.raises(SystemExit) as left:
         cli.main(["sweep", path, "--out", str(folder / "fair"), "--jobs", "1"])
     assert not left.value.code
-    return json.loads((folder / "fair" / "sweep.json").read_text())
+    return read_report(folder / "fair")
 
 
 def test_seeds_that_are_judged_were_not_tuned_on_and_the_report_says_so(fair, folder):
-    about = fair["sweep"]
-    assert (about["tuning_seeds"], about["seeds"], about["unseen_seeds"]) == ([7], [1, 2], [1, 2])
+    assert (fair.spec.tuned_with, fair.spec.seeds) == ((7,), (1, 2))
     assert {path.name.split("-")[1] for path in (folder / "fair" / "trials").iterdir()} == {"seed7"}
     assert {path.name.split("-")[1] for path in (folder / "fair" / "students").iterdir()} == {"seed1", "seed2"}
     assert "with seeds 7; judged on the second half with seeds 1, 2 (none of them seen in tuning)" in markdown(fair)
 
 
 def test_arms_are_compared_with_each_baseline_and_with_the_best_twin(fair):
-    best = fair["sweep"]["best_twins"]["feed"]
-    ne = {arm: fair["chosen"]["feed"][arm]["ne_of_trials"][0] for arm in FAIR["baselines"]}
+    best = fair.about.best_twins["feed"]
+    ne = {choice.arm: choice.ne_of_trials[0] for choice in fair.chosen if choice.arm in FAIR["baselines"]}
     assert best == min(ne, key=ne.get)
-    for of_condition in fair["conditions"].values():
-        arms = of_condition["students"]["feed"]["ctr"]["arms"]
-        assert arms["single"]["gain"] == arms["single"]["gain_over"][best]
-        assert set(arms["single"]["gain_over"]) == set(FAIR["baselines"])
-        assert set(arms["none"]["gain_over"]) == {"none wide"}
-        assert "gain" not in arms["none"]
+    for condition in FAIR["conditions"]:
+        single, none = (fair.table.of(condition, "feed", "ctr", arm) for arm in ("single", "none"))
+        assert single.value("gain") == single.value(f"gain/over/{best}")
+        assert set(single.below("gain/over")) == set(FAIR["baselines"])
+        assert set(none.below("gain/over")) == {"none wide"}
+        assert "gain" not in none
 
 
 def test_the_cost_of_age_is_told_apart_from_that_of_immaturity(fair):
-    arms = {name: of["students"]["feed"]["ctr"]["arms"]["single"] for name, of in fair["conditions"].items()}
-    assert fair["sweep"]["controls"]["stale"] == {"fresh": "fresh", "as mature": "as mature"}
-    assert fair["sweep"]["controls"]["as mature"] == {"fresh": "fresh"}
-    assert fair["sweep"]["controls"]["blind and stale"] == {"fresh": "blind"}
-    for condition, controls in fair["sweep"]["controls"].items():
-        for kind, control in controls.items():
-            lost, gain = arms[condition]["lost_to"][kind], arms[control]["gain"]["value"]
-            assert (lost is None) == (gain <= 0)
+    arms = {name: fair.table.of(name, "feed", "ctr", "single") for name in FAIR["conditions"]}
+    controls = {name: fair.spec.controls_of(name) for name in FAIR["conditions"]}
+    assert controls["stale"] == {"fresh": "fresh", "as mature": "as mature"}
+    assert controls["as mature"] == {"fresh": "fresh"}
+    assert controls["blind and stale"] == {"fresh": "blind"}
+    for condition, kinds in controls.items():
+        for kind, control in kinds.items():
+            lost, gain = arms[condition].value(f"lost/{kind}"), arms[control].cell("gain")
+            assert (lost is None) == (gain.low <= 0)
             if lost is not None:
-                assert lost["value"] == pytest.approx(1 - arms[condition]["gain"]["value"] / gain)
+                assert lost == pytest.approx(1 - arms[condition].value("gain") / gain.value)
     text = markdown(fair)
     assert "| gain lost to the fault | gain lost to age | worst student" in text
     assert "the teacher begins 2 blocks later" in text
@@ -110,10 +109,10 @@ def test_students_learn_from_the_teacher_that_their_condition_names(fair, folder
     known = own.filter(pc.is_valid(own["teacher_logit_ctr"]))
     assert set(known["vertical"].to_pylist()) == {"feed"}
     assert set(known["teacher_logit_ctr"].to_pylist()) <= set(load_part(twin)["logits"][:, 0].tolist())
-    nothing = fair["conditions"]["knows nothing more"]["students"]["feed"]["ctr"]["others"]["teacher"]
-    none = fair["conditions"]["fresh"]["students"]["feed"]["ctr"]["arms"]["none"]
-    assert nothing["ne"] != none["ne"]
-    assert nothing["ne"]["mean"] == pytest.approx(none["ne"]["mean"], abs=0.03)  # the same student, of another draw
+    nothing = fair.table.of("knows nothing more", "feed", "ctr", "(teacher)").value("ne")
+    none = fair.table.of("fresh", "feed", "ctr", "none").value("ne")
+    assert nothing != none
+    assert nothing == pytest.approx(none, abs=0.03)  # the same student, of another draw
 
 
 def test_rows_that_share_a_user_or_an_ad_are_not_independent_in_an_arms_interval(folder, fair):
@@ -121,13 +120,13 @@ def test_rows_that_share_a_user_or_an_ad_are_not_independent_in_an_arms_interval
     students is as wide as that over the rows of both."""
     sweep, config = load(written(folder, **FAIR), ["seeds=[1]", "cluster=[user_id, ad_id]"])
     workspace = Workspace(sweep, config, folder / "fair", None)
-    parts = {}
+    trials, parts = {choice.arm: choice.trial for choice in fair.chosen}, {}
     for arm in sweep.arms:
-        setting = settings_of(sweep, config.student("feed"), arm)[fair["chosen"]["feed"][arm]["trial"]]
+        setting = settings_of(sweep, config.student("feed"), arm)[trials[arm]]
         parts["fresh", arm, 1] = workspace.student_part(1, setting.student, sweep.conditions["fresh"], tuning=False)
     judge = Judge(workspace, config.student("feed"), "ctr", "none", parts)
     judged = judge.under("fresh")
-    gain = judged["arms"]["single"]["gain"]
+    gain = judged.estimates["single"]["gain"].estimate
     (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
     seen = workspace.rows(1).table.take(pa.array(rows.places[window]))
     own, base = (judge.arm_logits("fresh", arm)[0][window] for arm in ("single", "none"))
@@ -136,7 +135,7 @@ def test_rows_that_share_a_user_or_an_ad_are_not_independent_in_an_arms_interval
     assert gain.summary()["se"] == pytest.approx(expected.standard_error)
     assert (gain.value, gain.summary()["low"]) == pytest.approx((expected.difference, expected.low))
     assert gain.summary()["se"] >= variance_of(gain.clusters[:1]).value ** 0.5 * (1 - 1e-9)
-    twice = mean_over_students([gain, gain], [judged["clusters"]] * 2)
+    twice = mean_over_students([gain, gain], [judged.clusters] * 2)
     assert twice.summary() == pytest.approx(gain.summary())
 
 
@@ -154,10 +153,11 @@ def test_a_teacher_that_begins_later_is_one_whose_stream_begins_there(folder):
 
 
 def test_each_tenth_of_the_stream_is_shown_for_every_arm_and_teacher(fair):
-    of = fair["conditions"]["fresh"]["students"]["feed"]["ctr"]
-    for figures in [*of["arms"].values(), of["others"]["teacher"], of["others"]["optimum"]]:
-        assert len(figures["ne_by_tenth"]) == 10
-        assert all(ne > 0.3 for ne in figures["ne_by_tenth"])
-    first, *_, last = zip(*(of["others"][name]["ne_by_tenth"] for name in ("teacher", "optimum")), strict=True)
+    tenths = {}
+    for arm in (*FAIR["arms"], "(teacher)", "(optimum)"):
+        tenths[arm] = [cell.value for cell in fair.table.of("fresh", "feed", "ctr", arm).below("ne/tenth").values()]
+        assert len(tenths[arm]) == 10
+        assert all(ne > 0.3 for ne in tenths[arm])
+    first, *_, last = zip(*(tenths[name] for name in ("(teacher)", "(optimum)")), strict=True)
     assert first[0] > first[1]
     assert last[0] > last[1]

@@ -12,10 +12,12 @@ import yaml
 
 from pipelines.cli import console as cli
 from pipelines.core.config.settings import load
+from pipelines.lab.replay import jobs
+from pipelines.lab.replay.settings import Spec
 from pipelines.lab.rows import Rows
-from pipelines.lab.scaling import run as scaling_run
-from pipelines.lab.scaling.family import Member, Passed, Trial
-from pipelines.lab.scaling.report import JudgedTask, best_rates
+from pipelines.lab.scaling.family import Member
+from pipelines.lab.scaling.fit import CONDITION, OneStream, Scaling, Task, Trial, best_rates
+from pipelines.report.cells import Cells
 
 DEMO = "configs/demo.yaml"
 ROWS = 6000
@@ -53,14 +55,14 @@ def config(tmp_path_factory):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Names of the passes that were really made."""
-    names, real = [], scaling_run.one_pass
+    """Names of the teachers that were really trained."""
+    names, real = [], jobs.TeacherJob.run
 
-    def noting(trial, *rest):
-        names.append(trial.member.name)
-        return real(trial, *rest)
+    def noting(job, add_done):
+        names.append(job.sources[0].teacher.partition(" at ")[0])
+        return real(job, add_done)
 
-    monkeypatch.setattr(scaling_run, "one_pass", noting)
+    monkeypatch.setattr(jobs.TeacherJob, "run", noting)
     return names
 
 
@@ -81,28 +83,35 @@ def test_the_family_is_listed_with_what_it_costs(capsys):
 
 
 def test_a_family_is_trained_once_judged_and_drawn(capsys, tmp_path, config, trained):
-    arguments = [config, "--fit", "--rows", str(ROWS), "--dials", "0,1,2", "--out", str(tmp_path), "--json"]
-    code, out, err = run(capsys, *arguments)
+    arguments = [config, "--fit", "--rows", str(ROWS), "--dials", "0,1,2", "--out", str(tmp_path), "--jobs", "1"]
+    code, out, err = run(capsys, *arguments, "--json")
     assert code == 0, err
-    value = json.loads(out)
+    scaling = Scaling.model_validate_json(out)
     assert len(trained) == 9
-    assert value["judged"]["ctr"]["rows"] + value["judged"]["ctr"]["positives"] > 0
-    assert value["run"]["rows"] == ROWS
-    for member in value["members"]:
-        assert member["tasks"]["ctr"]["ne"] > value["judged"]["ctr"]["optimum"]["ne"]
-        assert member["rows_left_out"] == 0
-        assert (member["tasks"]["ctr"]["gain_over_smallest"] is None) == (member["dial"] == 0)
-        assert (member["tasks"]["ctr"]["gain_over_wukong"] is None) == (member["interaction"] == "wukong")
-    law = value["laws"]["wukong"]["ctr"]
-    assert law["gain_per_4x_percent"]["low"] < law["gain_per_4x_percent"]["value"] < law["gain_per_4x_percent"]["high"]
-    assert "3 sizes fix the three numbers" in law["not_determined"]
-    assert value["laws"]["wukong"]["cvr"]["not_determined"].startswith("too few positives")
-    assert json.loads((tmp_path / "scale.json").read_text()) == value
+    assert scaling.rows == ROWS
+    table = Cells(scaling.cells)
+    optimum = table.of(CONDITION, "", "ctr", "(optimum)").value("ne")
+    for member in scaling.members:
+        of = table.of(CONDITION, "", "ctr", member.name)
+        assert of.value("ne") > optimum
+        assert of.value("rows_left_out/1") == 0
+        assert ("gain/over/smallest" in of) == (member.dial > 0)
+        assert ("gain/over/wukong" in of) == (member.interaction != "wukong")
+        assert table.of(CONDITION, "", "cvr", member.name).lacking("rows").startswith("positives")
+    gain = table.of(CONDITION, "", "ctr", "wukong").cell("gain per 4x")
+    assert gain.low < gain.value < gain.high
+    ctr, cvr = (
+        next(law for law in scaling.laws if (law.interaction, law.task) == ("wukong", t)) for t in ("ctr", "cvr")
+    )
+    assert "3 sizes fix the three numbers" in ctr.reason
+    assert cvr.reason.startswith("too few positives")
+    assert Scaling.model_validate_json((tmp_path / "scale.json").read_text()) == scaling
     assert (tmp_path / "scale.png").read_bytes()[:4] == b"\x89PNG"
 
     code, out, _ = run(capsys, *arguments)
-    assert json.loads(out) == value
-    assert len(trained) == 9
+    assert (code, len(trained)) == (0, 9)
+    assert "wukong-2" in out
+    assert f"wukong: {gain.value:+.2f} % per 4× [{gain.low:+.2f}, {gain.high:+.2f}]" in out
 
     one_more = ["3" if argument == "0,1,2" else argument for argument in arguments]
     run(capsys, *one_more, "--interactions", "dcn")
@@ -112,57 +121,56 @@ def test_a_family_is_trained_once_judged_and_drawn(capsys, tmp_path, config, tra
 
 
 def test_ctrl_c_keeps_what_is_done_and_a_damaged_result_is_made_again(capsys, tmp_path, config, trained, monkeypatch):
-    arguments = [
-        config,
-        "--fit",
-        "--rows",
-        "2000",
-        "--dials",
-        "0,1",
-        "--out",
-        str(tmp_path),
-        "--interactions",
-        "wukong,dcn",
-    ]
-    real = scaling_run.one_pass
+    arguments = [config, "--fit", "--rows", "2000", "--dials", "0,1", "--out", str(tmp_path), "--jobs", "1",
+                 "--interactions", "wukong,dcn"]  # fmt: skip
+    noting = jobs.TeacherJob.run
 
-    def interrupted(trial, *rest):
+    def interrupted(job, add_done):
         if len(trained) == 2:
             raise KeyboardInterrupt
-        return real(trial, *rest)
+        return noting(job, add_done)
 
-    monkeypatch.setattr(scaling_run, "one_pass", interrupted)
+    monkeypatch.setattr(jobs.TeacherJob, "run", interrupted)
     code, _, err = run(capsys, *arguments)
     assert code == 130
     assert "the same command resumes" in err
     assert not (tmp_path / "scale.json").exists()
-    damaged, _ = sorted((tmp_path / "members").iterdir())
+    damaged, _ = sorted((tmp_path / "logits").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:100])
 
-    monkeypatch.setattr(scaling_run, "one_pass", real)
+    monkeypatch.setattr(jobs.TeacherJob, "run", noting)
     code, _, err = run(capsys, *arguments)
     assert code == 0, err
-    assert trained == ["wukong-0", "wukong-1", "wukong-0", "dcn-0", "dcn-1"]
+    assert len(trained) == 2 + 3
 
 
 def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path):
-    model = load(DEMO, []).teacher.model
-    trials = [
-        Trial(Member("wukong", 0, model.model_copy(update={"dense_lr": rate}), 1, 1, 1), 1) for rate in (0.1, 0.2)
-    ]
+    """One rate is right on the first half of the rows, the other on the second."""
+    config = load(DEMO, [])
+    member = Member(interaction="wukong", dial=0, model=config.teacher.model, flops=1, dense_parameters=1,
+                    table_parameters=1)  # fmt: skip
+    trials = [Trial(member=member, rate=rate, seed=1) for rate in (0.1, 0.2)]
     labels = np.tile([0, 1], 50)
-    right, wrong = 4.0 * labels - 2, 2 - 4.0 * labels
-    better_first, better_later = (
-        np.where(np.arange(100) < 50, first, later)[:, None] for first, later in ((right, wrong), (wrong, right))
-    )
-    passes = {trials[0]: Passed(better_first, 1.0, 0), trials[1]: Passed(better_later, 1.0, 0)}
-    rows = Rows(tmp_path / "rows.arrow", "x")
-    table = pa.table({"label_ctr": labels})
-    with pa.ipc.new_file(rows.path, table.schema) as file:
-        file.write_table(table)
-    task = JudgedTask(rows, "ctr", 0)
-    assert list(best_rates(passes, [task])) == [trials[0]]
-    assert task.figures(task.logits(passes[trials[0]]))["auc"] == 0.0
+    right, wrong, first = 4.0 * labels - 2, 2 - 4.0 * labels, np.arange(100) < 50
+    logits = {
+        trials[0].teacher: np.where(first, right, wrong),
+        trials[1].teacher: np.where(first, wrong, right),
+    }
+
+    class Planted(OneStream):
+        def rows(self, seed, advance=lambda done: None):
+            rows = Rows(tmp_path / "rows.arrow", "x")
+            table = pa.table({"label_ctr": labels})
+            with pa.ipc.new_file(rows.path, table.schema) as file:
+                file.write_table(table)
+            return rows
+
+        def teacher_logits(self, seed, of):
+            return logits[of.teacher][:, None]
+
+    spec = Spec(config="-", seeds=(1,), arms={"none": {}})
+    task = Task(Planted(spec, config, tmp_path, None), "ctr")
+    assert best_rates(trials, [task]) == {("wukong-0", 1): trials[0]}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from pipelines.lab.judging.figures import losses
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
 from pipelines.lab.replay.choice import choose
+from pipelines.lab.replay.compare import read_report
 from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.judge import Judge
+from pipelines.lab.replay.report import Report
 from pipelines.lab.replay.settings import load, settings_of
 from pipelines.lab.replay.text import markdown
 from pipelines.lab.replay.workspace import Workspace
@@ -83,7 +85,8 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
 
 
 def test_figures_are_those_worked_out_by_hand(folder):
-    value = json.loads((folder / "out" / "sweep.json").read_text())
+    value = read_report(folder / "out")
+    chosen = {choice.arm: choice for choice in value.chosen}
     sweep, config = load(written(folder))
     workspace = Workspace(sweep, config, folder / "out", None)
     student = config.student("feed")
@@ -95,44 +98,43 @@ def test_figures_are_those_worked_out_by_hand(folder):
         judged = (np.flatnonzero(own) >= 0.5 * table.num_rows) & ~np.isnan(labels)
         ne = {}
         for arm in sweep.arms:
-            chosen = value["chosen"]["feed"][arm]
-            setting = settings_of(sweep, student, arm)[chosen["trial"]]
+            setting = settings_of(sweep, student, arm)[chosen[arm].trial]
             path = workspace.student_part(seed, setting.student, sweep.conditions["fresh"], tuning=False)
             ne[arm] = normalised_entropy(load_part(path)["logits"][judged, 0], labels[judged])
         gains.append(100 * (ne["none"] - ne["single"]) / ne["none"])
         nes.append(ne["single"])
-    told = value["conditions"]["fresh"]["students"]["feed"]["ctr"]["arms"]["single"]
-    assert told["ne"]["mean"] == pytest.approx(np.mean(nes))
-    assert told["gain"]["value"] == pytest.approx(np.mean(gains))
+    fresh, wrong, cold = (value.table.of(name, "feed", "ctr", "single") for name in ("fresh", "wrong", "cold"))
+    gain = fresh.cell("gain")
+    assert fresh.value("ne") == pytest.approx(np.mean(nes))
+    assert gain.value == pytest.approx(np.mean(gains))
     error = abs(gains[0] - gains[1]) / 2  # sd / √2
-    assert told["gain"]["se"] == pytest.approx(error)
-    assert told["gain"]["high"] - told["gain"]["value"] == pytest.approx(12.7062 * error, rel=1e-4)
-    lead = value["conditions"]["fresh"]["students"]["feed"]["ctr"]["others"]["teacher"]["gain"]
-    transfer = told["transfer"]["teacher"]
-    assert (transfer is None) == (lead["low"] <= 0)
+    assert fresh.value("gain/se") == pytest.approx(error)
+    assert gain.high - gain.value == pytest.approx(12.7062 * error, rel=1e-4)
+    lead = value.table.of("fresh", "feed", "ctr", "(teacher)").cell("gain")
+    transfer = fresh.value("transfer/teacher")
+    assert (transfer is None) == (lead.low <= 0)
     if transfer is not None:
-        assert transfer["value"] == pytest.approx(np.mean(gains) / lead["value"])
-    wrong = value["conditions"]["wrong"]["students"]["feed"]["ctr"]["arms"]["single"]
-    if wrong["lost_to"]["fresh"] is not None:
-        assert wrong["lost_to"]["fresh"]["value"] == pytest.approx(1 - wrong["gain"]["value"] / told["gain"]["value"])
-    cold = value["conditions"]["cold"]["students"]["feed"]["ctr"]
-    assert cold["rows"] == pytest.approx(value["conditions"]["fresh"]["students"]["feed"]["ctr"]["rows"], abs=300)
-    assert 0 < cold["early_rows"][0] <= 0.05 * cold["rows"][0]
-    assert value["sweep"]["trials"] == {"none": 2, "single": 2}
+        assert transfer == pytest.approx(np.mean(gains) / lead.value)
+    if (lost := wrong.value("lost/fresh")) is not None:
+        assert lost == pytest.approx(1 - wrong.value("gain") / gain.value)
+    for seed in ("1", "2"):
+        assert cold.value(f"rows/{seed}") == pytest.approx(fresh.value(f"rows/{seed}"), abs=300)
+    assert 0 < cold.cell("gain/early").n <= 0.05 * cold.value("rows/1")
+    assert {arm: len(made.trials) for arm, made in value.spec.arms.items()} == {"none": 2, "single": 2}
 
 
 def test_rows_of_one_user_count_as_one_where_the_stream_is_one(folder):
     """A single seed: its error is that of its rows, clustered."""
     sweep, config = load(written(folder), ["seeds=[1]"])
     workspace = Workspace(sweep, config, folder / "out", None)
-    value = json.loads((folder / "out" / "sweep.json").read_text())
+    chosen = {choice.arm: choice for choice in read_report(folder / "out").chosen}
     parts = {}
     for arm in sweep.arms:
-        setting = settings_of(sweep, config.student("feed"), arm)[value["chosen"]["feed"][arm]["trial"]]
+        setting = settings_of(sweep, config.student("feed"), arm)[chosen[arm].trial]
         for name, condition in sweep.conditions.items():
             parts[name, arm, 1] = workspace.student_part(1, setting.student, condition, tuning=False)
     judge = Judge(workspace, config.student("feed"), "ctr", "none", parts)
-    gain = judge.under("fresh")["arms"]["single"]["gain"]
+    gain = judge.under("fresh").estimates["single"]["gain"].estimate
     told = gain.summary()
     assert (told["se"] > 0, len(gain.seeds)) == (True, 1)
     (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
@@ -187,14 +189,15 @@ def test_an_arm_may_learn_labels_or_logits_of_all_rows_and_is_judged_on_its_own(
     changes = {"arms": arms, "baselines": ["none", "none all rows"], "conditions": {"fresh": {}}, "teachers": {}}
     code, told, err = run(capsys, written(folder, seeds=[1], **changes), "--out", out, "--jobs", "1", "--json")
     assert code == 0, err
-    found = json.loads(told)["conditions"]["fresh"]["students"]["feed"]["ctr"]["arms"]
-    assert len({arm["ne"]["mean"] for arm in found.values()}) == 4
-    assert len({arm["cost"]["rows"] for arm in found.values()}) == 1  # a student's own
+    table = Report.model_validate_json(told).table
+    found = {arm: table.of("fresh", "feed", "ctr", arm) for arm in arms}
+    assert len({of.value("ne") for of in found.values()}) == 4
+    assert len({of.cell("seconds_per_row").n for of in found.values()}) == 1  # a student's own
     alone = written(folder, **changes | {"arms": {"none": SWEEP["arms"]["none"] | {"tune": {}}}, "baselines": ["none"]})
     code, told, err = run(capsys, alone, "--set", "seeds=[1]", "--out", out, "--jobs", "1", "--json")
     assert code == 0, err
-    none = json.loads(told)["conditions"]["fresh"]["students"]["feed"]["ctr"]["arms"]["none"]
-    assert none["ne"] == found["none"]["ne"]  # it has no teacher whose logits it could learn from
+    none = Report.model_validate_json(told).table.of("fresh", "feed", "ctr", "none")
+    assert none.cell("ne") == found["none"].cell("ne")  # it has no teacher whose logits it could learn from
 
 
 def test_two_sweeps_in_one_process_and_folder_have_their_own_rows(folder, tmp_path, monkeypatch):
@@ -258,16 +261,16 @@ def test_a_student_without_a_row_has_no_figures_and_keeps_nobody_from_theirs(cap
     )
     code, told, err = run(capsys, sweep, "--out", str(tmp_path), "--jobs", "1", "--json")
     assert code == 0, err
-    report = json.loads(told)
-    students = report["conditions"]["fresh"]["students"]
-    assert students["feed"]["ctr"]["rows"] == [0]
-    assert students["feed"]["ctr"]["too_few"] == "positives (0)"
-    (rows,), (positives,) = (students["shop"]["ctr"][key] for key in ("rows", "positives"))
-    assert students["shop"]["ctr"]["arms"]["single"]["gain"]["too_few"] == f"positives ({positives})"
-    line = f"| shop | single | {rows:,} | {positives} | – | – | – | – | too few positives ({positives}) to tell |"
+    report = Report.model_validate_json(told)
+    quiet_one, other = (report.table.of("fresh", student, "ctr", "single") for student in ("feed", "shop"))
+    assert quiet_one.value("rows/1") == 0
+    assert quiet_one.lacking("rows") == "positives (0)"
+    assert "gain" not in quiet_one
+    assert other.value("gain") != 0
+    rows, positives = (int(other.value(f"{what}/1")) for what in ("rows", "positives"))
+    assert other.lacking("gain") == f"positives ({positives})"
+    line = f"| shop | single | {rows:,} | {positives} |{' – |' * 6} too few positives ({positives}) to tell |"
     assert line in markdown(report)
-    assert students["feed"]["ctr"]["arms"]["single"]["gain"] is None
-    assert students["shop"]["ctr"]["arms"]["single"]["gain"]["value"] != 0
 
 
 def test_students_that_learn_a_batch_together_learn_what_each_learns_alone(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
@@ -15,6 +14,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.judging.settings import Judging, Ranking
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
+from pipelines.lab.replay.report import Report
 from pipelines.lab.replay.run import Runner
 from pipelines.lab.replay.settings import load, load_run, settings_of
 from pipelines.lab.replay.workspace import Workspace
@@ -93,18 +93,19 @@ def test_logged_choices_of_the_generated_stream_tell_what_arms_choices_are_worth
     few = ["--set", "set=[source.impressions=20000]", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path)]
     code, told, err = run(capsys, "configs/sweeps/choices.yaml", *few, "--json")
     assert code == 0, err
-    report = json.loads(told)
-    arms = report["conditions"]["fresh"]["students"]["feed"]["ctr"]["arms"]
-    for arm in arms.values():
-        (worth,) = arm["ranking"]
-        assert worth["refused"] is None
-        assert worth["requests"] == 2000  # those of the second half
-        assert worth["effective"] > 100
-        assert worth["dr"]["low"] < worth["dr"]["value"] < worth["dr"]["high"]
+    report = Report.model_validate_json(told)
+    for arm in report.spec.arms:
+        of = report.table.of("fresh", "feed", "ctr", arm)
+        ((seed, worth),) = of.below("choices").items()
+        assert worth.n == 2000  # those of the second half
+        assert not of.below(f"choices/{seed}/refused")
+        assert of.value(f"choices/{seed}/effective") > 100
+        dr = of.cell(f"choices/{seed}/dr")
+        assert dr.low < dr.value < dr.high
     text = (tmp_path / "replay.md").read_text()
     assert "## What choices are worth, by request" in text
-    assert f"{worth['dr']['value']:.4f} [" in text
-    assert "what choices are worth, by request" in (tmp_path / "report.html").read_text()
+    assert f"{dr.value:.4f} [" in text
+    assert "What choices are worth, by request" in (tmp_path / "report.html").read_text()
 
 
 def test_without_propensities_choices_are_not_judged_and_the_reason_is_told(folder, capsys, tmp_path):
@@ -127,9 +128,9 @@ def test_a_specs_seeds_are_as_many_as_asked_from_its_first_on(folder, tmp_path, 
     given = ["--seeds", "3", "--set", "rows=800", "--set", "tuning_seeds=null", "--jobs", "1"]
     code, told, err = run(capsys, spec, *given, "--out", str(tmp_path), "--json")
     assert code == 0, err
-    about = json.loads(told)["sweep"]
-    assert about["seeds"] == [5, 6, 7]
-    assert "seeds=[5, 6, 7]" in about["command"]
+    report = Report.model_validate_json(told)
+    assert report.spec.seeds == (5, 6, 7)
+    assert f"--seeds 3 --set rows=800 --set tuning_seeds=null --out {tmp_path}" in report.about.command
 
 
 @pytest.mark.parametrize(

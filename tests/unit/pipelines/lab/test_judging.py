@@ -10,12 +10,15 @@ from exfm.metrics.classification import cross_entropy, sigmoid
 from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate
 from exfm.metrics.paired import paired_gain
-from pipelines.lab.judging.decisions import Stakes, choices, decided
-from pipelines.lab.judging.evidence import by_segment, first_miscalibrated, over_windows, watched
+from pipelines.lab.judging.decisions import Stakes, decided
+from pipelines.lab.judging.evidence import by_segment, first_miscalibrated, flips, over_windows, watched
 from pipelines.lab.judging.figures import JudgedRows
 from pipelines.lab.judging.segments import Columns, segments_of
 from pipelines.lab.judging.settings import Judging, Ranking
-from pipelines.lab.judging.verdict import verdicts
+from pipelines.lab.policy.choices import choices
+from pipelines.lab.replay.settings import Spec
+from pipelines.lab.replay.verdict import verdicts
+from pipelines.report.cells import MEAN, Cells, Key, Measure, cells
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
 
@@ -51,6 +54,10 @@ def pair(n: int = 12_000, seed: int = 0, flip: bool = False):
     users = Clusters.of(rng.integers(0, n // 4, n))
     rows = JudgedRows(np.arange(n), np.arange(n), y, np.ones(n), users, {}, n, n, 0)
     return [base], [own], [rows], [np.arange(n) >= n // 2]
+
+
+def by_name(measures) -> dict[str, Measure]:
+    return {measure.metric: measure for measure in measures}
 
 
 def losses_of(logits, rows):
@@ -112,61 +119,63 @@ def test_a_column_of_many_numbers_is_cut_into_quarters():
 def test_a_gain_is_watched_over_the_judged_rows_in_per_cent_of_the_baselines_loss():
     base, own, rows, windows = pair()
     b, a = losses_of(base, rows), losses_of(own, rows)
-    found = watched(b, a, rows, windows)
+    found = by_name(watched(b, a, rows, windows))
     once = paired_gain(own[0][6000:], base[0][6000:], rows[0].labels[6000:], rows[0].clusters.take(windows[0]))
-    assert found["difference"][-1] == pytest.approx(once.difference, abs=0.2)  # whole blocks alone
-    assert found["low"][-1] < once.difference < found["high"][-1]
-    assert (found["sign"], found["stopped_at"] < 6000, found["blocks"]) == (1, True, 93)
+    *_, last = (measure for name, measure in found.items() if name.startswith("gain/after/"))
+    assert last.value == pytest.approx(once.difference, abs=0.2)  # whole blocks alone
+    assert last.low < once.difference < last.high
+    assert (found["watched/stopped_at"].value < 6000, found["watched/blocks"].value) == (True, 93)
 
 
 def test_the_sign_flips_where_it_flips():
     base, own, rows, _ = pair(flip=True)
     times = [np.arange(12_000) * 1000]
-    found = over_windows(losses_of(base, rows), losses_of(own, rows), rows, times, clustered=True)
-    assert len(found["windows"]) == 24
-    (flip,) = found["flips"]
-    assert flip["sign"] == -1
-    assert flip["after_ms"] < 6_000_000 <= flip["before_ms"] + 500_000
+    found = by_name(over_windows(losses_of(base, rows), losses_of(own, rows), rows, times, clustered=True))
+    gains = [(found[f"gain/window/{k}"].value, found[f"gain/window/{k}/p"].value) for k in range(24)]
+    ((before, after),) = flips(gains)
+    assert gains[after][0] < 0 < gains[before][0]
+    assert found[f"window/{before}/times"].high < 6_000_000 <= found[f"window/{after}/times"].low + 500_000
     steady = pair()
     b, a = losses_of(steady[0], steady[2]), losses_of(steady[1], steady[2])
-    assert over_windows(b, a, steady[2], times, clustered=True)["flips"] == []
+    found = by_name(over_windows(b, a, steady[2], times, clustered=True))
+    assert flips([(found[f"gain/window/{k}"].value, found[f"gain/window/{k}/p"].value) for k in range(24)]) == []
 
 
 def test_a_segment_is_judged_on_its_own_rows_and_says_where_they_are_too_few():
     base, own, rows, windows = pair(n=40_000)
     even, few = np.arange(40_000) % 2 == 0, np.arange(40_000) > 39_900
     b, a = losses_of(base, rows), losses_of(own, rows)
-    found = by_segment(b, a, own, rows, windows, {"even": [even], "few": [few]}, clustered=True)
+    found = by_name(by_segment(b, a, own, rows, windows, {"even": [even], "few": [few]}, clustered=True))
     at = even & windows[0]
     once = paired_gain(own[0][at], base[0][at], rows[0].labels[at], rows[0].clusters.take(at))
-    summary = found["even"]["gain"]
-    assert (summary["value"], summary["low"]) == pytest.approx((once.difference, once.low))
-    assert found["even"]["too_few"] is None
-    assert found["few"]["too_few"].startswith("positives (")
-    assert found["even"]["log_e"] > 3
+    gain = found["gain/segment/even"]
+    assert (gain.value, gain.low, gain.n) == pytest.approx((once.difference, once.low, at.sum()))
+    assert found["gain/segment/few"].low is None
+    assert found["gain/segment/few/too few/positives"].value == found["segment/few/positives"].value < 50
+    assert found["segment/even/log_e"].value > 3
 
 
 def test_the_row_of_the_first_miscalibration_is_told():
     _, own, rows, windows = pair(n=40_000)
-    assert first_miscalibrated(own[0], rows[0], windows[0])["row"] is None
-    low = first_miscalibrated(own[0] - 0.7, rows[0], windows[0])
-    assert low["sign"] == 1
-    assert low["row"] < 10_000
+    assert by_name(first_miscalibrated(own[0], rows[0], windows[0])) == {}
+    low = by_name(first_miscalibrated(own[0] - 0.7, rows[0], windows[0]))
+    assert low["calibration/sign"].value == 1
+    assert low["calibration/wrong_from"].value < 10_000
 
 
 def test_decisions_count_what_is_shown_and_compare_clicks_with_an_interval():
     base, own, rows, windows = pair(n=20_000)
     values, prices = [np.full(20_000, 2.0)], [np.full(20_000, 0.3)]
     asked = Judging(top=(0.1, 1.0), thresholds=(0.2,))
-    found = decided(base, own, rows, windows, Stakes(values, prices), asked, clustered=True)
-    top, all_rows = found["top"]
-    assert (top["shown"], all_rows["recall"], all_rows["value"]) == (1000, 1.0, 2 * rows[0].labels[10_000:].sum())
-    more = top["more_clicks"].summary()
-    assert 0 < more["low"] < more["value"] < more["high"]
-    assert all_rows["more_clicks"].value == 0.0
+    found = by_name(decided(base, own, rows, windows, Stakes(values, prices), asked, clustered=True))
+    assert found["top/0.1/shown"].value == 1000
+    assert (found["top/1/recall"].value, found["top/1/value"].value) == (1.0, 2 * rows[0].labels[10_000:].sum())
+    more = found["top/0.1/more_clicks"]
+    assert 0 < more.low < more.value < more.high
+    assert found["top/1/more_clicks"].value == 0.0
     p = sigmoid(own[0][10_000:])
-    assert found["thresholds"][0]["shown"] == (p >= 0.2).sum()
-    assert found["utility"]["gain"].summary()["low"] > 0  # who knows the truth bids better
+    assert found["threshold/0.2/shown"].value == (p >= 0.2).sum()
+    assert found["utility/gain"].low > 0  # who knows the truth bids better
 
 
 def test_an_interval_of_clicks_holds_the_truth_about_95_times_in_100():
@@ -180,9 +189,9 @@ def test_an_interval_of_clicks_holds_the_truth_about_95_times_in_100():
         one, other = (z + rng.normal(0, 0.7, n) for _ in range(2))
         rows = [JudgedRows(np.arange(n), np.arange(n), y, np.ones(n), Clusters.of(np.arange(n)), {}, n, n, 0)]
         asked = Judging(top=(0.2,))
-        found = decided([one], [other], rows, [np.ones(n, bool)], Stakes(None, None), asked, clustered=True)
-        more = found["top"][0]["more_clicks"].summary()
-        held.append(more["low"] <= 0 <= more["high"])
+        found = by_name(decided([one], [other], rows, [np.ones(n, bool)], Stakes(None, None), asked, clustered=True))
+        more = found["top/0.2/more_clicks"]
+        held.append(more.low <= 0 <= more.high)
     assert 0.91 <= np.mean(held) <= 0.99
 
 
@@ -197,9 +206,9 @@ def test_choices_of_whole_requests_are_judged_from_their_propensities():
     window = np.arange(6000) >= 1000  # cuts a request
     found = choices(logits, labels, columns, Ranking(request="request", propensity="p"), window)
     best = truth.reshape(-1, 3)[334:].max(1).mean()
-    assert found["requests"] == 2000 - 334
-    assert found["refused"] is None
-    assert found["dr"]["low"] <= best <= found["dr"]["high"]
+    assert found.requests == 2000 - 334
+    assert found.refused is None
+    assert found.dr.low <= best <= found.dr.high
     users = requests // 20  # each of whose requests is there twenty times over
     again = np.concatenate([np.arange(6000)] * 20)
     told = [
@@ -208,27 +217,26 @@ def test_choices_of_whole_requests_are_judged_from_their_propensities():
                 Ranking(request="request", propensity="p"), np.ones(len(again), bool), clusters)
         for clusters in (None, users[again])
     ]  # fmt: skip
-    width = [one["dr"]["high"] - one["dr"]["low"] for one in told]
+    width = [one.dr.high - one.dr.low for one in told]
     assert width[1] > 4 * width[0]
     shown = taken.ravel()
     alone = choices(logits[shown], labels.filter(pa.array(shown)), {k: v[shown] for k, v in columns.items()},
                     Ranking(request="request", propensity="p"), np.ones(2000, bool))  # fmt: skip
-    assert "single candidate" in alone["refused"]
+    assert "single candidate" in alone.refused
 
 
-def report_with(gain: dict, cost_ratio: float = 1.2, flops: int = 200) -> dict:
-    arm = {"cost_ratio": cost_ratio, "watched": {"stopped_at": 640}}
-    serving = {"none": {"flops": 100, "parameters": 10}, "wide": {"flops": flops, "parameters": 10}}
-    return {
-        "sweep": {"baselines": ["none"]},
-        "chosen": {"feed": {name: {"serving": of} for name, of in serving.items()}},
-        "conditions": {
-            "fresh": {
-                "overall": {"ctr": {"none": {}, "wide": {"gain": gain}}},
-                "students": {"feed": {"ctr": {"arms": {"none": {"cost_ratio": 1.0}, "wide": arm}}}},
-            }
-        },
-    }
+def table_with(change: dict) -> Cells:
+    """One student whose arm `wide` has a gain of .5 % over `none`, changed."""
+    gain = {"value": 0.5, "low": 0.2, "high": 0.8, "p": 0.001} | change
+    costs = {"none": (1.0, 100), "wide": (1.2, 200)}
+    found = []
+    for arm, (ratio, flops) in costs.items():
+        own = [Measure("cost_ratio", ratio), Measure("serving/flops", flops), Measure("serving/parameters", 10)]
+        watched = [Measure("watched/log_e", 4.0), Measure("watched/stopped_at", 640)]
+        found += cells(Key("fresh", "feed", "ctr", arm), own + watched)
+    measures = [Measure("gain", gain["value"], gain["low"], gain["high"]), Measure("gain/p", gain["p"])]
+    measures += [Measure("gain/too few/positives", 9)] if "too_few" in gain else []
+    return Cells([*found, *cells(Key("fresh", MEAN, "ctr", "wide"), measures)])
 
 
 @pytest.mark.parametrize(
@@ -260,15 +268,14 @@ def report_with(gain: dict, cost_ratio: float = 1.2, flops: int = 200) -> dict:
             "undecided",
             "Undecided: on ctr the best arm, wide, has less than 0.01 % lower NE than none",
         ),
-        ({"too_few": "positives (9)"}, "too few rows", "ctr: too few positives (9) to tell whether wide beats none."),
+        ({"too_few": 9}, "too few rows", "ctr: too few positives (9) to tell whether wide beats none."),
     ],
 )  # fmt: skip
 def test_the_verdict_says_which_arm_by_how_much_how_sure_and_at_what_cost(change, decision, words):
-    gain = {"value": 0.5, "low": 0.2, "high": 0.8, "p": 0.001, "too_few": None} | change
-    (found,) = verdicts(report_with(gain))
-    assert found["decision"] == decision
-    assert found["words"].startswith(words)
-    assert found["stopped_at"] == {"feed": 640}
+    (found,) = verdicts(table_with(change), Spec(config="-", arms={"none": {}, "wide": {}}))
+    assert found.decision == decision
+    assert found.words.startswith(words)
+    assert found.stopped_at == {"feed": 640}
 
 
 def test_errors_of_other_rows_and_of_other_seeds_are_told_apart():

@@ -13,15 +13,16 @@ from exfm.snapshots.checkpoint import save_checkpoint
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.judging.settings import Ranking
 from pipelines.lab.parts import save_part
-from pipelines.lab.replay import details
+from pipelines.lab.policy import choices as policy
 from pipelines.lab.replay.choice import choose
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.judge import Judge
-from pipelines.lab.replay.report import _overall, _students
+from pipelines.lab.replay.report import means
 from pipelines.lab.replay.run import Runner
 from pipelines.lab.replay.settings import load, settings_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.rows import Rows
+from pipelines.report.cells import MEAN, Cells
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 ARMS = {
@@ -83,31 +84,32 @@ def test_a_baseline_with_a_filter_is_what_all_are_compared_with_on_its_own_rows(
     student = workspace.config.student("feed")
     choices = {("feed", arm): choose(settings_of(workspace.spec, student, arm), {}) for arm in ARMS}
     lives = {("feed", *key): path for key, path in parts.items()}
-    judged = Runner(workspace, 1).judge(choices, lives)["feed", "ctr"]["fresh"]
+    judged = next(one for one in Runner(workspace, 1).judge(choices, lives) if one.task == "ctr")
+    table = Cells(judged.cells)
+    baseline, every, teacher = (table.of("fresh", "feed", "ctr", arm) for arm in ("none", "all", "(teacher)"))
     table = workspace.rows(1).table
     own = places_of(table, workspace.of(1), student)
     rows = (table["bid"].to_numpy()[own] > 0.8) & (own >= 1500) & table["label_ctr"].is_valid().to_numpy()[own]
-    assert judged["rows"] == [rows.sum()]
-    assert judged["arms"]["all"]["gain"].value > 0
-    assert judged["others"]["teacher"]["gain"].value == pytest.approx(0, abs=1e-6)
+    assert baseline.value("rows/1") == rows.sum()
+    assert every.value("gain") > 0
+    assert teacher.value("gain") == pytest.approx(0, abs=1e-6)
 
 
 def test_ten_rows_are_too_few_however_many_the_others_are_judged_on(workspace, parts):
     judge = Judge(workspace, workspace.config.student("feed"), "ctr", "none", parts)
-    value = judge.under("fresh")
-    few = value["arms"]["few"]
-    assert (few["rows"], value["too_few"]) == ([10], None)
-    assert "rows" not in value["arms"]["all"]
-    assert few["too_few"].startswith("positives")
-    judged = {("feed", "ctr"): {"fresh": value}}
-    shown = _students("fresh", judged, workspace)["feed"]["ctr"]["arms"]
-    overall = _overall("fresh", judged, workspace)["ctr"]
-    for arms in (shown, overall):
-        assert arms["few"]["gain"]["value"] > 0
-        assert (arms["few"]["gain"]["low"], arms["few"]["transfer"]) == (None, {})
-        assert arms["few"]["gain"]["too_few"].startswith("positives")
-        assert arms["all"]["gain"]["too_few"] is None
-        assert arms["all"]["gain"]["low"] is not None
+    judged = judge.under("fresh")
+    table = Cells([*judged.cells, *means([judged])])
+    few, every = (table.of("fresh", "feed", "ctr", arm) for arm in ("few", "all"))
+    assert (few.value("rows/1"), table.of("fresh", "feed", "ctr", "none").lacking("rows")) == (10, None)
+    assert every.value("rows/1") == table.of("fresh", "feed", "ctr", "none").value("rows/1")
+    assert few.lacking("rows").startswith("positives")
+    for student in ("feed", MEAN):
+        few, every = (table.of("fresh", student, "ctr", arm) for arm in ("few", "all"))
+        assert few.value("gain") > 0
+        assert (few.cell("gain").low, few.below("transfer")) == (None, {})
+        assert few.lacking("gain").startswith("positives")
+        assert every.lacking("gain") is None
+        assert every.cell("gain").low is not None
 
 
 def test_rows_that_the_first_weights_have_learned_are_not_judged(workspace, parts, tmp_path):
@@ -117,21 +119,19 @@ def test_rows_that_the_first_weights_have_learned_are_not_judged(workspace, part
     known = Workspace(workspace.spec, workspace.config, tmp_path, run).weights_learned_upto(student)
     assert known == 1999
     judge = Judge(workspace, workspace.config.student("feed"), "ctr", "none", parts, {"warm": known})
-    value = judge.under("fresh")
+    table = Cells(judge.under("fresh").cells)
+    warm, none = (table.of("fresh", "feed", "ctr", arm) for arm in ("warm", "none"))
     (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
-    assert value["arms"]["warm"]["rows"] == [(rows.places[window] > 1999).sum()]
-    assert value["arms"]["warm"]["rows"][0] < value["rows"][0]
+    assert warm.value("rows/1") == (rows.places[window] > 1999).sum()
+    assert warm.value("rows/1") < none.value("rows/1")
     both = Judge(workspace, workspace.config.student("feed"), "ctr", "none", parts, {"none": known, "warm": known})
     assert both.rows[0].places[both.windows("fresh")[0][0]].min() > 1999
 
 
-def test_requests_of_one_user_are_not_independent_in_the_worth_of_choices(workspace, parts, monkeypatch):
-    given = []
-    monkeypatch.setattr(details, "choices", lambda *arguments: given.append(arguments[-1]))
+def test_requests_of_one_user_are_not_independent_in_the_worth_of_choices(workspace):
     ranking = Ranking(request="impression_id", propensity="bid")
     asked = FromALake(workspace.spec.model_copy(update={"ranking": ranking}), workspace.config, workspace.folder, None)
-    judge = Judge(asked, asked.config.student("feed"), "ctr", "none", parts)
-    judge.under("fresh")
+    given = [policy.LoggedChoices(asked, asked.config.student("feed"), 1).clusters]
     table = asked.rows(1).table
     users = table["user_id"].to_numpy()[places_of(table, asked.of(1), asked.config.student("feed"))]
     assert len(given[0]) == len(users)

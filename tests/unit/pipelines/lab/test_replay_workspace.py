@@ -12,7 +12,7 @@ from pipelines.lab.logits.starts import start_of
 from pipelines.lab.parts import save_part
 from pipelines.lab.replay.choice import choose
 from pipelines.lab.replay.data import places_of
-from pipelines.lab.replay.report import _chosen
+from pipelines.lab.replay.serving import serving_of
 from pipelines.lab.replay.settings import load, settings_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import Condition
@@ -62,10 +62,11 @@ def test_serving_costs_are_those_of_the_arms_own_features(folder):
     arms = {"none": {}, "more": {"features": more}}
     workspace = place_of(folder, arms=arms)
     student = workspace.config.student("feed")
-    chosen = {("feed", arm): choose(settings_of(workspace.spec, student, arm), {}) for arm in arms}
-    found = {arm: of["serving"] for arm, of in _chosen(chosen, workspace)["feed"].items()}
-    assert found["more"]["parameters"] - found["none"]["parameters"] >= 500 * student.model.width
-    assert found["more"]["flops"] > found["none"]["flops"]
+    chosen = {arm: choose(settings_of(workspace.spec, student, arm), {}) for arm in arms}
+    rows = workspace.rows(1).table
+    found = {arm: serving_of(workspace.of(1, arm), of.setting.student, rows) for arm, of in chosen.items()}
+    assert found["more"].parameters - found["none"].parameters >= 500 * student.model.width
+    assert found["more"].flops > found["none"].flops
 
 
 def test_the_newest_checkpoint_is_looked_up_once(folder, tmp_path):

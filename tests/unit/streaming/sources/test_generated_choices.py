@@ -68,13 +68,13 @@ def test_chunks_hold_whole_requests_however_large_they_are():
 def test_what_choices_are_worth_is_found_from_the_log_and_not_from_a_wrong_one():
     log = LoggedChoices(3)
     found = log.judged()
-    assert found["refused"] is None
-    assert found["dr"]["low"] < log.value < found["dr"]["high"]
-    assert found["logged"]["high"] < found["dr"]["low"]  # who knows half of what users like chooses better
-    assert found["effective"] > 300
+    assert found.refused is None
+    assert found.dr.low < log.value < found.dr.high
+    assert found.logged.high < found.dr.low  # who knows half of what users like chooses better
+    assert found.effective > 300
     evenly = log.judged(propensity=np.full(log.rows.num_rows, 0.9))
-    assert "the propensities are not those of this log" in evenly["refused"]
-    assert evenly["dr"] is None
+    assert "the propensities are not those of this log" in evenly.refused
+    assert evenly.dr is None
 
 
 @pytest.mark.parametrize(

@@ -28,16 +28,9 @@ def init(
         typer.Argument(
             metavar="SOURCE",
             help="A Parquet, CSV, TSV or JSON-lines file, perhaps .gz or .zst; a folder of one kind, or a Delta "
-            "table. Or kafka://HOST:PORT/TOPIC, with --feedback-topic. Or the name of a public data set, followed by "
-            "PATH.",
+            "table. Or kafka://HOST:PORT/TOPIC, with --feedback-topic.",
         ),
     ],
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[PATH]", help="Of a public data set: its files as they are published (docs/guides/data-sets.md)."
-        ),
-    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The config to write; default: NAME.yaml, the source's name.")
     ] = None,
@@ -85,9 +78,6 @@ def init(
     NAME.parquet next to the config, and that is said. Of Kafka topics a sample is read, and the config reads them live.
     Nothing is asked without --ask; what was guessed wrong is named with an option, or edited.
 
-    Of a public data set (criteo, criteo-terabyte, avazu, kdd12, talkingdata, taobao, movielens, yambda) the published
-    files are taken: times, verticals and delays are made of what they hold.
-
     Example: exfm init clicks.parquet -o mine.yaml
     """
     import json
@@ -95,31 +85,25 @@ def init(
 
     from pipelines.data.propose.proposal import Asked, begin, begin_on_topics, summary
     from pipelines.data.propose.topics import AskedTopics
-    from pipelines.datasets.writing import DATASETS
     from streaming.errors import BadInput
 
     live, source = where.startswith("kafka://"), Path(where)
     if not live and feedback_topic is not None:
         raise BadInput(f"{where} is no Kafka topic; feedback of a file is given with --feedback FILE")
-    if live and (path, time, id_, vertical, header, encoding, feedback, ask) != (*(None,) * 7, False):
+    if live and (time, id_, vertical, header, encoding, feedback, ask) != (*(None,) * 6, False):
         raise BadInput(
             "of a Kafka topic, id, time, vertical and feedback have names of their own: leave the options out"
         )
-    if path is None and str(source) in DATASETS and not source.exists():
-        raise BadInput(f"`{source}` is a public data set: give its files, too: exfm init {source} FOLDER")
     name = source.name.partition(".")[0] or "mine"
     target = out or Path(f"{name}.yaml")
     asked = Asked(tuple(label or ()), time, id_, vertical, user, header, feedback, encoding)
-    origin = None
-    if path is not None:
-        origin, source, asked = _published(str(source), path, target, asked, force)
     if live:
         topics = AskedTopics.of(where, feedback_topic, sample_rows, sample_seconds)
         begun = begin_on_topics(topics, target, asked, force=force)
     else:
-        begun = begin(source, target, asked, force=force, origin=origin)
+        begun = begin(source, target, asked, force=force)
     if ask and (answered := _answers(begun, asked)) != asked:
-        begun = begin(source, target, answered, force=True, origin=origin)
+        begun = begin(source, target, answered, force=True)
     check = command("exfm", "check", target)
     run = command("exfm", "stream", target, *([] if live else ["--until-end"]))
     if json_:
@@ -157,32 +141,6 @@ def _answers(begun: Begun, asked: Asked) -> Asked:
         if given != default:
             asked = replace(asked, **{role: given})
     return asked
-
-
-def _published(name: str, path: Path, target: Path, asked: Asked, force: bool) -> tuple[str, Path, Asked]:
-    """A public data set as a Parquet file beside the config: what it came from, the file, what its columns are."""
-    from dataclasses import replace
-
-    from pipelines.datasets.writing import dataset, write_dataset
-    from pipelines.report.screens.progress import share_bar
-    from streaming.errors import BadInput
-    from streaming.sources.tables.in_order import MADE
-
-    chosen = dataset(name)
-    if target.exists() and not force:
-        raise BadInput(f"{target} is there already; name another with -o, or overwrite it with --force")
-    rows = target.with_suffix(".parquet")
-    with share_bar() as advance:
-        write_dataset(name, path, rows, force=force, advance=advance)
-    known = replace(
-        asked,
-        labels=asked.labels or chosen.labels,
-        time=asked.time or MADE,
-        id=asked.id or chosen.id,
-        vertical=asked.vertical or chosen.vertical,
-        user=asked.user or chosen.user,
-    )
-    return f"{name} {path.name}", rows, known
 
 
 def show(

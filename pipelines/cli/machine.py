@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command("doctor", epilog="Example: exfm doctor --deep --run-dir runs/demo")(doctor)
-    app.command("bench", epilog="Example: exfm bench student-step --json")(bench)
+    app.command("bench", epilog="Example: exfm bench student --json")(bench)
 
 
 def doctor(
@@ -57,19 +57,17 @@ def bench(
 ) -> None:
     """Measure how fast this machine does the work of a run, next to its silicon's limits and to bare torch.
 
-    Figures are per CPU second of one core: medians, smallest and largest of the runs. About four minutes for all.
+    Figures are per CPU second of one core: medians, smallest and largest of the runs. It begins with how long it will
+    take. The benchmarks are in a checkout of the repository only (tests/benchmarks).
     """
-    from pipelines.bench.catalogue import measure
-    from pipelines.bench.text import figures_table
+    import subprocess
+    import sys
 
-    found = []
-    for figure in measure(name, runs):
-        found.append(figure)
-        if not json_:
-            typer.echo(f"{figure.name}: {figure.value:,.4g} {figure.unit}", err=True)
-    if json_:
-        import json
+    from streaming.errors import BadInput
 
-        typer.echo(json.dumps([figure.model_dump() for figure in found], indent=2))
-    else:
-        typer.echo(figures_table(found))
+    checkout = Path(__file__).parents[2]
+    if not (checkout / "tests" / "benchmarks").is_dir():
+        raise BadInput("the benchmarks are not part of the installed package; run `make setup` and this in a checkout")
+    words = [*([name] if name else []), "--runs", str(runs), *(["--json"] if json_ else [])]
+    done = subprocess.run([sys.executable, "-m", "tests.benchmarks", *words], cwd=checkout, check=False)
+    raise typer.Exit(done.returncode)

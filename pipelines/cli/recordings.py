@@ -89,19 +89,6 @@ def ingest(
     file: Annotated[
         Path, typer.Argument(help="Impressions: Parquet, CSV, TSV or JSON lines, perhaps .gz or .zst; or a folder.")
     ],
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[PATH]",
-            help="Where FILE is the name of a public data set: its files as they are published "
-            "(docs/guides/data-sets.md).",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Of a data set: the Parquet file to write; default: NAME.parquet."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
     config: Annotated[
         Path | None, typer.Option("--config", help="A YAML file with topics, rows and recorded source.")
     ] = None,
@@ -129,9 +116,6 @@ def ingest(
 
     Then run a config with `source: null` on the same run directory: `exfm stream CONFIG --until-end`.
 
-    With the name of a public data set and its published files, they are made one Parquet file in order of event time,
-    which `--config` also feeds; `exfm init NAME PATH` writes a config.
-
     Example: exfm ingest clicks.parquet --config clicks.yaml --rate 60x
     """
     import json
@@ -144,10 +128,6 @@ def ingest(
     from pipelines.report.screens.progress import rows_bar, share_bar
     from streaming.errors import BadInput
 
-    if path is not None:
-        file = _published(str(file), path, out, force=force)
-        if config is None:
-            return
     if config is None:
         raise BadInput(
             f"--config is missing: it says what the columns of {file} are, and which topics; `exfm init` writes one"
@@ -174,18 +154,6 @@ def ingest(
     if fed.stopped:
         typer.echo("interrupted; the same command resumes here", err=True)
         raise typer.Exit(130)
-
-
-def _published(name: str, path: Path, out: Path | None, *, force: bool) -> Path:
-    """The Parquet file of a public data set's rows."""
-    from pipelines.datasets.writing import write_dataset
-    from pipelines.report.screens.progress import share_bar
-
-    target = out or Path(f"{name}.parquet")
-    with share_bar() as advance:
-        rows = write_dataset(name, path, target, force=force, advance=advance)
-    typer.echo(f"{target}: {rows:,} rows in order of event_time_ms", err=True)
-    return target
 
 
 def _outcome(fed: Fed, servers: str, no_end: bool) -> str:

@@ -12,7 +12,7 @@ import sys
 from tests.support.places import ROOT
 
 FOLDER = ROOT / "tests" / "benchmarks"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("__"))
 # All in one process: what takes seconds is to import torch.
 HELP = """
 import contextlib, io, json, runpy, sys

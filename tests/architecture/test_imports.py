@@ -90,8 +90,6 @@ ORDER = [
     "pipelines.data.checks",
     "pipelines.data.checks.served",
     "pipelines.data.propose",
-    "pipelines.bench",
-    "pipelines.datasets",
     "pipelines.cli",
 ]
 # Façades, where users import. Everyone else imports the file that defines.

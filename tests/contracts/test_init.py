@@ -13,6 +13,7 @@ import pytest
 from kafka import KafkaProducer
 from typer.testing import CliRunner
 
+from examples.datasets.writing import init_arguments, write_dataset
 from pipelines.cli.console import app
 from pipelines.core.config.settings import load
 from pipelines.data.checks.check import check_config
@@ -31,10 +32,10 @@ TOPICS = ("impressions", "feedback", "examples", "dead_letters")
 _numbers = itertools.count()
 
 
-def run_of(broker, source: Path, folder: Path, name: str | None = None) -> Finished:
-    """The run of what `exfm init` writes about `source`; `name`: of the public data set that it is."""
+def run_of(broker, source: Path, folder: Path, *options: str) -> Finished:
+    """The run of what `exfm init` writes about `source`."""
     out = folder / "mine.yaml"
-    said = CliRunner().invoke(app, ["init", *([name] if name else []), str(source), "-o", str(out)])
+    said = CliRunner().invoke(app, ["init", str(source), "-o", str(out), *options])
     assert said.exit_code == 0, said.output
     assert "--until-end" in said.output.splitlines()[-1]
     here = [f"kafka.{name}.topic=init-{name}-{next(_numbers)}" for name in TOPICS]
@@ -112,8 +113,10 @@ def test_a_public_data_set_runs_from_its_published_files(broker, tmp_path, name)
     folder = tmp_path / "published"
     folder.mkdir()
     write(folder)
-    finished = run_of(broker, folder, tmp_path, known)
-    rows = pq.read_table(tmp_path / "mine.parquet")
+    source = tmp_path / "published.parquet"
+    write_dataset(known, folder, source)
+    finished = run_of(broker, source, tmp_path, *init_arguments(known, source)[4:])
+    rows = pq.read_table(source)
     for task, label in finished.config.source.labels.items():
         settled = finished.lake.filter(pc.is_valid(finished.lake[f"label_{task}"]))
         assert settled.num_rows == rows.num_rows

@@ -77,11 +77,10 @@ class Begun:
     draft: Draft
 
 
-def begin(path: Path, out: Path, asked: Asked = Asked(), *, force: bool = False, origin: str | None = None) -> Begun:
+def begin(path: Path, out: Path, asked: Asked = Asked(), *, force: bool = False) -> Begun:
     """Look at the rows at `path`, and write a config of them to `out`; where a recorded source cannot read the file,
     also a copy next to it, `out` with `.parquet` behind its name.
 
-    origin: what the rows came from, where that is no file of `path`'s own name; it says what the columns are.
     Raises BadInput where there is nothing to read, no label, or something there that would be overwritten.
     """
     copy = out.with_suffix(".parquet")
@@ -93,8 +92,6 @@ def begin(path: Path, out: Path, asked: Asked = Asked(), *, force: bool = False,
     with Engine(out.parent) as engine:
         try:
             draft, columns = _draft(engine, path, out, copy, staged, asked, force)
-            if origin is not None:
-                draft.origin, draft.made_with = origin, []
         finally:
             staged.unlink(missing_ok=True)
     text = config_text(draft)

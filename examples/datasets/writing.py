@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
 
-from pipelines.datasets.display_ads import AVAZU, CRITEO, CRITEO_TERABYTE, KDD12
-from pipelines.datasets.media import MOVIELENS, YAMBDA
-from pipelines.datasets.published import PLACE, Dataset
-from pipelines.datasets.shops import TALKINGDATA, TAOBAO
+from examples.datasets.display_ads import AVAZU, CRITEO, CRITEO_TERABYTE, KDD12
+from examples.datasets.media import MOVIELENS, YAMBDA
+from examples.datasets.published import PLACE, Dataset
+from examples.datasets.shops import TALKINGDATA, TAOBAO
 from streaming.errors import BadInput
 from streaming.sources.tables.engine import Engine, in_words, parquet, quoted
 from streaming.sources.tables.in_order import MADE, ROW, rows_behind, write_in_order
@@ -28,9 +27,7 @@ DATASETS: dict[str, Dataset] = {
     "movielens": MOVIELENS,
     "yambda": YAMBDA,
 }
-"""By the name under which `exfm init` and `exfm ingest` know them."""
-
-Advance = Callable[[str, float], None]
+"""By the name under which the command takes them."""
 
 
 def dataset(name: str) -> Dataset:
@@ -40,9 +37,23 @@ def dataset(name: str) -> Dataset:
     return DATASETS[name]
 
 
-def write_dataset(
-    name: str, path: Path, to: Path, *, force: bool = False, advance: Advance = lambda what, share: None
-) -> int:
+def init_arguments(name: str, rows: Path) -> list[str]:
+    """The arguments of `exfm init` for the Parquet file of a data set: the recipe knows what its columns are.
+
+    >>> init_arguments("avazu", Path("avazu.parquet"))[:6]
+    ['init', 'avazu.parquet', '-o', 'avazu.yaml', '--time', 'event_time_ms']
+    """
+    chosen = dataset(name)
+    arguments = ["init", str(rows), "-o", str(rows.with_suffix(".yaml")), "--time", MADE]
+    for label in chosen.labels:
+        arguments += ["--label", label]
+    for option, column in (("--id", chosen.id), ("--vertical", chosen.vertical), ("--user", chosen.user)):
+        if column is not None:
+            arguments += [option, column]
+    return arguments
+
+
+def write_dataset(name: str, path: Path, to: Path, *, force: bool = False) -> int:
     """Write the rows of data set `name`, whose published files lie at `path`, to the Parquet file `to`, in order of
     `event_time_ms`; returns how many there are. The file is complete, or absent.
 
@@ -57,17 +68,17 @@ def write_dataset(
     shutil.rmtree(begun, ignore_errors=True)
     begun.mkdir()
     try:
-        at = _rows(chosen, files, begun, advance)
+        at = _rows(chosen, files, begun)
         rows = pq.read_metadata(at).num_rows
         if not rows:
             raise BadInput(f"{path} has no rows; give a file that has some")
         names = pq.read_schema(at).names
         if PLACE in names:
-            at = _in_order(at, f"{MADE}, {PLACE}" if MADE in names else PLACE, begun, advance)
+            at = _in_order(at, f"{MADE}, {PLACE}" if MADE in names else PLACE, begun)
         if chosen.time is not None:
-            at = _with_times(chosen, at, rows, begun, advance)
+            at = _with_times(chosen, at, rows, begun)
         if rows_behind(at, MADE, "ms", 0):
-            at = _in_order(at, MADE, begun, advance)
+            at = _in_order(at, MADE, begun)
         move(at, to)
     except duckdb.Error as error:
         raise in_words(error, path) from None
@@ -76,15 +87,15 @@ def write_dataset(
     return rows
 
 
-def _rows(chosen: Dataset, files: dict[str, list[Path]], begun: Path, advance: Advance) -> Path:
-    with Engine(begun, lambda share: advance(f"reading {chosen.title}", share)) as engine:
+def _rows(chosen: Dataset, files: dict[str, list[Path]], begun: Path) -> Path:
+    with Engine(begun) as engine:
         engine.write(chosen.rows(chosen.read(files)), begun / "rows.parquet")
     return begun / "rows.parquet"
 
 
-def _with_times(chosen: Dataset, at: Path, rows: int, begun: Path, advance: Advance) -> Path:
+def _with_times(chosen: Dataset, at: Path, rows: int, begun: Path) -> Path:
     assert chosen.time is not None
-    with Engine(begun, lambda share: advance("making times", share)) as engine:
+    with Engine(begun) as engine:
         group = chosen.group
         kept = ", ".join(quoted(name) for name in engine.types(parquet(at)) if name not in (ROW, group))
         source = f"FROM {parquet(at)}"
@@ -100,8 +111,8 @@ def _with_times(chosen: Dataset, at: Path, rows: int, begun: Path, advance: Adva
     return begun / "timed.parquet"
 
 
-def _in_order(at: Path, order: str, begun: Path, advance: Advance) -> Path:
-    with Engine(begun, lambda share: advance("sorting", share)) as engine:
+def _in_order(at: Path, order: str, begun: Path) -> Path:
+    with Engine(begun) as engine:
         sorted_ = begun / f"sorted-{at.name}"
         columns = [quoted(name) for name in engine.types(parquet(at)) if name not in (ROW, PLACE)]
         write_in_order(engine, at, sorted_, columns, order)

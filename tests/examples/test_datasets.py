@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from examples.datasets.writing import init_arguments, write_dataset
 from pipelines.cli.console import app
 from pipelines.core.config.settings import load
 from pipelines.data.checks.check import check_config
-from pipelines.datasets.writing import write_dataset
 from streaming.errors import BadInput
+from tests.support.places import ROOT
 from tests.support.streams.published_files import PUBLISHED, ROWS, yambda_of_events
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -39,19 +43,13 @@ def written(tmp_path: Path, name: str) -> pa.Table:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_data_set_becomes_a_config_that_can_be_run(tmp_path, name):
-    known, write = PUBLISHED[name]
-    folder, out = tmp_path / "published", tmp_path / "mine.yaml"
-    folder.mkdir()
-    write(folder)
-    said = CliRunner().invoke(app, ["init", known, str(folder), "-o", str(out)])
+    table = written(tmp_path, name)
+    said = CliRunner().invoke(app, init_arguments(PUBLISHED[name][0], tmp_path / "rows.parquet"))
     assert said.exit_code == 0, said.output
-    config = load(out)
-    report = check_config(config)
+    report = check_config(load(tmp_path / "rows.yaml"))
     assert not report.stops, report.findings
-    assert f"exfm init {known} published" in out.read_text().splitlines()[0]
-    table = pq.read_table(tmp_path / "mine.parquet")
     assert np.all(np.diff(table["event_time_ms"].to_numpy()) >= 0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.parquet", "mine.yaml", "published"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["published", "rows.parquet", "rows.yaml"]
     if name in VERTICALS:
         assert set(report.sample.verticals) == VERTICALS[name]
     assert all(label.positives > 0 for label in report.sample.labels.values())
@@ -175,11 +173,17 @@ def test_files_that_will_not_do_are_named(tmp_path, name, write, said):
     assert [path.name for path in tmp_path.iterdir()] == ["published"]
 
 
-def test_ingest_writes_the_file_alone_and_refuses_to_overwrite_it(tmp_path):
+def test_the_command_says_what_makes_a_config_and_refuses_to_overwrite_a_file(tmp_path):
     PUBLISHED["talkingdata"][1](tmp_path)
-    command = ["ingest", "talkingdata", str(tmp_path), "-o", str(tmp_path / "clicks.parquet")]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    words = [sys.executable, "-m", "examples.datasets", "talkingdata", tmp_path, "-o", tmp_path / "clicks.parquet"]
+    first, again = (subprocess.run(words, capture_output=True, text=True, cwd=ROOT) for _ in range(2))
+    assert (first.returncode, again.returncode) == (0, 2), first.stderr
     assert pq.read_metadata(tmp_path / "clicks.parquet").num_rows == ROWS
-    assert "is there already" in str(CliRunner().invoke(app, command).exception)
-    assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
+    line = shlex.split(first.stdout.splitlines()[-1])
+    assert line[1:] == init_arguments("talkingdata", tmp_path / "clicks.parquet")
+    assert "is there already" in again.stderr
+    assert "Traceback" not in again.stderr
+
+
+def test_a_topic_is_fed_by_a_config():
     assert "--config is missing" in str(CliRunner().invoke(app, ["ingest", "clicks.parquet"]).exception)

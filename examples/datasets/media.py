@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.datasets.published import DAYS_BEGIN_MS, PLACE, Dataset, Tables, csv, numbered
+from examples.datasets.published import DAYS_BEGIN_MS, PLACE, Dataset, Tables, csv, numbered
 from streaming.errors import BadInput
 from streaming.sources.tables.engine import file_literal, literal
 

@@ -18,8 +18,9 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from pipelines.bench.figures import Figure, Work, rates
+from exfm.processor import multiplies_bf16
 from streaming.store.files import sync
+from tests.benchmarks.suite.measuring import Figure, Work, rates
 
 GEMM_FP32, GEMM_BF16, COPY, LOOPBACK, DISK = "gemm-fp32", "gemm-bf16", "copy", "loopback", "disk"
 
@@ -37,8 +38,8 @@ def _memory() -> tuple[Tensor, Tensor]:
     return torch.ones(_COPIED // 4), torch.zeros(_COPIED // 4)
 
 
-def _gemm(dtype: torch.dtype) -> Callable[[], object]:
-    def call() -> None:
+def _gemm(dtype: torch.dtype) -> Callable[[object], object]:
+    def call(_: object) -> None:
         a, out = _matrices(dtype)
         for _ in range(4):
             torch.mm(a, a, out=out)
@@ -46,17 +47,17 @@ def _gemm(dtype: torch.dtype) -> Callable[[], object]:
     return call
 
 
-def _copy() -> None:
+def _copy(_: object) -> None:
     a, b = _memory()
     b.copy_(a)
 
 
-RATES: dict[str, tuple[Callable[[], object], float]] = {
-    GEMM_FP32: (_gemm(torch.float32), 4 * 2 * _SIDE**3),
-    GEMM_BF16: (_gemm(torch.bfloat16), 4 * 2 * _SIDE**3),
-    COPY: (_copy, 2 * _COPIED),
+SILICON = {
+    GEMM_FP32: Work(_gemm(torch.float32), 4 * 2 * _SIDE**3),
+    GEMM_BF16: Work(_gemm(torch.bfloat16), 4 * 2 * _SIDE**3),
+    COPY: Work(_copy, 2 * _COPIED),
 }
-"""Calls whose CPU seconds tell a limit, and how many FLOPs or bytes each is."""
+"""Works whose rates are limits: FLOPs or bytes a CPU second."""
 
 
 def loopback_rate() -> float:
@@ -93,12 +94,12 @@ def disk_rate() -> float:
 
 
 def machine_figures(runs: int) -> list[Figure]:
-    """All of them, in GFLOP or GB a second: the first three by CPU seconds in turns, loopback and disk by the clock."""
-    found = rates({name: Work(*of) for name, of in RATES.items()}, runs)
+    """All of them, in GFLOP or GB a second: the first by CPU seconds in turns, loopback and disk by the clock. Products
+    in bf16 only where the processor has instructions for them."""
+    silicon = {name: work for name, work in SILICON.items() if name != GEMM_BF16 or multiplies_bf16()}
     by_the_clock = {LOOPBACK: [loopback_rate() for _ in range(runs)], DISK: [disk_rate() for _ in range(runs)]}
-    return [
-        _figure(name, [value / 1e9 for value in values]) for name, values in [*found.items(), *by_the_clock.items()]
-    ]
+    measured = rates(silicon, runs) | by_the_clock
+    return [_figure(name, [value / 1e9 for value in values]) for name, values in measured.items()]
 
 
 def _figure(name: str, values: list[float]) -> Figure:

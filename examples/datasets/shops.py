@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.datasets.published import PLACE, Dataset, Tables, csv, numbered
+from examples.datasets.published import PLACE, Dataset, Tables, csv, numbered
 
 TALKING_COLUMNS = {
     **dict.fromkeys(["ip", "app", "device", "os", "channel"], "BIGINT"),

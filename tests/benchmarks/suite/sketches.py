@@ -5,7 +5,8 @@ Every bag holds one id. The linear part of a model, its prior and what a run kee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -13,7 +14,7 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from exfm.features.batch import Batch
-from pipelines.bench.shape import FLOATS, TABLE_ROWS, TABLES, WIDTH
+from tests.benchmarks.suite.shape import FLOATS, TABLE_ROWS, TABLES, WIDTH
 
 
 class TablesSketch:
@@ -65,7 +66,7 @@ class DLRMSketch(nn.Module):
 class WukongSketch(nn.Module):
     """(B, F, D), (B, N) -> (B,)"""
 
-    def __init__(self, layers: int, fmb: int, lcb: int, rank: int, hidden: int) -> None:
+    def __init__(self, layers: int, fmb: int, lcb: int, rank: int, hidden: int, head: Sequence[int]) -> None:
         super().__init__()
         self.dense = nn.Sequential(*mlp(FLOATS, hidden), nn.Linear(hidden, WIDTH))
         self.layers = nn.ModuleList()
@@ -73,7 +74,7 @@ class WukongSketch(nn.Module):
         for _ in range(layers):
             self.layers.append(_WukongSketchLayer(n, fmb, lcb, rank, hidden))
             n = fmb + lcb
-        self.head = nn.Linear(n * WIDTH, 1)
+        self.head = nn.Sequential(*mlp(n * WIDTH, *head), nn.Linear(head[-1], 1))
 
     def forward(self, e_BFD: Tensor, dense: Tensor) -> Tensor:
         X = torch.cat([self.dense(dense).unsqueeze(1), e_BFD], dim=1)
@@ -100,14 +101,10 @@ class _WukongSketchLayer(nn.Module):
 class SketchStep:
     """Train a network over tables on labels, with Adam. `bf16`: by torch's own autocast."""
 
-    def __init__(self, net: nn.Module, batches: Sequence[Batch], *, bf16: bool = False) -> None:
+    def __init__(self, net: nn.Module, *, bf16: bool = False) -> None:
         self._bf16 = bf16
-        self.net, self.tables, self.batches = net, TablesSketch(), batches
+        self.net, self.tables = net, TablesSketch()
         self.adam = torch.optim.Adam(net.parameters(), lr=4e-3, fused=True)
-
-    def __call__(self) -> None:
-        for batch in self.batches:
-            self.step(batch)
 
     def step(self, batch: Batch) -> None:
         ids, e = self.tables.look_up(batch)
@@ -118,11 +115,20 @@ class SketchStep:
         assert e.grad is not None
         self.tables.learn(ids, e.grad)
 
-    def score(self) -> None:
+    def score(self, batch: Batch) -> None:
         with torch.inference_mode():
-            for batch in self.batches:
-                self._logits(self.tables.look_up(batch)[1], batch)
+            self._logits(self.tables.look_up(batch)[1], batch)
 
     def _logits(self, e: Tensor, batch: Batch) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
             return self.net(e, batch.dense).float()
+
+
+def flops(call: Callable[[], object]) -> int:
+    """FLOPs of matrix products of a call."""
+    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # its import warns where triton is not
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipelines.bench.figures import Figure
+from tests.benchmarks.suite.measuring import Figure
 
 HEAD = ("benchmark", "value (runs)", "unit", "of the limit", "of the reference", "ratio (runs)", "target")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -16,16 +17,16 @@ import pyarrow.parquet as pq
 from exfm.features.batch import BatchBuilder
 from exfm.features.sparse import SparseFeature
 from exfm.features.transforms import bags_of
-from pipelines.bench.benchmark import Benchmark, Demand
-from pipelines.bench.figures import Work
-from pipelines.bench.shape import BATCH, FEATURES, FLOATS, ROWS, SEED, TABLE_ROWS, TABLES, TASKS, table
 from streaming.lake.writer import LakeTable
 from streaming.messages.codecs import CodecName, make_codec
 from streaming.messages.message import RawMessage
 from streaming.schema import Column, RowSchema, Task
+from tests.benchmarks.suite.limits import COPY
+from tests.benchmarks.suite.measuring import Benchmark, Demand, Work
+from tests.benchmarks.suite.shape import BATCH, FEATURES, FLOATS, SEED, TABLE_ROWS, TABLES, TASKS, table
 
 BYTES = 2 * (8 * TABLES + 4 * FLOATS)  # of a row, read once and written once
-IDS = 100_000
+IDS, ROWS = 100_000, 8192
 _SCHEMA = RowSchema(
     columns=(
         *(Column(name=f"id_{n}") for n in range(TABLES)),
@@ -37,49 +38,49 @@ LAKE_ROWS, COMMITS, READ_ROWS = 262_144, 4, 65_536
 
 
 def batch_building() -> Benchmark:
-    rows, build = table(ROWS), BatchBuilder(FEATURES, TASKS)
-    columns = [rows.column(name).chunk(0).to_numpy() for name in FEATURES.needs_columns()]
+    seeds = count(SEED)
 
-    def call() -> None:
-        for start in range(0, ROWS, BATCH):
-            build(rows.slice(start, BATCH))
+    def new() -> pa.Table:
+        return table(BATCH, next(seeds))
 
-    def bare() -> None:
-        for start in range(0, ROWS, BATCH):
-            part = slice(start, start + BATCH)
-            np.concatenate([column[part] for column in columns[:TABLES]])
-            np.stack([column[part] for column in columns[TABLES:]], axis=1)
+    def bare(rows: pa.Table) -> None:
+        columns = [rows.column(name).chunk(0).to_numpy() for name in FEATURES.needs_columns()]
+        np.concatenate(columns[:TABLES])
+        np.stack(columns[TABLES:], axis=1)
 
     return Benchmark(
         "batch-building",
         "rows / CPU s",
-        Work(call, ROWS),
+        Work(BatchBuilder(FEATURES, TASKS), BATCH, new),
         target=1.0,
         goal=1e6,
         against="goal",
-        reference=Work(bare, ROWS),
+        reference=Work(bare, BATCH, new),
         reference_is="numpy: columns put together, nothing hashed",
-        demand=Demand(bytes=BYTES),
+        demand=Demand(COPY, BYTES),
     )
 
 
 def hashing(kind: Literal["integers", "strings"]) -> Benchmark:
     """Ids of one feature to rows of its table. Strings are of 17 letters, and nearly all distinct."""
-    drawn = np.random.default_rng(SEED).integers(0, 2**40, IDS)
-    ids = pa.array(drawn) if kind == "integers" else pa.array([f"user-{number:012d}" for number in drawn.tolist()])
+    drawn = np.random.default_rng(SEED)
     feature = SparseFeature(name="id", rows=TABLE_ROWS)
 
-    def bare() -> None:
+    def new() -> pa.Array:
+        numbers = drawn.integers(0, 2**40, IDS)
+        return pa.array(numbers if kind == "integers" else [f"user-{number:012d}" for number in numbers.tolist()])
+
+    def bare(ids: pa.Array) -> None:
         pd.util.hash_array(ids.to_numpy(zero_copy_only=False), categorize=False)
 
     return Benchmark(
         f"hashing-{kind}",
         "ids / CPU s",
-        Work(lambda: bags_of(feature, {"id": ids}), IDS),
+        Work(lambda ids: bags_of(feature, {"id": ids}), IDS, new),
         target=1.0,
         goal=20e6 if kind == "integers" else 2e6,
         against="goal",
-        reference=Work(bare, IDS),
+        reference=Work(bare, IDS, new),
         reference_is="pandas: hash_array, not taken modulo the table's rows",
     )
 
@@ -92,11 +93,11 @@ def message_decoding(codec: CodecName) -> Benchmark:
     messages = [RawMessage("impressions", 0, n, 0, None, value) for n, value in enumerate(values)]
     build, at_once = BatchBuilder(FEATURES, TASKS), len(messages) * BATCH // ROWS
 
-    def call() -> None:
+    def call(_: object) -> None:
         for start in range(0, len(messages), at_once):
             build(decoder.decode(messages[start : start + at_once])[0])
 
-    def bare() -> None:
+    def bare(_: object) -> None:
         for start in range(0, len(messages), at_once):
             some = [message.value for message in messages[start : start + at_once]]
             if codec == "json":
@@ -134,7 +135,7 @@ class StoredRows:
         self._reader, self._build = self._lake.open_reader(), BatchBuilder(FEATURES, TASKS)
         self._asked = ["lake_seq", *FEATURES.needs_columns(), "label_ctr", "teacher_logit_ctr"]
 
-    def to_batches(self) -> None:
+    def to_batches(self, _: object) -> None:
         place = -1
         while place < self._reader.last_lake_seq:
             found = self._reader.read(place, limit_rows=READ_ROWS, columns=self._asked)
@@ -142,7 +143,7 @@ class StoredRows:
             for start in range(0, found.table.num_rows, BATCH):
                 self._build(found.table.slice(start, BATCH))
 
-    def by_pyarrow(self) -> None:
+    def by_pyarrow(self, _: object) -> None:
         for file in self._lake.path.rglob("*.parquet"):
             rows = pq.read_table(file, columns=self._asked, use_threads=False, partitioning=None)
             np.concatenate([rows.column(name).to_numpy() for name in self._asked[1 : TABLES + 1]])
@@ -159,7 +160,7 @@ def lake_reading() -> Benchmark:
         against="goal",
         reference=Work(stored.by_pyarrow, LAKE_ROWS),
         reference_is="pyarrow: its files read, nothing hashed",
-        demand=Demand(bytes=BYTES),
+        demand=Demand(COPY, BYTES),
     )
 
 

@@ -1,0 +1,68 @@
+"""A teacher: a Wukong of three layers with a head of 512-256. Its training step and the forward pass that scores rows,
+in fp32, in bf16 and in bf16 as machine code. The sketch has the same precision, and is never compiled."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_config import TeacherConfig
+from tests.benchmarks.suite.limits import GEMM_BF16, GEMM_FP32
+from tests.benchmarks.suite.measuring import Benchmark, Demand, Work
+from tests.benchmarks.suite.shape import BATCH, FEATURES, SEED, TASKS, WIDTH, new_batches
+from tests.benchmarks.suite.sketches import SketchStep, WukongSketch, flops
+
+WUKONG = TeacherConfig(width=WIDTH, layers=3, num_fmb=16, num_lcb=16, rank=24, mlp=(512,), head=(512, 256))
+
+
+class Form(NamedTuple):
+    """The form in which a teacher computes."""
+
+    suffix: str = ""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compiled: bool = False
+
+    @property
+    def rate(self) -> str:
+        return GEMM_BF16 if self.precision == "bf16" else GEMM_FP32
+
+
+FP32, BF16, COMPILED = Form(), Form("-bf16", "bf16"), Form("-compiled", "bf16", True)
+
+
+def wukong(form: Form) -> Benchmark:
+    teacher, sketch, new = _teacher(form), _sketch(form), new_batches(BATCH)
+    return Benchmark(
+        f"teacher-wukong{form.suffix}",
+        "rows / CPU s",
+        Work(teacher.train_step, BATCH, new),
+        target=0.85,
+        reference=Work(sketch.step, BATCH, new),
+        reference_is="bare torch, without the linear part",
+        demand=Demand(form.rate, flops(lambda: sketch.step(new())) / BATCH),
+        against="limit",
+    )
+
+
+def wukong_forward(form: Form) -> Benchmark:
+    teacher, sketch, new = _teacher(form), _sketch(form), new_batches(BATCH)
+    return Benchmark(
+        f"teacher-forward{form.suffix}",
+        "rows / CPU s",
+        Work(teacher.score, BATCH, new),
+        target=0.75,
+        reference=Work(sketch.score, BATCH, new),
+        reference_is="bare torch, without the linear part",
+        demand=Demand(form.rate, flops(lambda: sketch.score(new())) / BATCH),
+        against="limit",
+    )
+
+
+def _teacher(form: Form) -> Teacher:
+    config = WUKONG.model_copy(update={"precision": form.precision, "compile": form.compiled})
+    return Teacher(config, FEATURES, TASKS, SEED)
+
+
+def _sketch(form: Form) -> SketchStep:
+    net = WukongSketch(WUKONG.layers, WUKONG.num_fmb, WUKONG.num_lcb, WUKONG.rank, WUKONG.mlp[0], WUKONG.head)
+    return SketchStep(net, bf16=form.precision == "bf16")

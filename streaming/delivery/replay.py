@@ -28,7 +28,7 @@ from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import end_offsets, lookup
 from streaming.kafka.writer import TopicWriter
-from streaming.lake.delta.table import open_table
+from streaming.lake.delta.handle import open_table
 from streaming.lake.side_tables import DEAD_LETTERS, SideTable, side_rows
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, TOMBSTONE
 from streaming.messages.ipc import read_ipc, write_ipc

@@ -12,19 +12,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
-from deltalake import DeltaTable
 
 from streaming.errors import BadInput, DataLost, StreamingError
-from streaming.lake.delta.files import DataFile, TableFiles
+from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.lake.delta.identifiers import FIRST_SEQ, LAKE_SEQ, STATE
-from streaming.lake.delta.table import open_table
 from streaming.lake.delta.torn import torn_files
-from streaming.lake.delta.view import TableView
 from streaming.lake.windows import CombinedQuery, Cursor, Query, Window, Windows
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
@@ -70,35 +68,33 @@ class LakeReader:
         self._data_set = ds.FileSystemDataset
         self._format = ds.ParquetFileFormat(default_fragment_scan_options=as_they_lie)
         self._disk = pyarrow.fs.LocalFileSystem()
-        self._view = TableView(self.path, self._handle)
-        self._look()
-
-    def _handle(self) -> DeltaTable:
-        handle = open_table(self.path, self.schema.augmented)
-        if handle is None:
+        try:
+            self._table = TableFiles(self.path, schema.augmented)
+        except NoTable:
             raise BadInput(
                 f"no lake at {self.path}; a run makes one (exfm stream), and --run-dir says where an existing run is"
-            )
-        return handle
+            ) from None
+        self._look()
 
     def _look(self) -> None:
-        number = self._view.identifier(LAKE_SEQ)
+        number = self._table.identifier(LAKE_SEQ)
         if number is None:
             raise BadInput(f"the table at {self.path} has no `exfm/lake_seq`: it is not a lake of exfm")
         self.last_lake_seq: int = number
-        self.first_lake_seq: int = self._view.identifier(FIRST_SEQ) or 0
-        self._files = _Files.of(self._view.files)
+        self.first_lake_seq: int = self._table.identifier(FIRST_SEQ) or 0
+        self._files = _Files.of(self._table.actions)
+        self._looked_at = self._table.version
 
     @property
     def state(self) -> int:
         """The number of the settlement state that belongs to the last row, as of the last look; -1 before the first."""
-        number = self._view.identifier(STATE)
+        number = self._table.identifier(STATE)
         return NOTHING_YET if number is None else number
 
     @property
     def id(self) -> str:
         """The lake's unique id."""
-        return self._view.id
+        return self._table.id
 
     @property
     def rows(self) -> int:
@@ -123,12 +119,13 @@ class LakeReader:
 
     def metadata(self) -> dict[str, Any] | None:
         """What the writer said with its last commit, as of the last look; None where the log no longer has it."""
-        return self._view.metadata()
+        return self._table.metadata()
 
     def refresh(self) -> bool:
         """Look for new commits; True when there were any."""
         with self._lock:
-            if not self._view.refresh():
+            self._table.refresh()
+            if self._table.version == self._looked_at:
                 return False
             self._look()
             return True
@@ -202,7 +199,7 @@ class LakeReader:
                         f"a file of the lake is gone: {error}. Files must be removed through Delta (vacuum) only"
                     ) from error
                 tried.add(str(error))
-                self._view.reload()  # compacted and vacuumed since the last look: the rows are in newer files
+                self._table.reload()  # compacted and vacuumed since the last look: the rows are in newer files
                 self._look()
 
     def _start(self, after: int | None) -> int:
@@ -304,7 +301,7 @@ class LakeReader:
 
     def _torn(self, error: Exception) -> StreamingError:
         """Which file cannot be read, and what it held."""
-        torn = torn_files(TableFiles(self.path), decoded_bytes=sum(file.bytes for file in self._view.files))
+        torn = torn_files(TableFiles(self.path), decoded_bytes=self.bytes)
         names = "; ".join(map(str, torn)) or " ".join(str(error).split())
         return StreamingError(
             f"the lake {self.path} cannot be read: {names}. Its writer makes such files again from the examples topic "
@@ -324,16 +321,24 @@ class _Files(NamedTuple):
     sizes: np.ndarray
 
     @classmethod
-    def of(cls, files: Sequence[DataFile]) -> _Files:
-        partitions = [dict(file.partition) for file in files]
-        by_date = bool(partitions) and "event_date" in partitions[0]
+    def of(cls, actions: pa.Table) -> _Files:
+        """From the rows of deltalake's `get_add_actions(flatten=True)`."""
+
+        def strings(name: str) -> np.ndarray:
+            return np.asarray(actions[name].to_pylist(), object)  # not `str`, which forgets a NUL at the end
+
+        def bounds(name: str, unknown: int) -> np.ndarray:
+            if name not in actions.column_names:
+                return np.full(actions.num_rows, unknown)
+            return actions[name].fill_null(unknown).to_numpy()
+
         return cls(
-            [file.path for file in files],
-            _objects([partition["vertical"] for partition in partitions]),
-            _objects([partition["event_date"] for partition in partitions]) if by_date else None,
-            np.array([file.low.get("lake_seq", _LOWEST) for file in files], np.int64),
-            np.array([file.high.get("lake_seq", _HIGHEST) for file in files], np.int64),
-            np.array([file.bytes for file in files], np.int64),
+            [unquote(path) for path in actions["path"].to_pylist()],
+            strings("partition.vertical"),
+            strings("partition.event_date") if "partition.event_date" in actions.column_names else None,
+            bounds("min.lake_seq", _LOWEST),
+            bounds("max.lake_seq", _HIGHEST),
+            actions["size_bytes"].to_numpy(),
         )
 
     def common(self, index: int) -> pc.Expression:
@@ -358,7 +363,3 @@ class _Files(NamedTuple):
         """The lowest `lake_seq` beyond `low` that a file of these verticals can hold."""
         ahead = (self.last > low) & self._of(verticals)
         return max(int(self.first[ahead].min()), low + 1) if ahead.any() else _HIGHEST
-
-
-def _objects(values: Sequence[str | None]) -> np.ndarray:
-    return np.asarray(values, object)  # not `str`, which forgets a NUL at the end

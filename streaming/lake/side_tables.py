@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from streaming.errors import DataLost
 from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.handle import in_schema, open_table
 from streaming.lake.delta.identifiers import NUMBER
-from streaming.lake.delta.table import CheckedTable, TableCommit, in_schema, open_table
+from streaming.lake.delta.table import CheckedTable, TableCommit
 from streaming.lake.delta.torn import torn_files
 from streaming.position import NOTHING_YET
 from streaming.schema import POSITION_FIELDS

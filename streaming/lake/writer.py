@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from streaming.errors import StreamingError
 from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.handle import in_schema
 from streaming.lake.delta.identifiers import BLOCK, EPOCH, LAKE_SEQ, STATE
-from streaming.lake.delta.table import CheckedTable, TableCommit, in_schema
+from streaming.lake.delta.table import CheckedTable, TableCommit
 from streaming.lake.layout import DATES, at_first
 from streaming.lake.reader import LakeReader
 from streaming.lake.settings import Layout

@@ -12,9 +12,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+import streaming.lake.delta.handle as handle_module
 import streaming.lake.delta.table as table_module
 from streaming.errors import BadInput
 from streaming.lake.delta.appending import append_rows
+from streaming.lake.delta.handle import METADATA_KEY
 from streaming.lake.delta.table import CheckedTable, TableCommit
 from streaming.lake.side_tables import SideTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
@@ -39,8 +41,9 @@ def delta(request, monkeypatch) -> Delta:
         return Delta(DeltaTable, DeltaTable.create, append_rows)
     tables = Tables(Scheduler(0))
     made = Delta(tables.handle, tables.create, tables.write)
-    monkeypatch.setattr(table_module, "DeltaTable", type("Handles", (), {"__new__": lambda cls, p: tables.handle(p)}))
-    monkeypatch.setattr(table_module.DeltaTable, "create", tables.create, raising=False)
+    handles = type("Handles", (), {"__new__": lambda cls, p: tables.handle(p), "create": staticmethod(tables.create)})
+    for module in (handle_module, table_module):
+        monkeypatch.setattr(module, "DeltaTable", handles)
     monkeypatch.setattr(table_module, "append_rows", tables.write)
     monkeypatch.setattr(table_module, "flush", tables.flush)
     monkeypatch.setattr(table_module, "in_flight_lock", tables.no_lock)
@@ -48,7 +51,7 @@ def delta(request, monkeypatch) -> Delta:
 
 
 def properties(metadata: str | None = None, **identifiers: int) -> CommitProperties:
-    custom = {} if metadata is None else {table_module.METADATA_KEY: metadata}
+    custom = {} if metadata is None else {METADATA_KEY: metadata}
     transactions = [Transaction(name, number) for name, number in identifiers.items()]
     return CommitProperties(app_transactions=transactions, custom_metadata=custom)
 
@@ -112,7 +115,7 @@ def test_the_newest_commit_comes_first_in_the_history_with_its_metadata(delta, p
     append(delta, handle, [1], metadata='{"n": 1}', lake=0)
     append(delta, handle, [2], lake=1)
     append(delta, handle, [3], metadata='{"n": 3}', lake=2)
-    found = [commit.get(table_module.METADATA_KEY) for commit in handle.history(None)]
+    found = [commit.get(METADATA_KEY) for commit in handle.history(None)]
     assert found == ['{"n": 3}', None, '{"n": 1}', None]
     assert len(handle.history(2)) == 2
 

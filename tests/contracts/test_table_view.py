@@ -11,7 +11,6 @@ from deltalake import DeltaTable
 from streaming.errors import StreamingError
 from streaming.lake import retention
 from streaming.lake.delta.files import TableFiles
-from streaming.lake.delta.view import TableView
 from streaming.lake.housekeeping import Housework, compact_table, lay_out
 from streaming.lake.reader import LakeReader
 from streaming.lake.settings import LakeSettings
@@ -24,8 +23,8 @@ def lake(tmp_path: Path) -> LakeTable:
     return LakeTable(tmp_path / "augmented_examples", SCHEMA)
 
 
-def view_of(lake: LakeTable) -> TableView:
-    return TableView(lake.path, lambda: DeltaTable(lake.path))
+def view_of(lake: LakeTable) -> TableFiles:
+    return TableFiles(lake.path)
 
 
 def fill(writer: LakeWriter, *counts: int) -> None:
@@ -34,7 +33,7 @@ def fill(writer: LakeWriter, *counts: int) -> None:
         writer.commit(rows(first, count), state=first + count, metadata={"rows": first + count})
 
 
-def known(view: TableView) -> object:
+def known(view: TableFiles) -> object:
     """All that it says, in an order of its own. Delta rounds the times of changes, and only sometimes names columns
     without a value."""
     files = sorted(
@@ -86,11 +85,11 @@ def test_a_look_that_failed_half_way_is_made_up_for_by_the_next(lake: LakeTable,
     reader = LakeReader(lake.path, SCHEMA)
     fill(writer, 100)
 
-    def too_many(path: Path) -> int:
+    def too_many(handle: DeltaTable, flatten: bool = False) -> None:
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr("streaming.lake.delta.view.checkpointed", too_many)
+        patch.setattr(DeltaTable, "get_add_actions", too_many)
         with pytest.raises(OSError, match="Too many open files"):
             reader.refresh()
     assert reader.refresh()

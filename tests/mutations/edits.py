@@ -25,7 +25,7 @@ SERVED = "serving purity"
 
 SETTLEMENT = "tests/unit/streaming/settlement/test_settlement.py"
 PROPERTIES = "tests/unit/streaming/settlement/test_settlement_properties.py"
-MERGE = "tests/unit/streaming/settlement/test_merge.py"
+MERGE = "tests/unit/streaming/intake/test_merge.py"
 LAKE = "tests/contracts/test_lake_writer.py"
 OUTBOX = "tests/contracts/test_outbox.py"
 EXAMPLES = "tests/contracts/test_examples.py"

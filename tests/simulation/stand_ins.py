@@ -17,6 +17,7 @@ import streaming.kafka.lag as lag_module
 import streaming.kafka.reader as reader_module
 import streaming.kafka.topics as topics_module
 import streaming.kafka.writer as writer_module
+import streaming.lake.delta.handle as handle_module
 import streaming.lake.delta.table as table_module
 import streaming.lake.writer as lake_writer_module
 from streaming.settlement import id_index, marks, pending
@@ -75,7 +76,7 @@ def stand_ins(broker: Broker, tables: Tables, rows: int, take_in: Callable[..., 
     nothing = SimpleNamespace(maybe=lambda: None, close=lambda: None, trouble=None)
     fakes: list[tuple[Any, str, Any]] = [
         *((module, "connect", broker.connect) for module in (reader_module, writer_module, topics_module, lag_module)),
-        (table_module, "DeltaTable", Handles(tables)),
+        *((module, "DeltaTable", Handles(tables)) for module in (handle_module, table_module)),
         (table_module, "append_rows", tables.write),
         (table_module, "flush", tables.flush),
         (table_module, "in_flight_lock", tables.no_lock),

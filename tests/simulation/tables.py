@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from streaming.lake.delta.table import METADATA_KEY
+from streaming.lake.delta.handle import METADATA_KEY
 from streaming.lake.layout import DATES
 from tests.simulation.scheduler import Scheduler
 
@@ -161,6 +161,10 @@ class FakeDeltaTable:
         versions = self._log.versions[self._version :: -1]
         named = [{} if v.metadata is None else {METADATA_KEY: v.metadata} for v in versions]
         return named if limit is None else named[:limit]
+
+    def get_add_actions(self) -> pa.Table:
+        """Of a table whose rows lie in no files."""
+        return pa.table({"path": pa.array([], pa.string()), "modification_time": pa.array([], pa.int64())})
 
     def schema(self) -> Any:
         return SimpleNamespace(to_arrow=lambda: self._log.schema)

@@ -4,8 +4,8 @@ table        commits with transaction identifiers that are compared
 identifiers  their names
 appending    rows become files of a commit
 encodings    how the columns of a file are stored
-files        replaces data files in one commit
-view         a table as readers follow it
+handle       opens a table; its columns, and the metadata of its commits
+files        the data files of a table, followed from commit to commit, and replaced in one
 log          the log on the disk: flushed, and diagnosed where it is damaged
 torn         data files that are not what the log says of them
 vacuum       deletes files that no version needs

@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 
 from streaming.lake.delta.encodings import Form
-from streaming.lake.delta.files import DataFile, Statistics, add_actions, new_name, statistics_of
+from streaming.lake.delta.files import DataFile, Statistics, add_actions, flush_files, new_name, statistics_of
 from streaming.store.files import make_folder
 
 ROW_GROUP_ROWS = 65_536
@@ -37,6 +37,7 @@ def append_rows(
     by, statistics = handle.metadata().partition_columns, statistics_of(handle)
     form = Form.of(rows)
     added = [_written(path, values, part, form, statistics) for values, part in _partitions(rows, by) if part.num_rows]
+    flush_files(path / file.path for file in added)
     handle.create_write_transaction(
         add_actions(added, rows_change=True),
         mode="append",

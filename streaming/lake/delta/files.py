@@ -11,7 +11,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -19,14 +19,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from streaming.errors import BadInput
+from streaming.lake.delta.handle import last_metadata, open_table
 from streaming.lake.delta.identifiers import HOUSEKEEPING
-from streaming.lake.delta.log import LOG, flush, unfinished, unopened
+from streaming.lake.delta.log import LOG, flush, goes_beyond, unfinished
 from streaming.lake.delta.vacuum import retire
-from streaming.store.files import move_to_new_name, sync
+from streaming.store.files import move_to_new_name, sync, sync_all
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -99,51 +100,105 @@ def add_actions(files: Sequence[DataFile], *, rows_change: bool) -> list[AddActi
     return [AddAction(f.path, f.bytes, dict(f.partition), now_ms, rows_change, _statistics(f)) for f in files]
 
 
-def data_file(action: Mapping[str, Any]) -> DataFile:
-    """From a row of deltalake's `get_add_actions`."""
-    return DataFile(
-        unquote(action["path"]),
-        tuple((action.get("partition") or {}).items()),
-        action["size_bytes"],
-        action["num_records"],
-        action["modification_time"] / 1000,
-        _known(action.get("min")),
-        _known(action.get("max")),
-        _known(action.get("null_count")),
+def flush_files(files: Iterable[Path]) -> None:
+    """Have the disk keep data files and their names, which a commit is about to name."""
+    files = list(files)
+    sync_all([*files, *dict.fromkeys(file.parent for file in files)])
+
+
+def flush_newest_files(path: Path, handle: DeltaTable) -> None:
+    """Have the disk keep the files that were added last: their writer may have been killed before it had flushed."""
+    actions = pa.table(handle.get_add_actions())
+    newest = actions.filter(pc.equal(actions["modification_time"], pc.max(actions["modification_time"])))
+    flush_files(path / unquote(each) for each in newest["path"].to_pylist())
+
+
+def _data_files(actions: pa.Table) -> Iterator[DataFile]:
+    """From the rows of deltalake's `get_add_actions(flatten=True)`."""
+    groups: list[dict[str, list[Any]]] = [
+        {n.removeprefix(prefix): actions[n].to_pylist() for n in actions.column_names if n.startswith(prefix)}
+        for prefix in ("partition.", "min.", "max.", "null_count.")
+    ]
+    whole = zip(
+        *(actions[name].to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")), strict=True
     )
+    for row, (path, size, rows, changed_ms) in enumerate(whole):
+        partition, low, high, nulls = ({name: values[row] for name, values in group.items()} for group in groups)
+        yield DataFile(
+            unquote(path), tuple(partition.items()), size, rows, changed_ms / 1000, *map(_known, (low, high, nulls))
+        )
+
+
+class NoTable(BadInput):
+    """No table lies at a path, or none yet."""
 
 
 class TableFiles:
-    """A handle of its own on the table at `path`. Raises BadInput where there is no table."""
+    """A handle of its own on the table at `path`: its newest version as of the last `refresh`.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._handle = DeltaTable(path)
-        except TableNotFoundError:
-            raise BadInput(f"no table at {path}") from None
-        except (DeltaError, OSError) as error:
-            if unfinished(path) is not None:
-                raise BadInput(f"no table at {path}: the machine stopped while it was being made") from None
-            raise unopened(path, error) from error
+    Raises NoTable where there is none, BadInput where it lacks columns of `schema`, StreamingError where its log cannot
+    be read (DataLost: it is damaged).
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema | None = None) -> None:
+        self.path, self._schema = path, schema
+        self.reload()
+
+    def reload(self) -> None:
+        """Load the newest version from scratch. Raises as the constructor does."""
+        handle = open_table(self.path, self._schema)
+        if handle is None:
+            begun = ": the machine stopped while it was being made" if unfinished(self.path) is not None else ""
+            raise NoTable(f"no table at {self.path}{begun}")
+        self._handle = handle
         self._look()
 
     def _look(self) -> None:
-        self.files = [data_file(action) for action in pa.table(self._handle.get_add_actions()).to_pylist()]
+        self.actions = pa.table(self._handle.get_add_actions(flatten=True))
+        self._files: list[DataFile] | None = None
+        self._looked_at = self.version
 
-    def refresh(self) -> None:
-        version = self._handle.version()
-        self._handle.update_incremental()
-        if self._handle.version() != version:
-            self._look()
+    def refresh(self) -> bool:
+        """Look for new commits; True when there were any since the last look that did not fail.
+
+        Readers look many times a second, and deltalake takes a millisecond to find nothing: it is asked only where the
+        log goes on (docs/decisions/0011-the-log-through-deltalake.md). Raises StreamingError where it cannot be read.
+        """
+        if goes_beyond(self.path, self.version):
+            try:
+                self._handle.update_incremental()
+            except DeltaError:  # entries were deleted meanwhile, or the log is damaged, which this raises
+                self.reload()
+                return True
+        if self.version == self._looked_at:
+            return False
+        self._look()
+        return True
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The data files of this version."""
+        if self._files is None:
+            self._files = list(_data_files(self.actions))
+        return self._files
+
+    @property
+    def id(self) -> str:
+        """The table's unique id."""
+        return str(self._handle.metadata().id)
 
     @property
     def version(self) -> int:
         return int(self._handle.version())
 
     def identifier(self, name: str) -> int | None:
+        """The number of a transaction identifier; None where it was never committed."""
         number: int | None = self._handle.transaction_version(name)
         return number
+
+    def metadata(self) -> dict[str, Any] | None:
+        """The metadata of the newest commit that carries some; None where the log no longer has it."""
+        return last_metadata(self._handle)
 
     @property
     def statistics(self) -> list[str]:
@@ -178,6 +233,7 @@ class TableFiles:
         Call it inside `in_flight_lock`, taken before the first of `added` was written.
         """
         retire(self.place(file) for file in removed)
+        flush_files(self.place(file) for file in added)
         now_ms = time.time_ns() // 1_000_000
         actions = add_actions(added, rows_change=rows_change)
         actions += [RemoveAction(f.path, rows_change, now_ms, f.bytes, dict(f.partition)) for f in removed]
@@ -217,8 +273,7 @@ class TableFiles:
             *self._replacing_all(added, now_ms),
         ]
         retire(self.place(file) for file in self.files)
-        for folder in {self.place(file).parent for file in added}:
-            sync(folder)
+        flush_files(self.place(file) for file in added)
         stored = self._store_entry(self.version + 1, actions)
         self._handle = DeltaTable(self.path)
         self._look()
@@ -242,7 +297,7 @@ class TableFiles:
 
     def _replacing_all(self, added: Sequence[DataFile], now_ms: int) -> Iterator[dict[str, Any]]:
         """Actions that remove every file of the table and add these."""
-        paths = pa.table(self._handle.get_add_actions())["path"].to_pylist()
+        paths = self.actions["path"].to_pylist()
         spelled = {unquote(part): part for path in paths for part in path.split("/")}  # as the log has them
         for path in paths:
             yield {"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": False}}
@@ -272,8 +327,8 @@ class TableFiles:
         return stored
 
 
-def _known(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (values or {}).items() if isinstance(value, int | float | str)}
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
 
 
 def _statistics(file: DataFile) -> str:

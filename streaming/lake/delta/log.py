@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,19 +35,6 @@ def _versions(table: Path, ending: str) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def entry(table: Path, version: int) -> list[dict[str, Any]] | None:
-    """The actions of a version; None where the log has no entry for it, not yet or no longer.
-
-    Raises StreamingError where it is damaged."""
-    path = table / LOG / f"{version:020d}.json"
-    try:
-        return [json.loads(line) for line in path.read_bytes().splitlines()]
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise DataLost(f"the table at {table} cannot be read: {damage(table) or path}") from error
-
-
 def unfinished(table: Path) -> Path | None:
     """The first entry of a log, where it is all there is and was cut short: the machine stopped while the table was
     being made. Nothing was ever in it, so it is made again; until then there is no table. None otherwise."""
@@ -59,25 +45,19 @@ def unfinished(table: Path) -> Path | None:
     return first if next(data, None) is None else None
 
 
-def checkpointed(table: Path) -> int:
-    """The version of the newest checkpoint; -1 before the first."""
-    named = _named(table / LOG / "_last_checkpoint")
-    return -1 if named is None else named
+def goes_beyond(table: Path, version: int) -> bool:
+    """True where the log has commits after `version`: the next entry, or a checkpoint where that was deleted."""
+    named = table / LOG / f"{version + 1:020d}.json"
+    return named.exists() or (_named(table / LOG / "_last_checkpoint") or 0) > version
 
 
 def flush(table: Path, versions: range) -> None:
-    """Have the disk keep these commits, the files that they added first: Delta itself leaves that to the system.
+    """Have the disk keep the entries of these commits, and their checkpoints: Delta leaves that to the system.
 
-    Entries and files that are gone since (a checkpoint or a compaction holds what they held) are passed over.
+    The data files of a commit were flushed before it. What is gone since is passed over.
     """
     for version in versions:
         entry = table / LOG / f"{version:020d}.json"
-        if not entry.exists():
-            continue
-        added = (json.loads(line).get("add") for line in entry.read_bytes().splitlines())
-        files = [table / unquote(each["path"]) for each in added if each is not None]
-        folders = dict.fromkeys(file.parent for file in files)
-        sync_all([*files, *folders])
         sync_all([entry, entry.with_suffix(".checkpoint.parquet"), entry.parent])
 
 

@@ -20,12 +20,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from streaming.errors import BadInput, DataLost, DiskFull, StreamingError
 from streaming.lake.delta.appending import append_rows
+from streaming.lake.delta.files import flush_newest_files
+from streaming.lake.delta.handle import METADATA_KEY, last_metadata, open_table
 from streaming.lake.delta.lock import in_flight_lock
-from streaming.lake.delta.log import damage, flush, unfinished, unopened
+from streaming.lake.delta.log import damage, flush, unfinished
 from streaming.lake.delta.vacuum import vacuum_table
 from streaming.store.files import is_disk_full, make_folder, sync
 
@@ -36,7 +38,6 @@ LOG_RETENTION = "interval 10 minutes"
 this time plus those between two checkpoints."""
 TOMBSTONE_RETENTION = "interval 1 hour"
 """How long checkpoints list replaced files; only other programs that vacuum need it."""
-METADATA_KEY = "exfm"
 
 # Old log files are removed by our commits only: the table says no to everybody else, so that the newest commit of ours,
 # which holds the metadata, stays in the log however long no commit follows.
@@ -55,55 +56,6 @@ class TableCommit(NamedTuple):
     rows: pa.Table
     identifiers: Mapping[str, int]
     metadata: Mapping[str, Any] | None
-
-
-def open_table(path: Path, schema: pa.Schema) -> DeltaTable | None:
-    """The newest handle of the table at `path`, None where there is none, or none yet (`unfinished`).
-
-    A nullable column may be in one of the two alone: those who read without it do not see it, and rows from before it
-    came have null. Raises BadInput when the columns differ otherwise, StreamingError when its log cannot be read
-    (DataLost: it is damaged).
-    """
-    try:
-        handle = DeltaTable(path)
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError) as error:
-        if unfinished(path) is not None:
-            return None
-        raise unopened(path, error) from error
-    found = pa.schema(handle.schema().to_arrow())
-    differing = _differences(found, schema, optional=True)
-    if differing:
-        raise BadInput(
-            f"the table at {path} does not hold the columns of this config: {'; '.join(differing)}. "
-            "Use the config it was written with, or another run directory"
-        )
-    return handle
-
-
-def _differences(found: pa.Schema, wanted: pa.Schema, *, optional: bool) -> list[str]:
-    differing = []
-    for name in dict.fromkeys([*wanted.names, *found.names]):
-        if name not in found.names:
-            if not (optional and wanted.field(name).nullable):
-                differing.append(f"`{name}` ({wanted.field(name).type}) is missing")
-        elif name not in wanted.names:
-            if not (optional and found.field(name).nullable):
-                differing.append(f"`{name}` ({found.field(name).type}) is too many")
-        elif found.field(name).type != wanted.field(name).type:
-            differing.append(f"`{name}` is {found.field(name).type}, not {wanted.field(name).type}")
-    return differing
-
-
-def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`rows` under `schema`, no copy. Raises StreamingError unless names, order and types are the same."""
-    if rows.schema.names != schema.names or rows.schema.types != schema.types:
-        differing = _differences(rows.schema, schema, optional=False) or [
-            f"the order is {rows.schema.names}, not {schema.names}"
-        ]
-        raise StreamingError(f"rows do not fit the table: {'; '.join(differing)}")
-    return pa.Table.from_arrays(rows.columns, schema=schema)
 
 
 class CheckedTable:
@@ -128,6 +80,7 @@ class CheckedTable:
         self._handle = open_table(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
         if (torn := damage(path)) is not None:  # one that deltalake reads over: an entry without a line
             raise DataLost(f"the table at {path} cannot be written to: {torn}")
+        flush_newest_files(path, self._handle)
         self._flushed = self._handle.version() - 1
         self._flush()  # the first entry too: others rely on a table that is there
         with suppress(PermissionError):  # a folder that others made for us may lie in one that is not ours to open
@@ -253,19 +206,6 @@ class CheckedTable:
             return False
         there = [now.transaction_version(name) == number for name, number in commit.identifiers.items()]
         return bool(there) and all(there)
-
-
-def last_metadata(handle: DeltaTable) -> dict[str, Any] | None:
-    """The metadata of the newest commit that carries some, None where the log no longer has it."""
-    seen = 0
-    for limit in (1, 16, 256, None):
-        commits = handle.history(limit)
-        for commit in commits[seen:]:
-            if METADATA_KEY in commit:
-                metadata: dict[str, Any] = json.loads(commit[METADATA_KEY])
-                return metadata
-        seen = len(commits)
-    return None
 
 
 def _properties(identifiers: Mapping[str, int], metadata: Mapping[str, Any] | None) -> CommitProperties:

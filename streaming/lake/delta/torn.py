@@ -6,6 +6,7 @@ have torn, are decoded too: a file may have its length and lack its content.
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from streaming.lake.delta.files import DataFile, TableFiles
 from streaming.lake.delta.identifiers import BLOCK
-from streaming.lake.delta.log import LogFiles, entry
+from streaming.lake.delta.log import LOG, LogFiles
 
 DECODED_BYTES = 64 * 2**20
 """So much of the newest files is decoded: at 500 MB/s and more, what costs a fraction of a second."""
@@ -74,7 +75,8 @@ def _blocks(table: TableFiles) -> dict[str, int]:
     """Block by path, of the files whose commit is in the log."""
     found: dict[str, int] = {}
     for version in LogFiles.of(table.path).entries:
-        actions = entry(table.path, version) or []
+        lines = (table.path / LOG / f"{version:020d}.json").read_bytes().splitlines()
+        actions = [json.loads(line) for line in lines]
         block = [action["txn"]["version"] for action in actions if action.get("txn", {}).get("appId") == BLOCK]
         added = {unquote(action["add"]["path"]) for action in actions if "add" in action}
         found |= dict.fromkeys((file.path for file in table.files if file.path in added), block[0]) if block else {}

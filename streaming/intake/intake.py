@@ -9,6 +9,8 @@ partition is idle, and waited for no longer, only while the broker confirms that
     whatever was written before those rows is then seen before they move event time
     while the broker does not answer, no partition becomes idle, and those that were are waited for again for `idle_s`
     from its return: that is how long producers have to send what they held back
+    an outage that begins and ends while nothing is read, because a block is published, is not met here: a caller that
+    was busy for `UNSEEN_S` has all partitions waited for again (`await_all`)
 
 Otherwise windows would close before feedback that is already there, or on its way, and their labels would become 0.
 """
@@ -40,6 +42,8 @@ Watch = Callable[[str], AbstractContextManager[None]]
 LAG_EVERY_S = 1.0
 LOOK_EVERY_S = 0.1  # for idle partitions
 HELD_S = 5.0  # rows that wait for a partition for less are no news
+UNSEEN_S = 2.0
+"""A caller that waited for so long between two reads may have waited for a broker that was away."""
 
 
 @dataclass(frozen=True)
@@ -270,8 +274,12 @@ class Intake(Source[dict[str, Any], MergedChunk]):
                     self._merge.mark_idle(partition)
                     self._idle.add(partition)
         if not self._source.reachable:
-            for partition in self._merge.partitions:
-                self._await(partition)
+            self.await_all()
+
+    def await_all(self) -> None:
+        """Wait for every partition again: the broker was away, or may have been, and producers hold rows back."""
+        for partition in self._merge.partitions:
+            self._await(partition)
 
     def _at_end(self, partitions: set[Partition], max_age_s: float = 0.25) -> set[Partition]:
         """Those at their end, according to one answer of the broker for all of them."""

@@ -30,6 +30,7 @@ LAKE = "tests/contracts/test_lake_writer.py"
 OUTBOX = "tests/contracts/test_outbox.py"
 EXAMPLES = "tests/contracts/test_examples.py"
 INTAKE = "tests/contracts/test_intake.py"
+SIMULATION = "tests/simulation/test_simulation.py"
 WINDOWS = "tests/unit/streaming/settlement/test_windows.py"
 TOPIC_RETENTION = "tests/contracts/test_topic_retention.py"
 PIPELINE = "tests/contracts/test_pipeline.py"
@@ -243,6 +244,14 @@ MUTATIONS = (
         "for partition in self._merge.partitions:",
         "for partition in ():",
         WINDOWS,
+    ),
+    Mutation(
+        "an outage inside a publication goes unseen",
+        f"{ONCE} (7)",
+        AUGMENTATION,
+        "if self._clock() - opened_s >= UNSEEN_S:",
+        "if False:",
+        f"{SIMULATION}::test_an_outage_inside_a_publication_gives_what_was_held_back_its_time",
     ),
     Mutation(
         "where partitions begin is not kept",

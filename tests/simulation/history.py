@@ -120,9 +120,11 @@ class Stop:
 
 @dataclass(frozen=True)
 class Away:
-    """The broker does not answer for so many seconds; where it is away for longer already, this changes nothing."""
+    """The broker does not answer for so many seconds, from now or from `after` points on; where it is away for longer
+    already, this changes nothing."""
 
     seconds: float
+    after: int = 0
 
 
 @dataclass(frozen=True)

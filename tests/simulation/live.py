@@ -111,7 +111,7 @@ def _fault(random: Random, settings: Settings) -> Event:
             Kill(after, power=random.random() < 0.3),
             Stop(after, random.choice([3, 10])),
             Away(random.choice([0.5, 4.0, 12.0])),
-            Away(random.choice([4.0, 6.0])),
+            Away(random.choice([4.0, 6.0]), after),
             Stall(topic, partition, random.choice([2, 10, 30])),
             Full(after, 1),
             Unsure(),

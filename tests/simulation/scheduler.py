@@ -104,6 +104,7 @@ class Scheduler:
         self._full_for = 0
         self._unsure = False
         self._at_commit: Callable[[], None] | None = None
+        self._at_point: tuple[int, Callable[[], None]] | None = None
         self._started = 0
         self.trace: list[str] | None = None
 
@@ -120,6 +121,10 @@ class Scheduler:
         self._at_commit = (lambda: self.stop(after)) if commit else None
         self._stop_at = LATER if commit else self.points + after
 
+    def befall(self, after: int, what: Callable[[], None]) -> None:
+        """Call `what` after so many points."""
+        self._at_point = (self.points + after, what)
+
     def fill_disk(self, after: int, times: int) -> None:
         self._full_at, self._full_for = self.points + after, times
 
@@ -134,7 +139,7 @@ class Scheduler:
     def calm(self) -> None:
         """No fault strikes any more."""
         self._kill_at = self._stop_at = self._full_at = None
-        self._full_for, self._unsure, self._at_commit = 0, False, None
+        self._full_for, self._unsure, self._at_commit, self._at_point = 0, False, None, None
 
     @property
     def stop_is_near(self) -> bool:
@@ -152,6 +157,9 @@ class Scheduler:
             self.trace.append(f"{self.points} process {process.number}: {what}")
         if self._at_commit is not None and what.startswith(COMMIT):
             self._at_commit()
+        if self._at_point is not None and self.points >= self._at_point[0]:
+            what_befalls, self._at_point = self._at_point[1], None
+            what_befalls()
         if self._kill_at is not None and self.points >= self._kill_at[0]:
             power, self._kill_at = self._kill_at[1], None
             process.alive = False

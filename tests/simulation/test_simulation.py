@@ -150,6 +150,17 @@ def test_outages_that_overlap_are_one_and_producers_hold_back_until_it_ends(seco
     assert {row["impression_id"]: row["label_ctr"] for row in outcome.lake} == {1: 1, 2: 0}
 
 
+def test_an_outage_inside_a_publication_gives_what_was_held_back_its_time():
+    """No reader meets it: it begins at any point of the steps that settle a row and publish it."""
+    settings = replace(FREE, idle_s=1.0, block_rows=1)
+    told = (*at(0, ADS, "feed", 0), *at(3, ADS, "feed", 3000, 2), at(3, ADS, "feed", 3001, 3)[1])
+    held = (*at(8.2, ADS, "feed", 9000, 4), at(8.2, ADS, "feed", 9001, 5)[1], *at(8.6, EVENTS, "ctr", 3300, 2))
+    for points in range(1, 40):
+        outcome = World(History(0, 0, settings, (*told, Away(5, after=points), *held, At(30)))).play()
+        assert verdict(settings, outcome) is None, points
+        assert {row["impression_id"]: row["label_ctr"] for row in outcome.lake} == {1: 0, 2: 1, 3: 0, 4: 0, 5: 0}
+
+
 def test_a_label_needs_feedback_inside_its_window():
     model = Model(Settings())
     outcome = World(History(0, 0, Settings(), (shown(1, 100), clicked(1, 106), shown(2, 200)))).play()

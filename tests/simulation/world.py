@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,10 @@ class World:
             case Stop(after, steps, commit):
                 self._stop_steps = steps
                 scheduler.stop(after, commit=commit)
-            case Away(seconds):
+            case Away(seconds, 0):
                 self._go_away(seconds)
+            case Away(seconds, after):
+                scheduler.befall(after, partial(self._go_away, seconds))
             case Stall(topic, partition, fetches):
                 broker.stalled[TopicPartition(topic, partition)] = fetches
             case Full(after, times):

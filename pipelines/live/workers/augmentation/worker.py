@@ -39,7 +39,7 @@ from streaming.delivery.outbox import Outbox
 from streaming.delivery.publisher import ExamplesPublisher
 from streaming.delivery.trimming import ExamplesTrimmer
 from streaming.errors import BadInput
-from streaming.intake.intake import Intake
+from streaming.intake.intake import UNSEEN_S, Intake
 from streaming.intake.merge import END_OF_TIME, with_partitions
 from streaming.kafka.identity import SourceWatch
 from streaming.lake.housekeeping import Housekeeper
@@ -295,6 +295,8 @@ class AugmentationWorker(Worker):
         self._feed.intake.show_lag()
         self._housekeeper.maybe()
         self._trim()
+        if self._clock() - opened_s >= UNSEEN_S:
+            self._feed.intake.await_all()
 
     def _trim(self) -> None:
         """Have the examples topic let go of what every reader of the lake has learned."""

@@ -183,6 +183,18 @@ def test_an_absent_broker_stops_event_time_and_gives_what_was_held_back_the_time
     assert stream.late == []
 
 
+def test_after_an_outage_that_no_read_met_what_was_held_back_has_the_time_to_arrive():
+    stream = Stream(idle_s=5, partitions=1)
+    stream.show(0, (1, 0))
+    stream.run(steps=40)  # clicks are idle
+    stream.intake.await_all()
+    stream.show(0, (2, 90_000), (3, 90_001))
+    assert stream.run(steps=20) == []  # for less than idle_s
+    stream.click(0, (1, 300))
+    assert stream.run(steps=60)[0] == (1, "ctr", 1, None)
+    assert stream.late == []
+
+
 class SlowAnswer(ScriptedSource):
     """Its broker takes two seconds for its first answer."""
 

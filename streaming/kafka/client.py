@@ -1,4 +1,4 @@
-"""Connections to Kafka: the only file that imports its client. Its errors are explained here."""
+"""Connections to Kafka. Only this file and `patches` import its client; its errors are explained here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -18,7 +17,6 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import (
     AuthorizationError,
     BrokerResponseError,
-    CorruptRecordError,
     GroupAuthorizationFailedError,
     IllegalSaslStateError,
     KafkaError,
@@ -33,11 +31,11 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 from kafka.net.sasl.oauth import AbstractTokenProvider
-from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import OffsetAndMetadata
 
 from streaming.errors import BrokerAway, NotAdmitted, StreamingError
-from streaming.kafka import snappy, unpacking
+from streaming.kafka import patches, unpacking
+from streaming.kafka.patches import Unpacking
 from streaming.kafka.rights import Right
 from streaming.kafka.secrets import written
 from streaming.kafka.settings import KafkaSettings
@@ -76,37 +74,9 @@ __all__ = [
 ]
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an absent broker is reported by what is raised here
-if codecs.snappy is None:
-    codecs.snappy = SimpleNamespace(compress=snappy.compress, decompress=snappy.decompress)
+patches.install()
 
 Client = TypeVar("Client")
-
-
-class _Unpacking:
-    """How large a batch may be once it is unpacked, for every client of this process."""
-
-    most_bytes = unpacking.LEAST_BYTES
-
-
-def _unpack(batch: Any, plainly: Callable[[Any], None] = DefaultRecordBatch._maybe_uncompress) -> None:
-    """In place of the client's own, which takes all the memory that a batch asks for."""
-    codec, most = batch.compression_type, _Unpacking.most_bytes
-    if batch._decompressed or codec not in (unpacking.GZIP, unpacking.SNAPPY, unpacking.LZ4, unpacking.ZSTD):
-        plainly(batch)
-        return
-    batch._assert_has_codec(codec)
-    try:
-        plain = unpacking.unpacked(codec, memoryview(batch._buffer)[batch._pos :], most)
-    except Exception as error:  # each codec has its own
-        raise CorruptRecordError(f"a batch of records cannot be unpacked: {error!r}") from error
-    if plain is None:
-        words = f"its batch of {batch.size_in_bytes:,} bytes unpacks to more than {most:,}"
-        batch._num_records = batch.last_offset_delta + 1
-        plain = unpacking.stand_ins(batch._num_records, words)
-    batch._buffer, batch._pos, batch._decompressed = bytearray(plain), 0, True
-
-
-DefaultRecordBatch._maybe_uncompress = _unpack
 
 
 class _Lost(NamedTuple):
@@ -200,7 +170,7 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
     password or the certificates; StreamingError where it accepts no connection; and what `client_security` raises.
     """
     security = _security(settings)
-    _Unpacking.most_bytes = max(_Unpacking.most_bytes, unpacking.most_bytes(settings.max_message_bytes))
+    Unpacking.most_bytes = max(Unpacking.most_bytes, unpacking.most_bytes(settings.max_message_bytes))
     require_answer(settings)
     started, addresses = time.monotonic(), settings.addresses
     try:

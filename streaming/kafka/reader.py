@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from streaming.errors import BadInput, BrokerAway, DataLost, StreamingError
+from streaming.kafka import patches
 from streaming.kafka.client import (
     AuthorizationError,
     KafkaConsumer,
     KafkaError,
     LogTruncationError,
-    OffsetAndMetadata,
     OffsetOutOfRangeError,
     RetriableError,
     TopicPartition,
@@ -30,8 +30,8 @@ from streaming.kafka.lag import LagDisplay
 from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics
-from streaming.kafka.transactions import TransactionRecords, watch_transactions
-from streaming.kafka.unpacking import FETCH_BYTES, FetchBound
+from streaming.kafka.transactions import TransactionRecords
+from streaming.kafka.unpacking import FETCH_BYTES
 from streaming.messages.message import RawMessage, is_end_marker
 from streaming.messages.source import EndOfStream, MessageSource
 from streaming.position import Partition, Positions, SourcePosition
@@ -89,8 +89,8 @@ class TopicReader(MessageSource):
         self._consumer = _consumer(settings)
         self._consumer.assign(self._keys)
         self._transactions = TransactionRecords()
-        watch_transactions(self._consumer, self._transactions)
-        self._fetches = FetchBound(self._consumer, FETCH_BYTES)
+        patches.watch_transactions(self._consumer, self._transactions)
+        self._fetches = patches.FetchBound(self._consumer, FETCH_BYTES)
         self._epochs: dict[Partition, int] = {}
         self._explained: dict[Partition, int] = {}  # what became of every offset before it is known
         self._undecided: set[Partition] = set()
@@ -132,7 +132,7 @@ class TopicReader(MessageSource):
         key = TopicPartition(*partition)
         self._consumer.seek(key, offset)
         if (epoch := self._epochs.get(partition)) is not None:  # the client then asks where its messages end
-            self._consumer._subscription.seek(key, OffsetAndMetadata(offset, "", epoch))
+            patches.seek(self._consumer, key, offset, epoch)
         self._transactions.forget(partition)
         self._explained[partition] = offset
 

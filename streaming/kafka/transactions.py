@@ -7,8 +7,6 @@ or an error.
 
 from __future__ import annotations
 
-from typing import Any
-
 from streaming.errors import DataLost
 from streaming.position import Partition
 
@@ -55,33 +53,3 @@ class TransactionRecords:
 
     def forget(self, partition: Partition) -> None:
         self._stops.pop(partition, None)
-
-
-def watch_transactions(consumer: Any, seen: TransactionRecords) -> None:
-    """Have everything that `consumer` (a `KafkaConsumer`) passes over noted in `seen`, as it is unpacked."""
-    fetcher = consumer._fetcher
-
-    class WatchedRecords(type(fetcher).PartitionRecords):  # type: ignore[misc]
-        def _unpack_records(self, partition: Any, records: Any, *deserializers: Any) -> Any:
-            return super()._unpack_records(partition, _Watched(records, Partition(*partition), seen), *deserializers)
-
-        def _is_batch_aborted(self, batch: Any) -> bool:
-            aborted: bool = super()._is_batch_aborted(batch)
-            if aborted:
-                seen.add(Partition(*self.topic_partition), batch.base_offset, batch.next_offset)
-            return aborted
-
-    fetcher.PartitionRecords = WatchedRecords
-
-
-class _Watched:
-    """Record batches of one answer, handed on as they are."""
-
-    def __init__(self, records: Any, partition: Partition, seen: TransactionRecords) -> None:
-        self._records, self._partition, self._seen = records, partition, seen
-
-    def next_batch(self) -> Any:
-        batch = self._records.next_batch()
-        if batch is not None and batch.magic >= 2 and batch.is_control_batch:
-            self._seen.add(self._partition, batch.base_offset, batch.next_offset)
-        return batch

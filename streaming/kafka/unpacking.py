@@ -2,7 +2,7 @@
 
 The client unpacks a batch whole, into memory, before it reads the first record of it. So each codec is stopped at the
 bound here. A batch beyond it is not unpacked: empty records stand in for its own, one at each of its offsets, and
-become dead letters (`oversized`). What many batches of one fetch unpack to together is bounded too (`FetchBound`).
+become dead letters (`oversized`). What many batches of one fetch unpack to together is bounded by `patches.FetchBound`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import io
 import secrets
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import lz4.frame
 import zstandard
@@ -65,44 +64,6 @@ def stand_ins(offsets: int, words: str) -> bytes:
 def stands_in(headers: Sequence[tuple[str, bytes]]) -> str | None:
     """Why a record only stands in for one; None where it is one."""
     return next((value.decode() for name, value in headers if name == STAND_IN), None)
-
-
-class FetchBound:
-    """Bounds what one `poll` of `consumer` (a `KafkaConsumer`) hands out: it ends with the message that passes
-    `most_bytes`.
-
-    The client unpacks batch by batch, as messages are taken. What is left of a fetch is let go of, and read again from
-    the broker: kept, it would have to be waited with (see `TopicReader`).
-    """
-
-    def __init__(self, consumer: Any, most_bytes: int) -> None:
-        self._left = self._most_bytes = most_bytes
-        fetcher, bound = consumer._fetcher, self
-
-        class BoundRecords(fetcher.PartitionRecords):  # type: ignore[name-defined]
-            record_iterator: Any
-
-            def take(self, n: int | None = None) -> Any:
-                whole = self.record_iterator
-                if whole is not None:
-                    self.record_iterator = bound._within(whole)
-                taken = super().take(n)
-                if self.record_iterator is not None:  # by its end it is drained
-                    self.record_iterator = whole
-                    if bound._left <= 0:
-                        self.drain()
-                return taken
-
-        fetcher.PartitionRecords = BoundRecords
-
-    def begin(self) -> None:
-        """Before each `poll`."""
-        self._left = self._most_bytes
-
-    def _within(self, records: Iterator[Any]) -> Iterator[Any]:
-        while self._left > 0 and (record := next(records, None)) is not None:
-            self._left -= max(0, record.serialized_key_size) + max(0, record.serialized_value_size)
-            yield record
 
 
 def _gzip(data: bytes | memoryview, most: int) -> bytes | None:

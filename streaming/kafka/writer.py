@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,12 +13,12 @@ from streaming.kafka.client import (
     KafkaError,
     KafkaProducer,
     OutOfOrderSequenceNumberError,
-    TopicPartition,
     connect,
     explained,
     no_answer,
     sent_nowhere,
 )
+from streaming.kafka.patches import continue_as, stop_sending
 from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics, topic_config
@@ -68,15 +67,9 @@ class TopicWriter:
         of a killed predecessor is taken up late, it is the one that its successor sends, too, and is there once, or who
         comes second is refused. An id that is not of the broker's giving is taken like any other.
         """
-        manager, deadline = self._producer._transaction_manager, time.monotonic() + self._settings.delivery_timeout_s
-        while not manager.has_producer_id():  # the client asks for one of its own
-            if manager.has_error() or time.monotonic() > deadline:
-                self._failure = manager.last_error or KafkaError("no producer id came")
-                self._raise_failure()
-            time.sleep(0.002)
-        manager.set_producer_id_and_epoch(type(manager.producer_id_and_epoch)(producer, 0))
-        for partition, number in enumerate(numbers):
-            manager.set_sequence_number(TopicPartition(self.topic, partition), number % (1 << 31))
+        wait_s = self._settings.delivery_timeout_s
+        self._failure = continue_as(self._producer, self.topic, producer, numbers, wait_s)
+        self._raise_failure()
 
     @property
     def payload_bytes(self) -> int:
@@ -146,8 +139,7 @@ class TopicWriter:
                 self.flush()
         finally:
             if self._failure is not None:  # else the client waits for what is on its way
-                self._producer._sender.force_close()
-                self._producer._sender.join(5)
+                stop_sending(self._producer, wait_s=5)
             self._producer.close(timeout=5)
 
     def abandon(self) -> None:
@@ -168,7 +160,7 @@ class TopicWriter:
         """Runs mostly in the client's thread, which would otherwise send the messages after the failed one."""
         if self._failure is None:
             self._failure = error
-            self._producer._sender.force_close()
+            stop_sending(self._producer)
 
     def _raise_failure(self) -> None:
         if self._failure is None:

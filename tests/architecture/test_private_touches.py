@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 
+from streaming.kafka import patches
 from tests.support.tracked_files import tracked
 
 MOST = 10
@@ -45,6 +47,13 @@ def test_tests_hardly_reach_into_what_is_private():
     files = {path: text for path, text in tracked().items() if path.startswith("tests/") and path.endswith(".py")}
     found = [f"{path}:{line} {touched}" for path, text in files.items() for line, touched in private_touches(text)]
     assert len(found) < MOST, "\n".join(found)
+
+
+def test_one_file_touches_what_the_kafka_client_keeps_to_itself_and_it_fits_the_client_that_is_installed():
+    files = {path: text for path, text in tracked().items() if path.startswith("streaming/kafka/")}
+    touching = {path for path, text in files.items() if path.endswith(".py") and private_touches(text)}
+    assert touching == {"streaming/kafka/patches.py"}
+    assert version("kafka-python") == patches.FITS
 
 
 @pytest.mark.parametrize(

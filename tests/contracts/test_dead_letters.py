@@ -113,7 +113,7 @@ def repeated(bytes_expanded):
 
 
 def test_what_the_run_can_read_is_cut_into_rows_by_its_own_limit(kafka, topic, tmp_path, monkeypatch):
-    monkeypatch.setattr("streaming.kafka.client._Unpacking.most_bytes", LEAST_BYTES)  # put back: it is the process's
+    monkeypatch.setattr("streaming.kafka.patches.Unpacking.most_bytes", LEAST_BYTES)  # put back: it is the process's
     wide = kafka.model_copy(update={"max_message_bytes": 32 * 2**20})
     letters, place = letter_of(wide, topic, tmp_path / "lake", "null:age", repeated(200_000_000), row=7)
     assert list(letters.replay([place])) == [{place: True}]

@@ -82,7 +82,7 @@ def test_the_client_reads_batches_as_before(codec):
 
 @pytest.mark.parametrize("codec", ENCODERS)
 def test_a_batch_beyond_the_bound_is_an_empty_record_at_each_of_its_offsets(codec, monkeypatch):
-    monkeypatch.setattr("streaming.kafka.client._Unpacking.most_bytes", 10_000)
+    monkeypatch.setattr("streaming.kafka.patches.Unpacking.most_bytes", 10_000)
     found = read(batch_of([bytes(9000)] * 300, codec))
     assert [(offset, key, value) for offset, key, value, _ in found] == [(n, None, None) for n in range(300)]
     assert all("unpacks to more than 10,000" in unpacking.stands_in(headers) for *_, headers in found)

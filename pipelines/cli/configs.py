@@ -11,7 +11,8 @@ from pipelines.cli.options import AsJson, Overrides
 from streaming.program import command
 
 if TYPE_CHECKING:
-    from pipelines.data.propose.proposal import Asked, Begun
+    from pipelines.data.propose.config_text import Proposal
+    from pipelines.data.propose.proposal import Hints
 
 
 def register(app: typer.Typer) -> None:
@@ -83,8 +84,8 @@ def init(
     import json
     import shutil
 
-    from pipelines.data.propose.proposal import Asked, begin, begin_on_topics, summary
-    from pipelines.data.propose.topics import AskedTopics
+    from pipelines.data.propose.proposal import Hints, begin, begin_on_topics, summary
+    from pipelines.data.propose.topics import TopicRequest
     from streaming.errors import BadInput
 
     live, source = where.startswith("kafka://"), Path(where)
@@ -96,51 +97,55 @@ def init(
         )
     name = source.name.partition(".")[0] or "mine"
     target = out or Path(f"{name}.yaml")
-    asked = Asked(tuple(label or ()), time, id_, vertical, user, header, feedback, encoding)
+    hints = Hints(tuple(label or ()), time, id_, vertical, user, header, feedback, encoding)
     if live:
-        topics = AskedTopics.of(where, feedback_topic, sample_rows, sample_seconds)
-        begun = begin_on_topics(topics, target, asked, force=force)
+        topics = TopicRequest.of(where, feedback_topic, sample_rows, sample_seconds)
+        proposal = begin_on_topics(topics, target, hints, force=force)
     else:
-        begun = begin(source, target, asked, force=force)
-    if ask and (answered := _answers(begun, asked)) != asked:
-        begun = begin(source, target, answered, force=True)
+        proposal = begin(source, target, hints, force=force)
+    if ask and (answered := _answers(proposal, hints)) != hints:
+        proposal = begin(source, target, answered, force=True)
     check = command("exfm", "check", target)
     run = command("exfm", "stream", target, *([] if live else ["--until-end"]))
     if json_:
-        findings = [{**finding._asdict(), "severity": str(finding.severity)} for finding in begun.findings]
-        shown = {"config": str(begun.config), "data": str(begun.data), "rows": begun.rows, "findings": findings}
-        typer.echo(json.dumps(shown | {"said": list(begun.said), "next": [check, run]}, indent=2))
+        findings = [finding.as_json() for finding in proposal.findings]
+        shown = {
+            "config": str(proposal.config),
+            "data": str(proposal.prepared.path),
+            "rows": proposal.rows,
+            "findings": findings,
+        }
+        typer.echo(json.dumps(shown | {"said": list(proposal.said), "next": [check, run]}, indent=2))
         return
-    typer.echo("\n".join(summary(begun)))
-    if begun.findings:
-        # torch comes with it: after the statistics, whose memory is free
-        from pipelines.data.checks.screen import finding_lines
+    typer.echo("\n".join(summary(proposal)))
+    if proposal.findings:
+        from pipelines.data.findings import finding_lines
 
         typer.echo("")
-        typer.echo("\n".join(finding_lines(begun.findings, min(100, shutil.get_terminal_size().columns))))
+        typer.echo("\n".join(finding_lines(proposal.findings, min(100, shutil.get_terminal_size().columns))))
     typer.echo(f"\n{target} is written; read it, then:\n  {check}\n  {run}")
 
 
 NONE = "-"
 
 
-def _answers(begun: Begun, asked: Asked) -> Asked:
+def _answers(proposal: Proposal, hints: Hints) -> Hints:
     """What the caller says of the columns, after a look at them. Enter takes what was guessed."""
     from dataclasses import replace
 
-    labels = ",".join(str(label.guess.column) for label in begun.draft.labels)
-    why = "; ".join(label.guess.words for label in begun.draft.labels)
+    labels = ",".join(str(label.guess.column) for label in proposal.labels)
+    why = "; ".join(label.guess.words for label in proposal.labels)
     given = typer.prompt(f"labels, with commas between ({why})", default=labels, err=True)
     if given != labels:
-        asked = replace(asked, labels=tuple(name.strip() for name in given.split(",")))
-    roles = begun.draft.roles
-    guesses = {"time": begun.draft.time.guess, "id": roles.id, "vertical": roles.vertical, "user": roles.user}
+        hints = replace(hints, labels=tuple(name.strip() for name in given.split(",")))
+    roles = proposal.roles
+    guesses = {"time": proposal.time.guess, "id": roles.id, "vertical": roles.vertical, "user": roles.user}
     for role, guess in guesses.items():
         default = guess.column or NONE
         given = typer.prompt(f"{role} ({guess.words})", default=default, err=True)
         if given != default:
-            asked = replace(asked, **{role: given})
-    return asked
+            hints = replace(hints, **{role: given})
+    return hints
 
 
 def show(

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.data.doctor.checks import Finding
+    from pipelines.data.findings import Finding
+
+
+STATUS = {"ok": "ok", "note": "ok", "warn": "warn", "stop": "fail"}
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def register(app: typer.Typer) -> None:
@@ -24,30 +28,36 @@ def doctor(
 ) -> None:
     """Check every part: Python, packages, threads, broker, disk, memory, compiler, GPU. Exit code 1 if one fails."""
     from pipelines.data.doctor.checks import examine
+    from pipelines.data.findings import stops
 
     if as_json:
         import json
 
         findings = list(examine(run_dir=run_dir, deep=deep))
-        typer.echo(json.dumps([finding.model_dump() for finding in findings], indent=2))
+        typer.echo(json.dumps([_as_json(finding) | {"seconds": seconds} for finding, seconds in findings], indent=2))
     else:
         findings = list(_shown(examine(run_dir=run_dir, deep=deep)))
-    raise typer.Exit(1 if any(finding.status == "fail" for finding in findings) else 0)
+    raise typer.Exit(1 if stops(finding for finding, _ in findings) else 0)
 
 
-def _shown(findings: Iterator[Finding]) -> Iterator[Finding]:
+def _as_json(finding: Finding) -> dict[str, str]:
+    """`name`: of the check."""
+    about = {"message": finding.seen, "remedy": finding.remedy}
+    return {"id": finding.id, "name": finding.where, "status": STATUS[finding.severity]} | about
+
+
+def _shown(findings: Iterator[tuple[Finding, float]]) -> Iterator[tuple[Finding, float]]:
     """Pass the findings on, printing each as it comes."""
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(soft_wrap=True, highlight=False)
-    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
-    for finding in findings:
-        status = f"[{colours[finding.status]}]{finding.status:<4}[/]"
-        console.print(f"{status}  {finding.name:<13}  {escape(finding.message)}")
+    for finding, seconds in findings:
+        status = STATUS[finding.severity]
+        console.print(f"[{COLOURS[status]}]{status:<4}[/]  {finding.where:<13}  {escape(finding.seen)}")
         if finding.remedy:
             console.print(f"{'':21}→ {escape(finding.remedy)}")
-        yield finding
+        yield finding, seconds
 
 
 def bench(

@@ -10,12 +10,9 @@ import typer
 from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefault, private_files, takes_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pipelines.core.config.settings import Config
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.data.profile.column_seen import ColumnSeen
-    from pipelines.data.profile.examine import Examined
+    from pipelines.data.checks.report import Report
     from pipelines.live.status.status import RunStatus
     from streaming.sources.tables.copies import Copies
 
@@ -71,13 +68,9 @@ def check(
     Example: exfm check configs/demo.yaml
     Example: exfm check runs/demo --served served
     """
-    import json
-    import shutil
-
     from pipelines.core.config.settings import load
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.data.checks.check import check_config
-    from pipelines.data.checks.screen import report_text
 
     if served is not None:
         _check_served(what, served, bootstrap_servers, student, sample, json_=json_)
@@ -88,13 +81,7 @@ def check(
     config = load(what, overrides)
     private_files()
     copies = _copies(config, RunDir(run_dir or Path("runs") / config.name))
-    report = check_config(config, rows=sample, local=local, copies=copies)
-    if json_:
-        typer.echo(json.dumps(report.as_json(), indent=2))
-    else:
-        typer.echo(report_text(report, min(100, shutil.get_terminal_size().columns)))
-    if report.stops:
-        raise typer.Exit(2)
+    _show(check_config(config, rows=sample, local=local, copies=copies), json_=json_)
 
 
 def _check_served(
@@ -113,28 +100,19 @@ def _check_served(
         KafkaSettings.of_servers(servers)
     kafka = config.kafka if servers is None else config.kafka.model_copy(update={"bootstrap_servers": servers})
     logged = read_log(kafka, topic, sample)
-    _say_examined(f"topic {topic} and {root}", judge_served(run_dir, logged, student), json_=json_)
+    report = judge_served(run_dir, logged, student)
+    report.name = f"topic {topic} and {root}"
+    _show(report, json_=json_)
 
 
-def _say_examined(what: object, found: Examined, columns: Sequence[ColumnSeen] = (), *, json_: bool) -> None:
+def _show(report: Report, *, json_: bool) -> None:
     """Raises Exit with 2 where something is wrong."""
     import json
     import shutil
 
-    from pipelines.data.checks.screen import finding_lines
-    from pipelines.data.profile.column_seen import columns_text
-
-    width = min(100, shutil.get_terminal_size().columns)
-    if json_:
-        shown = {"columns": [column.as_json() for column in columns]} if columns else {}
-        typer.echo(json.dumps(found.as_json() | shown, indent=2))
-    else:
-        typer.echo(f"{what}: {found.rows:,} rows, {found.looked_at:,} looked at\n")
-        if columns:
-            typer.echo(f"{columns_text(columns, width)}\n")
-        lines = finding_lines(found.findings, width)
-        typer.echo("\n".join([*lines, "", found.verdict] if lines else [found.verdict]))
-    if found.stops:
+    text = json.dumps(report.as_json(), indent=2) if json_ else ""
+    typer.echo(text or report.text(min(100, shutil.get_terminal_size().columns)))
+    if report.stops:
         raise typer.Exit(2)
 
 
@@ -142,9 +120,9 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
     """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.data.profile.column_seen import ColumnSeen
-    from pipelines.data.profile.examine import examined
-    from pipelines.data.profile.files import read_parquet, rows_of_file, rows_of_lake
+    from pipelines.data.checks.examine import examined
+    from pipelines.data.profile.column import Column
+    from pipelines.data.profile.rows import read_parquet, rows_of_file, rows_of_lake
     from streaming.errors import BadInput
 
     given = None
@@ -161,8 +139,9 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
         recorded = read_parquet(against)
         if "impression_id" not in {*recorded.schema.names} & {*rows.schema.names}:
             raise BadInput(f"rows of {what} and {against} are matched by `impression_id`, which one of them lacks")
-    columns = [ColumnSeen.of(name, rows[name]) for name in rows.column_names]
-    _say_examined(what, examined(rows, recorded, given=given), columns, json_=json_)
+    report = examined(rows, recorded, given, name=str(what))
+    report.columns = [Column.of(name, rows[name]) for name in rows.column_names]
+    _show(report, json_=json_)
 
 
 def stream(
@@ -254,8 +233,7 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
     Raises BadInput, one line and more per problem; prints warnings.
     """
     from pipelines.data.checks.check import check_again, check_config
-    from pipelines.data.checks.screen import finding_lines
-    from pipelines.data.profile.finding import Severity
+    from pipelines.data.findings import Severity, finding_lines
     from pipelines.live.loop.lifecycle import failed_before_learning
     from streaming.errors import BadInput
 

@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaProducer
 
 from pipelines.data.checks.check import check_config
-from pipelines.data.profile.finding import Severity
+from pipelines.data.findings import Severity
 from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import make_inputs, send
@@ -44,12 +44,12 @@ def said(report) -> str:
 
 def test_topics_are_looked_at_and_left_as_they_were(broker):
     report = check_config(fed_by_hand(broker))
-    assert report.sample.looked_at == 400
-    assert report.sample.labels["ctr"].positives == 40
+    assert report.profile.looked_at == 400
+    assert report.profile.labels["ctr"].positives == 40
     assert not report.stops, said(report)
     some = check_config(fed_by_hand(broker), rows=100)
-    assert 90 <= some.sample.looked_at <= 110
-    assert not some.sample.whole
+    assert 90 <= some.profile.looked_at <= 110
+    assert not some.profile.whole
 
 
 def test_clicks_later_than_their_window_stop_a_run(broker):
@@ -139,7 +139,7 @@ def test_an_envelope_and_ids_in_keys_are_named_with_their_settings_until_nothing
         assert f"set kafka.{topic}.impression_id to {{from: key}}" in then
     report = check_config(with_settings(config, codec={"unwrap": "connect"}, impression_id={"from": "key"}))
     assert not report.stops, said(report)
-    assert (report.sample.looked_at, report.sample.labels["ctr"].positives) == (100, 10)
+    assert (report.profile.looked_at, report.profile.labels["ctr"].positives) == (100, 10)
 
 
 def test_rows_in_no_envelope_are_named_where_one_is_to_be_taken_off(broker):
@@ -157,5 +157,5 @@ def test_texts_of_a_zone_are_read_in_it_and_the_hour_that_clocks_had_twice_is_na
     topic = config.kafka.impressions.topic
     send(broker.bootstrap_servers, [(topic, n % 2, json.dumps(row).encode()) for n, row in enumerate(rows)])
     report = check_config(config)
-    assert report.sample.time.lowest_ms == 1_729_987_200_000  # midnight in UTC
+    assert report.profile.time.lowest_ms == 1_729_987_200_000  # midnight in UTC
     assert "without an offset, 400 times lie in an hour that clocks in Europe/Berlin had twice" in said(report)

@@ -13,7 +13,7 @@ from pipelines.cli.console import main
 from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.end_offsets import store_ends
 from pipelines.data.checks.check import check_config
-from pipelines.data.profile.finding import Severity
+from pipelines.data.findings import Severity
 from pipelines.report.results.losses import losses_now
 from streaming.kafka.topics import end_offsets
 from streaming.lake.reader import LakeReader
@@ -64,8 +64,8 @@ def test_timestamps_of_records_that_cannot_be_right_refuse_no_row_and_are_named_
     assert f"the record has {stamp} (ms since 1970)" in warning
     checked = check_config(live.config)
     assert [f.severity for f in checked.findings if f.where == "record timestamps"] == [Severity.WARN]
-    assert {reason: seen.rows for reason, seen in checked.sample.refused.items()} == {"in_the_future": 1}
-    assert not checked.sample.feedback_refused
+    assert {reason: seen.rows for reason, seen in checked.profile.refused.items()} == {"in_the_future": 1}
+    assert not checked.profile.feedback_refused
 
 
 def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, capsys):

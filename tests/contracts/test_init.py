@@ -188,8 +188,8 @@ def test_topics_of_envelopes_with_ids_in_their_keys_are_read_as_the_config_says(
     assert config.rows.impression_id == ("int64" if id_of is str else "string")
     report = check_config(config)
     assert not report.stops
-    assert report.sample.looked_at == len(shown)
-    assert report.sample.labels["ctr"].positives > 0
+    assert report.profile.looked_at == len(shown)
+    assert report.profile.labels["ctr"].positives > 0
 
 
 def test_topics_that_have_ended_are_sampled_however_few_rows_are_asked_for(broker, tmp_path):

@@ -51,8 +51,8 @@ def test_a_published_data_set_becomes_a_config_that_can_be_run(tmp_path, name):
     assert np.all(np.diff(table["event_time_ms"].to_numpy()) >= 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["published", "rows.parquet", "rows.yaml"]
     if name in VERTICALS:
-        assert set(report.sample.verticals) == VERTICALS[name]
-    assert all(label.positives > 0 for label in report.sample.labels.values())
+        assert set(report.profile.verticals) == VERTICALS[name]
+    assert all(label.positives > 0 for label in report.profile.labels.values())
 
 
 def test_criteo_rows_lie_evenly_over_seven_days_and_keep_their_order(tmp_path):

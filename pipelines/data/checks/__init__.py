@@ -1,17 +1,18 @@
-"""What is found out about a config and its data before anything is started.
+"""Rules: each file holds rows of the table of findings, and the code that raises them.
 
-check       `check_config`, `check_again`: all of it, as a report
-sample      what was seen of the data: columns, times, labels, verticals, rows that are refused
-recorded    makes a sample of a Parquet file
-topics      makes a sample of Kafka topics that others feed
-rows        judges columns and the rows that would become dead letters
-times       judges range, unit and order of event times
-labels      judges label rates, and delays against windows
-verticals   judges what students select
-features    judges tables and transforms against the values
+check       `check_config`, `check_again`: all rules of a config and the profile of its data
+examine     `examined`: all rules of labelled rows
+report      findings as JSON and as text
+rows        rows that would become dead letters, ids that repeat, weights, columns that say nothing
+times       range and unit of event times
+labels      label rates, and delays against windows
+verticals   what students select
+features    tables and transforms against the values
 collisions  ids that share a row of a table
-compiler    judges whether what is to be compiled can be
-precision   judges whether the processor has what the teacher computes in
-memory      judges what a run takes against what the machine has
-screen      a report as text
+machine     memory, compiler and instructions that a config asks for
+leakage     features that know the label
+skew        features that were recorded otherwise than they are rebuilt
+drift       features whose values change, by day and by vertical
+supply      volume, label rates, unknown labels, missing logits, repeated rows
+served/     what was served, compared with what became of it
 """

@@ -1,4 +1,4 @@
-"""Tables and transforms against the values that they would meet."""
+"""Rules of features: tables and transforms against the values that they would meet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,38 @@ from exfm.features.transforms import bags_of, dense_of, places_of
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.data.checks.collisions import shared
-from pipelines.data.profile.finding import Finding, note, percent, stop, warn
+from pipelines.data.findings import Finding, Rules, percent
+
+RULES = Rules("""
+stop  feature.unreadable  features.{feature}
+    {problem}
+
+note  feature.large  features.{feature}
+    1 % of the values are beyond {large:,.4g} after its transform, and a model learns from inputs of about 1
+    -> transform: log1p or standardise with statistics: online brings them there; clip cuts them off
+
+warn  feature.made-up-time  features.{feature}
+    its {transform} is that of times that are made up: the file has none, rows are a second apart
+    -> leave it out
+
+warn  feature.served-as  features.{feature}
+    it is served as {value}, and no row looked at has that: what is served of it is never learned
+    -> take a value that rows have
+
+note  feature.index-bounds  features.{feature}
+    it indexes a table of {rows:,} rows: a value outside 0 to {last:,} makes its row a dead letter
+    -> declare the column with minimum: 0 and maximum: {last} to say so
+
+warn  feature.small-table  features.{feature}
+    {ids:,} distinct ids among the rows looked at share {rows:,} rows of its table: {share} of them share theirs with
+    another
+    -> rows: {more} leaves {share_then}
+
+note  feature.could-index  features.{feature}
+    ids of `{column}` lie in {low} to {high} and fit into the table of {rows:,} rows; hashed, {share} of the {ids:,}
+    seen share a row with another
+    -> transform: index has no collisions{declare}
+""")
 
 LARGE = 100.0
 """Values of dense features that are noted."""
@@ -40,7 +71,7 @@ def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
             else:
                 yield from _judge_number(feature, dense_of(feature, columns))
         except ConfigError as error:
-            yield stop(f"features.{feature.name}", str(error))
+            yield RULES("feature.unreadable", feature=feature.name, problem=error)
             continue
         yield from _judge_time(config, feature)
         yield from _judge_constant(feature, columns)
@@ -50,13 +81,8 @@ def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
 
 def _judge_number(feature: DenseFeature, made: np.ndarray) -> Iterator[Finding]:
     """Whether what it becomes is of the order of 1, as the weights of a model are."""
-    if feature.online or not len(made) or not (large := float(np.quantile(np.abs(made), 0.99))) > LARGE:
-        return
-    yield note(
-        f"features.{feature.name}",
-        f"1 % of the values are beyond {large:,.4g} after its transform, and a model learns from inputs of about 1",
-        "transform: log1p or standardise with statistics: online brings them there; clip cuts them off",
-    )
+    if not feature.online and len(made) and (large := float(np.quantile(np.abs(made), 0.99))) > LARGE:
+        yield RULES("feature.large", feature=feature.name, large=large)
 
 
 def _judge_time(config: Config, feature: Feature) -> Iterator[Finding]:
@@ -65,8 +91,7 @@ def _judge_time(config: Config, feature: Feature) -> Iterator[Finding]:
     if isinstance(feature, SequenceFeature) or not feature.of_time or feature.reads != (EVENT_TIME,):
         return
     if isinstance(source, Recorded) and source.event_time is None:
-        seen = f"its {feature.transform} is that of times that are made up: the file has none, rows are a second apart"
-        yield warn(f"features.{feature.name}", seen, "leave it out")
+        yield RULES("feature.made-up-time", feature=feature.name, transform=feature.transform)
 
 
 def _judge_constant(feature: Feature, columns: Mapping[str, Any]) -> Iterator[Finding]:
@@ -74,13 +99,9 @@ def _judge_constant(feature: Feature, columns: Mapping[str, Any]) -> Iterator[Fi
     if not isinstance(feature, SparseFeature) or feature.serve_as is None:
         return
     values = _values(columns[feature.reads[0]])
-    same = (bags_of(feature, {feature.reads[0]: pa.array([feature.serve_as])}).values[0] == _ids(feature, values)).any()
-    if len(values) and not same:
-        yield warn(
-            f"features.{feature.name}",
-            f"it is served as {feature.serve_as}, and no row looked at has that: what is served of it is never learned",
-            "take a value that rows have",
-        )
+    served, learned = (_ids(feature, of) for of in (pa.array([feature.serve_as]), values))
+    if len(values) and not (served[0] == learned).any():
+        yield RULES("feature.served-as", feature=feature.name, value=feature.serve_as)
 
 
 def _ids(feature: SparseFeature, values: pa.Array) -> np.ndarray:
@@ -91,37 +112,26 @@ def _judge_table(
     config: Config, feature: SparseFeature | SequenceFeature, columns: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """Whether its ids, which it hashes or indexes by, have rows of their own."""
-    where, bounds = f"features.{feature.name}", bounds_of(feature, config, columns)
+    bounds, last = bounds_of(feature, config, columns), feature.rows - 1
+    about = {"feature": feature.name, "rows": feature.rows}
+    fit = bounds is not None and 0 <= bounds.low <= bounds.high <= last
     if feature.transform == "index":
-        if bounds is not None and not (bounds.declared and 0 <= bounds.low <= bounds.high < feature.rows):
-            yield note(
-                where,
-                f"it indexes a table of {feature.rows:,} rows: a value outside 0 to {feature.rows - 1:,} makes its row "
-                "a dead letter",
-                f"declare the column with minimum: 0 and maximum: {feature.rows - 1} to say so",
-            )
+        if bounds is not None and not (bounds.declared and fit):
+            yield RULES("feature.index-bounds", **about, last=last)
         return
     ids = distinct(feature.reads, columns)
-    share = shared(ids, feature.rows)
+    share, about["ids"] = shared(ids, feature.rows), ids
     if ids > feature.rows:
-        yield warn(
-            where,
-            f"{ids:,} distinct ids among the rows looked at share {feature.rows:,} rows of its table: "
-            f"{percent(share)} of them share theirs with another",
-            f"rows: {2 * ids} leaves {percent(shared(ids, 2 * ids))}",
-        )
-    elif bounds is not None and 0 <= bounds.low <= bounds.high < feature.rows and share >= SHARED_NOTED:
-        asked = "" if bounds.declared else f"; declare the column with minimum: 0 and maximum: {feature.rows - 1}, too"
-        yield note(
-            where,
-            f"ids of `{feature.reads[0]}` lie in {bounds.low} to {bounds.high} and fit into the table of "
-            f"{feature.rows:,} rows; hashed, {percent(share)} of the {ids:,} seen share a row with another",
-            f"transform: index has no collisions{asked}",
-        )
+        then = percent(shared(ids, 2 * ids))
+        yield RULES("feature.small-table", **about, share=percent(share), more=2 * ids, share_then=then)
+    elif bounds is not None and fit and share >= SHARED_NOTED:
+        declare = "" if bounds.declared else f"; declare the column with minimum: 0 and maximum: {last}, too"
+        about |= {"column": feature.reads[0], "low": bounds.low, "high": bounds.high}
+        yield RULES("feature.could-index", **about, share=percent(share), declare=declare)
 
 
 class Bounds(NamedTuple):
-    """Where the ids of a column lie: as `declared`, or as far as was seen."""
+    """Smallest and largest id of a column: as `declared`, or as far as was seen."""
 
     low: int
     high: int

@@ -1,4 +1,4 @@
-"""Rows that would become dead letters, and columns that say nothing."""
+"""Rules of rows: those that would become dead letters, ids that repeat, weights, and columns that say nothing."""
 
 from __future__ import annotations
 
@@ -10,29 +10,54 @@ import pyarrow.compute as pc
 
 from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import Config
-from pipelines.data.checks.sample import Refused, Sample
-from pipelines.data.profile.finding import Finding, Severity, note, percent, stop, warn
+from pipelines.data.findings import Finding, Rules, Severity, percent
+from pipelines.data.profile.profile import Profile, Refused
 from pipelines.live.training.live_metrics import HEAVY, HEAVY_ROWS
 from pipelines.report.results.losses import Severity as Loss
 from pipelines.report.results.losses import judged
+from pipelines.report.results.remedies import remedy_of
 from streaming.messages.dead_letters import TOMBSTONE
 from streaming.schema import SAMPLE_WEIGHT
 
-REMEDIES = {
-    "null": "declare the column with `nullable: true`, or give a value in every row; inside a list of floats each "
-    "value has its place: fill it, or write null for the whole list",
-    "not_finite": "declare the column with `nullable: true`: NaN then counts as missing",
-    "out_of_range": "widen `minimum` and `maximum` of the column, or the table that it is an index into; a dense "
-    "feature of large numbers takes them with transform `log1p` or `standardise`",
-    "too_long": "raise `max_length` of the column, or leave it out",
-    "bad_event_time": "check the column of the time and its unit",
-    "in_the_future": "correct the producer's clock; settlement.max_future_skew_s bounds how far clocks may differ",
-    "bad_vertical": "name a column of short texts as `vertical`",
-    "too_many_verticals": "name a column with few values as `vertical`, or raise lake.max_verticals",
-    "unknown_task": "name the tasks of `rows.tasks` as the feedback does",
-    "missing_column": "declare the column with `nullable: true`, or take it out of `rows.columns`",
-    "wrong_type": "declare the column with the type that it has",
-}
+RULES = Rules("""
+note  rows.tombstones  {what}
+    {rows:,} messages have no value (tombstones): dead letters, with which no row is lost
+
+note|warn|stop  rows.refused-in-all  {what}
+    {share} of {what} ({rows:,} of {of:,}) would become dead letters in all, for {reasons} reasons
+    -> mend the columns named for them
+
+note|warn|stop  rows.refused  {where}
+    {share} of {what} ({rows:,} of {of:,}) would become dead letters: {reason}; for example {example}
+    -> {remedy}
+
+warn|stop  rows.id-repeats  source.impression_id
+    {share} of rows repeat the id of another one ({ids:,} ids in {rows:,} rows), and repeats are dropped{key}
+    -> name a column that is different in every row; without `impression_id` rows are numbered
+
+stop  rows.no-weight  rows.columns.sample_weight
+    it is 0 in all rows looked at: nothing is learned of them
+
+warn  rows.heavy  rows.columns.sample_weight
+    one of {rows:,} rows looked at (impression_id {id}) has {share} of their weight, {weight:,.6g} of {total:,.6g}:
+    figures and models would follow this row
+    -> see whether its weight is right; a `maximum` of the column refuses larger ones
+
+warn  rows.weight-as-feature  rows.columns.sample_weight
+    it says what a row counts, and features read it, too: who serves has to send it with every row
+    -> take it out of the features
+
+stop  rows.beyond-int64  rows.columns.{column}
+    values up to {largest:,} are more than int64 holds: rows with one of 2^63 or more are refused
+    -> {setting}: string keeps their digits
+
+warn  rows.empty-column  rows.columns.{column}
+    no row has a value of {columns}
+    -> leave it out of the features
+
+note  rows.one-value  rows.columns
+    one value in all rows looked at: {columns}
+""")
 
 GRAVITY = {Loss.FAIL: Severity.STOP, Loss.WARN: Severity.WARN, Loss.FINE: Severity.NOTE}
 
@@ -46,68 +71,52 @@ def severity_of(lost: int, of: int, limits: LossLimits) -> Severity:
     return GRAVITY[judged(lost, of, limits)]
 
 
-def judge_rows(config: Config, sample: Sample) -> Iterator[Finding]:
+def judge_rows(config: Config, profile: Profile) -> Iterator[Finding]:
     limits = config.losses
-    yield from _refused(sample.refused, sample.looked_at, "rows", limits)
-    yield from _refused(sample.feedback_refused, sample.feedback_looked_at, "rows of feedback", limits)
-    yield from _repeated_ids(sample, limits)
-    yield from _heavy_row(sample)
+    yield from _refused(profile.refused, profile.looked_at, "rows", limits)
+    yield from _refused(profile.feedback_refused, profile.feedback_looked_at, "rows of feedback", limits)
+    yield from _repeated_ids(profile, limits)
+    yield from _weights(profile)
     if SAMPLE_WEIGHT in config.features.needs_columns():
-        yield warn(
-            f"rows.columns.{SAMPLE_WEIGHT}",
-            "it says what a row counts, and features read it, too: who serves has to send it with every row",
-            "take it out of the features",
-        )
-    yield from _wrapped_ids(config, sample)
+        yield RULES("rows.weight-as-feature")
+    yield from _beyond_int64(config, profile)
     used = set(config.features.needs_columns()) & {column.name for column in config.rows.columns}
-    empty = [c.name for c in sample.columns if c.rows and c.null_share == 1 and c.name in used]
-    if empty:
-        yield warn(f"rows.columns.{empty[0]}", f"no row has a value of {_names(empty)}", "leave it out of the features")
-    same = [c.name for c in sample.columns if c.name in used and c.distinct == 1 and c.rows > 1 and not c.nulls]
-    if same:
-        yield note("rows.columns", f"one value in all rows looked at: {_names(same)}")
+    columns = [column for column in profile.columns if column.name in used]
+    if empty := [c.name for c in columns if c.rows and c.null_share == 1]:
+        yield RULES("rows.empty-column", column=empty[0], columns=_names(empty))
+    if same := [c.name for c in columns if c.distinct == 1 and c.rows > 1 and not c.nulls]:
+        yield RULES("rows.one-value", columns=_names(same))
 
 
 def _refused(refused: Mapping[str, Refused], looked_at: int, what: str, limits: LossLimits) -> Iterator[Finding]:
     if tombstones := refused.get(TOMBSTONE, Refused()).rows:
-        yield note(what, f"{tombstones:,} messages have no value (tombstones): dead letters, with which no row is lost")
-    refused, looked_at = {why: seen for why, seen in refused.items() if why != TOMBSTONE}, looked_at - tombstones
+        yield RULES("rows.tombstones", what=what, rows=tombstones)
+    of, refused = looked_at - tombstones, {why: seen for why, seen in refused.items() if why != TOMBSTONE}
     lost = sum(seen.rows for seen in refused.values())  # a row has one reason
-    together = severity_of(lost, looked_at, limits)
-    if all(severity_of(seen.rows, looked_at, limits) is not together for seen in refused.values()) and refused:
-        yield Finding(
-            together,
-            what,
-            f"{percent(lost / looked_at)} of {what} ({lost:,} of {looked_at:,}) would become dead letters in all, for "
-            f"{len(refused)} reasons",
-            "mend the columns named for them",
-        )
+    together = severity_of(lost, of, limits)
+    if all(severity_of(seen.rows, of, limits) is not together for seen in refused.values()) and refused:
+        values = {"what": what, "share": percent(lost / of), "rows": lost, "of": of, "reasons": len(refused)}
+        yield RULES("rows.refused-in-all", together, **values)
     for reason, seen in sorted(refused.items(), key=lambda item: -item[1].rows):
-        rule, _, name = reason.partition(":")
-        yield Finding(
-            severity_of(seen.rows, looked_at, limits),
-            f"rows.columns.{name}" if name and what == "rows" else what,
-            f"{percent(seen.rows / looked_at)} of {what} ({seen.rows:,} of {looked_at:,}) would become dead letters: "
-            f"{reason}; for example {seen.example}",
-            REMEDIES.get(rule, ""),
-        )
+        column = reason.partition(":")[2]
+        yield RULES(
+            "rows.refused", severity_of(seen.rows, of, limits),
+            where=f"rows.columns.{column}" if column and what == "rows" else what, what=what, reason=reason,
+            share=percent(seen.rows / of), rows=seen.rows, of=of, example=seen.example,
+            remedy=remedy_of(reason, None) or "",
+        )  # fmt: skip
 
 
-def _repeated_ids(sample: Sample, limits: LossLimits) -> Iterator[Finding]:
-    ids = next((c for c in sample.columns if c.name == "impression_id"), None)
+def _repeated_ids(profile: Profile, limits: LossLimits) -> Iterator[Finding]:
+    ids = next((c for c in profile.columns if c.name == "impression_id"), None)
     if ids is None or not ids.distinct or not ids.rows:
         return
     repeats = ids.rows - ids.nulls - ids.distinct
     if (severity := severity_of(repeats, ids.rows, limits)) is not Severity.NOTE:
-        with_it = _keys(sample.batch)
-        found = f"; together with {with_it} it is another in every row: make one id of both" if with_it else ""
-        yield Finding(
-            severity,
-            "source.impression_id",
-            f"{percent(repeats / ids.rows)} of rows repeat the id of another one ({ids.distinct:,} ids in "
-            f"{ids.rows:,} rows), and repeats are dropped{found}",
-            "name a column that is different in every row; without `impression_id` rows are numbered",
-        )
+        others = _keys(profile.batch)
+        key = f"; together with {others} it is another in every row: make one id of both" if others else ""
+        share = percent(repeats / ids.rows)
+        yield RULES("rows.id-repeats", severity, share=share, ids=ids.distinct, rows=ids.rows, key=key)
 
 
 def _keys(rows: pa.Table) -> str:
@@ -118,39 +127,30 @@ def _keys(rows: pa.Table) -> str:
     if wanted == pc.count_distinct(rows["impression_id"]).as_py():
         return ""
     others = [name for name in plain if name not in ("impression_id", "event_time_ms")]
-    found = [name for name in others if rows.group_by(["impression_id", name]).aggregate([]).num_rows == wanted]
-    return " or ".join(f"`{name}`" for name in found[:5])
+    keys = [name for name in others if rows.group_by(["impression_id", name]).aggregate([]).num_rows == wanted]
+    return " or ".join(f"`{name}`" for name in keys[:5])
 
 
-def _heavy_row(sample: Sample) -> Iterator[Finding]:
-    if SAMPLE_WEIGHT not in sample.batch.column_names or sample.batch.num_rows < HEAVY_ROWS:
+def _weights(profile: Profile) -> Iterator[Finding]:
+    if SAMPLE_WEIGHT not in profile.batch.column_names or profile.batch.num_rows < HEAVY_ROWS:
         return
-    weights = sample.batch[SAMPLE_WEIGHT].to_numpy().astype(np.float64)
+    weights = profile.batch[SAMPLE_WEIGHT].to_numpy().astype(np.float64)
     heaviest, total = int(weights.argmax()), weights.sum()
     if not total:
-        yield stop(f"rows.columns.{SAMPLE_WEIGHT}", "it is 0 in all rows looked at: nothing is learned of them")
-    elif weights[heaviest] > HEAVY * total:
-        yield warn(
-            f"rows.columns.{SAMPLE_WEIGHT}",
-            f"one of {len(weights):,} rows looked at (impression_id {sample.batch['impression_id'][heaviest]}) has "
-            f"{percent(weights[heaviest] / total)} of their weight, {weights[heaviest]:,.6g} of {total:,.6g}: figures "
-            "and models would follow this row",
-            "see whether its weight is right; a `maximum` of the column refuses larger ones",
-        )
+        yield RULES("rows.no-weight")
+    elif (weight := weights[heaviest]) > HEAVY * total:
+        about = {"id": profile.batch["impression_id"][heaviest], "share": percent(weight / total)}
+        yield RULES("rows.heavy", rows=len(weights), weight=weight, total=total, **about)
 
 
-def _wrapped_ids(config: Config, sample: Sample) -> Iterator[Finding]:
+def _beyond_int64(config: Config, profile: Profile) -> Iterator[Finding]:
     """Unsigned integers that int64 does not hold."""
     integers = {column.name for column in config.rows.columns if column.type == "int64"}
     integers |= {"impression_id"} if config.rows.impression_id == "int64" else set()
-    for column in sample.columns:
-        if column.name in integers and column.type == "uint64" and (column.highest or 0) >= 2**63:
-            own = "rows.impression_id: string" if column.name == "impression_id" else "type: string"
-            yield stop(
-                f"rows.columns.{column.name}",
-                f"values up to {column.highest:,} are more than int64 holds: rows with one of 2^63 or more are refused",
-                f"{own} keeps their digits",
-            )
+    for column in profile.columns:
+        if column.name in integers and column.type == "uint64" and (column.high or 0) >= 2**63:
+            setting = "rows.impression_id" if column.name == "impression_id" else "type"
+            yield RULES("rows.beyond-int64", column=column.name, largest=column.high, setting=setting)
 
 
 def _names(names: list[str], most: int = 5) -> str:

@@ -1,7 +1,7 @@
 """Checks of this machine: every part that a run depends on, with a remedy for each failure.
 
-checks           all checks in order, and what they found
-verdict          the answer of one check
+checks           all checks in order
+scope            what is to be checked, and the form of a check
 software         Python, packages, threads, checksums
 requirements     the pinned list: which exact versions belong together
 machine          disk, memory, open files, compiler, GPU, clock

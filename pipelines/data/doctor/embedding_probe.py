@@ -1,4 +1,4 @@
-"""Whether torch, torchrec and fbgemm load together, and what threads cost: found out in a separate process.
+"""A probe, in a process of its own, that torch, torchrec and fbgemm load together, and of what threads cost.
 
 Run as `python -m pipelines.data.doctor.embedding_probe`; prints one JSON object. A mismatched build can end the
 process without a traceback, so `exfm doctor` keeps it outside its own.

@@ -62,7 +62,7 @@ def read(variant: str) -> dict[str, str]:
 def differences(
     pins: dict[str, str], version_of: Callable[[str], str | None] = installed_version
 ) -> dict[str, tuple[str, str | None]]:
-    """Where the installed versions differ: distribution -> (pinned, installed).
+    """Distributions whose installed version differs: distribution -> (pinned, installed).
 
     >>> differences({"torch": "2.13.0", "ray": "2.60.0"}, {"torch": "2.12.0", "ray": "2.60.0"}.get)
     {'torch': ('2.13.0', '2.12.0')}
@@ -71,7 +71,8 @@ def differences(
 
 
 def required(pins: dict[str, str]) -> set[str]:
-    """What exfm with its command line, or an installed package of the list, requires. The rest are development tools.
+    """Packages that exfm with its command line, or an installed package of the list, requires. The rest are development
+    tools.
 
     >>> {"torch", "sympy"} <= required({"torch": "2.13.0"}), "mypy" in required({"torch": "2.13.0"})
     (True, False)
@@ -80,9 +81,9 @@ def required(pins: dict[str, str]) -> set[str]:
     for name in pins:
         if installed_version(name) is not None:
             lines += [("", line) for line in metadata.requires(name) or []]
-    found = ((extra, Requirement(line)) for extra, line in lines)
+    requirements = ((extra, Requirement(line)) for extra, line in lines)
     return {
         canonicalize_name(requirement.name)
-        for extra, requirement in found
+        for extra, requirement in requirements
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
     }

@@ -1,12 +1,12 @@
-"""Whether labelled rows are fit to learn from and to judge by: functions over an Arrow table, before anything trains.
+"""A look at data, before anything is judged.
 
-finding     one thing found: how grave it is, where, what was seen, what to do
-columns     a table's columns as codes: values, or bins of numbers
-column_seen what a column holds, in a line
-leakage     features that know the label
-skew        features that were recorded otherwise than they are rebuilt
-drift       features whose values change, by day and by vertical
-supply      volume, label rates, unknown labels, missing logits, repeated rows
-examine     all of it, the gravest first
-files       rows of a lake or of a Parquet file, for `exfm check`
+column    what a column holds, and that in a line
+profile   what was found of a stream: columns, times, labels, verticals, rows that are refused
+file      the columns of a Parquet file, by one pass of DuckDB
+recorded  the profile of a recorded source
+topics    the profile of Kafka topics that others feed
+messages  the newest messages of a topic
+rows      rows of a lake or of a Parquet file, as a table
+codes     a table's columns as codes: values, or bins of numbers
+times     event times as people write them
 """

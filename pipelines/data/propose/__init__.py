@@ -1,17 +1,15 @@
 """A look at a file of rows, and a config that runs on it: every guess with its evidence.
 
+proposal     all of it, in order
 topics       Kafka topics: a sample of each, as files
-columns      what is known of every column after one pass
 guess        what was taken, why, and what else it could be
 times        the event time: its column, its unit, the order of rows
 feedback     labels from a file of their own
 labels       what is to be predicted, which values count, how late they come
 roles        id, vertical, user, item, propensity, value
 features     what becomes of every other column
-sample       rows evenly over the file, as `pipelines.data.profile` examines them
 sizes        tables, widths, batches, blocks, rates
 prepared     the rows as one Parquet file, and the file that the config names
-text         YAML with comments
 config_text  the config, section by section
-proposal     all of it, in order
+yaml_text    YAML with comments
 """

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.data.propose.columns import Seen, look
+from pipelines.data.profile.file import FileProfile, profile_file
 from pipelines.data.propose.guess import named, ranked
 from pipelines.data.propose.labels import MOST
 from pipelines.data.propose.prepared import Source, opened
@@ -34,73 +33,60 @@ def with_feedback(
     """
     staged = to.with_name(f"{to.name}.feedback")
     try:
-        source = opened(engine, feedback, staged, None)
-        columns = look(engine, source.path)
-        own = look(engine, impressions.path)
-        identity = _identity(feedback, own, columns, id_)
-        time, _ = event_time(engine, source.path, _but(columns, identity), this_year, None)
+        events = profile_file(engine, opened(engine, feedback, staged, None).path)
+        own = profile_file(engine, impressions.path)
+        identity = _identity(feedback, own, events, id_)
+        time, _ = event_time(events.but(identity), this_year, None)
         if time.guess.column is None:
             raise BadInput(f"{feedback} has no column of times; feedback needs the time at which it came")
-        kind = _kind(columns, {identity, time.guess.column})
-        tasks = _tasks(engine, source.path, columns, kind)
-        wanted = []
-        for value, name in tasks.items():
-            chosen = "" if kind is None else f" FILTER (WHERE {columns[kind].sql} = {literal(value)})"
-            wanted.append(f"min({time.sql}){chosen} AS {quoted(name)}")
-        events = (
-            f"SELECT {columns[identity].sql}::VARCHAR AS id, {', '.join(wanted)} FROM {parquet(source.path)} GROUP BY 1"
-        )
-        taken = {*own} & {part for name in tasks.values() for part in (name, f"{name}_time")}
-        if taken:
+        tasks = _tasks(events.but(identity, time.guess.column))
+        if taken := {*own.columns} & {part for name, _ in tasks for part in (name, f"{name}_time")}:
             raise BadInput(f"the impressions have a column {', '.join(sorted(taken))}, as the feedback would make")
+        first = ", ".join(f"min({time.sql}){chosen} AS {quoted(name)}" for name, chosen in tasks)
+        came = f"SELECT {events.columns[identity].sql}::VARCHAR AS id, {first} FROM {events.relation} GROUP BY 1"
         made = ", ".join(
             f"(e.{quoted(name)} IS NOT NULL)::TINYINT AS {quoted(name)}, make_timestamp_ms(e.{quoted(name)}) AS "
             f"{quoted(f'{name}_time')}"
-            for name in tasks.values()
+            for name, _ in tasks
         )
         joined = f"SELECT i.* EXCLUDE (file_row_number), {made} FROM {parquet(impressions.path)} i "
-        joined += f"LEFT JOIN ({events}) e ON i.{quoted(identity)}::VARCHAR = e.id ORDER BY i.file_row_number"
+        joined += f"LEFT JOIN ({came}) e ON i.{quoted(identity)}::VARCHAR = e.id ORDER BY i.file_row_number"
         both = to.with_name(f"{to.name}.joined")
         engine.write(joined, both)
         move(both, to)
     finally:
         staged.unlink(missing_ok=True)
-    said = f"{feedback.name} joined by `{identity}`: {', '.join(tasks.values())}, at `{time.guess.column}`"
-    return Source(to, True, (*impressions.said, said), joined=True), tuple(tasks.values())
+    names = tuple(name for name, _ in tasks)
+    said = f"{feedback.name} joined by `{identity}`: {', '.join(names)}, at `{time.guess.column}`"
+    return Source(to, True, (*impressions.said, said), joined=True), names
 
 
-def _identity(feedback: Path, own: Mapping[str, Seen], columns: Mapping[str, Seen], asked: str | None) -> str:
-    if asked is not None and asked in own and asked in columns:
-        return asked
-    both = [column for name, column in own.items() if name in columns]
-    found = ranked(both, lambda column: named(column, IDS))
-    if not found or asked is not None:
+def _identity(feedback: Path, own: FileProfile, events: FileProfile, by_caller: str | None) -> str:
+    both = [column for name, column in own.columns.items() if name in events.columns]
+    if by_caller is not None and by_caller in (column.name for column in both):
+        return by_caller
+    ids = ranked(both, lambda column: named(column, IDS))
+    if not ids or by_caller is not None:
         shared = ", ".join(column.name for column in both) or "none"
         raise BadInput(
             f"{feedback}: impressions and feedback are matched by an id that both have under one name; columns in "
             f"both: {shared}; name it with --id COLUMN"
         )
-    return found[0].name
+    return ids[0].name
 
 
-def _but(columns: Mapping[str, Seen], *names: str) -> dict[str, Seen]:
-    return {name: column for name, column in columns.items() if name not in names}
-
-
-def _kind(columns: Mapping[str, Seen], taken: set[str]) -> str | None:
-    """The column that says what happened; None: every row is a click."""
-    able = [c for c in columns.values() if c.name not in taken and c.kind == "text" and c.distinct <= MOST_KINDS]
-    found = ranked(able, lambda column: named(column, TASKS))
-    return found[0].name if found else None
-
-
-def _tasks(engine: Engine, path: Path, columns: Mapping[str, Seen], kind: str | None) -> dict[str, str]:
-    """What stands in that column -> the name of a label's column, the most frequent first."""
-    if kind is None:
-        return {"": ALONE}
-    x = columns[kind].sql
-    rows = engine.rows(f"SELECT {x}, count(*) FROM {parquet(path)} WHERE {x} <> '' GROUP BY 1 ORDER BY 2 DESC, 1")
-    return {value: as_column(value) for value, _ in rows[:MOST]}
+def _tasks(events: FileProfile) -> list[tuple[str, str]]:
+    """The name of a label's column for each kind of feedback, and the filter of its rows, the most frequent first.
+    Every row is a click where no column says what happened."""
+    able = [c for c in events.columns.values() if c.kind == "text" and (c.distinct or 0) <= MOST_KINDS]
+    columns = ranked(able, lambda column: named(column, TASKS))
+    if not columns:
+        return [(ALONE, "")]
+    x = columns[0].sql
+    rows = events.engine.rows(
+        f"SELECT {x}, count(*) FROM {events.relation} WHERE {x} <> '' GROUP BY 1 ORDER BY 2 DESC, 1"
+    )
+    return [(as_column(value), f" FILTER (WHERE {x} = {literal(value)})") for value, _ in rows[:MOST]]
 
 
 def as_column(kind: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pipelines.data.propose.columns import Seen
+from pipelines.data.profile.column import Column
 
 
 class Guess(NamedTuple):
@@ -24,17 +24,15 @@ class Guess(NamedTuple):
         return self.why + (f"; else {self.other}" if self.other else "")
 
 
-def ranked(columns: Iterable[Seen], score: Callable[[Seen], float]) -> list[Seen]:
+def ranked(columns: Iterable[Column], score: Callable[[Column], float]) -> list[Column]:
     """Those that score above 0, the best first; equal ones in their order."""
-    scored = [(score(column), column) for column in columns]
-    return [column for points, column in sorted(scored, key=lambda pair: -pair[0]) if points > 0]
+    return sorted((column for column in columns if score(column) > 0), key=lambda column: -score(column))
 
 
-def named(column: Seen, points: dict[str, float]) -> float:
+def named(column: Column, points: dict[str, float]) -> float:
     """The points of the best word of a column's name; a name that is the word counts a little more.
 
-    >>> from pipelines.data.propose.columns import Seen
-    >>> column = Seen("user_id", "", "BIGINT", "int", 9, 0, 3)
+    >>> column = Column("user_id", "BIGINT", 9, 0, 3)
     >>> named(column, {"user": 5, "id": 1}), named(column, {"user_id": 6}), named(column, {"item": 4})
     (5, 7, 0.0)
     """
@@ -43,9 +41,9 @@ def named(column: Seen, points: dict[str, float]) -> float:
     return max([0.0, *whole, *(points[word] for word in column.words if word in points)])
 
 
-def values_of(column: Seen) -> str:
+def values_of(column: Column) -> str:
     """
-    >>> values_of(Seen("user", "", "BIGINT", "int", 1200, 0, 100))
+    >>> values_of(Column("user", "BIGINT", 1200, 0, 100))
     '100 distinct, 12 rows each'
     """
     each = column.rows_each

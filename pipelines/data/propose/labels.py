@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelines.data.profile.finding import Finding, note, percent, warn
-from pipelines.data.propose.columns import Seen, epoch_ms, finite
+from pipelines.data.findings import Finding, Rules, Severity, percent
+from pipelines.data.profile.column import Column
+from pipelines.data.profile.file import FileProfile, epoch_ms, finite
 from pipelines.data.propose.guess import Guess, named, ranked
 from pipelines.data.propose.times import IN_NAMES, EventTime, unit_of
 from streaming.messages.times import PER_MS, Unit
-from streaming.sources.tables.engine import Engine, literal, parquet
+from streaming.sources.tables.engine import literal
+
+RULES = Rules("""
+warn  init.label-doubtful  column `{column}`
+    it could be a second label ({positive}), by a part of its name, and it is left out of the features
+    -> if it is, name both: --label LABEL --label {column}; if it is known when the row is shown, name it under
+    rows.columns and features
+
+warn  init.label-between  label `{column}`
+    {between:,} of {rows:,} values lie between 0 and 1, and what is above 0 is positive
+    -> `at_least` of source.labels says from where on one is positive: {{column: {column}, at_least: 0.5}}
+
+warn  init.label-early  label time `{column}`
+    {early:,} of {rows:,} positives come before their impression
+    -> they are counted as such by a run, and are no positives; settlement.early_ms lets them in
+
+warn  init.label-time-unused  label time `{column}`
+    `{column}` {why}
+    -> labels count as known at once; mend it, or name another
+
+note|warn  init.label-outside  task {task}
+    {outside:,} of its {positives:,} positives are of rows without a click in `{click}`: it is a task of all rows
+    -> `given: ctr` would leave these out of the lake, as not applicable; see why they have no click
+""")
 
 CLICKS: dict[str, float] = {
     "label": 9, "target": 8, "click": 9, "clicked": 9, "clk": 9, "clicks": 9, "ctr": 8, "y": 7,
@@ -48,6 +71,23 @@ ENOUGH = 0.99
 LATEST_S = 60 * 86_400
 
 
+class Positive(NamedTuple):
+    """Which values of a column are positive. `setting`: what source.labels says of it."""
+
+    setting: dict[str, Any]
+    sql: str
+    words: str
+
+
+class Delay(NamedTuple):
+    """When labels come: what source.labels says of it, the window that holds most of them, and why."""
+
+    setting: dict[str, Any]
+    window_s: int
+    words: str
+    findings: tuple[Finding, ...] = ()
+
+
 class Label(NamedTuple):
     """A task. `sql` is true for a positive row, false for a negative one, null for an unknown one. `setting`: what
     source.labels says of it."""
@@ -63,229 +103,167 @@ class Label(NamedTuple):
     given: str | None = None
     given_why: str = ""
 
-    @property
-    def rate(self) -> float:
-        return self.positives / self.rows if self.rows else 0.0
 
-
-class Way(NamedTuple):
-    """Which values of a column are positive."""
-
-    setting: dict[str, Any]
-    sql: str
-    words: str
-
-
-def find_labels(
-    engine: Engine,
-    path: Path,
-    columns: Mapping[str, Seen],
-    time: EventTime,
-    asked: Collection[str],
-    last_year: int,
-) -> tuple[list[Label], list[Finding], list[str]]:
+class ProposedLabels(NamedTuple):
     """The labels, at most a few; what is odd about them; and columns that may be labels, too, which only the caller
-    knows. `asked`: columns that the caller named."""
-    taken = {time.guess.column}
-    ways: dict[str, Way] = {}
+    knows."""
+
+    labels: list[Label]
+    findings: list[Finding]
+    doubtful: list[str]
+
+
+def find_labels(file: FileProfile, time: EventTime, named_ones: Collection[str], last_year: int) -> ProposedLabels:
+    """`named_ones`: columns that the caller named."""
+    columns = file.columns
+    positives: dict[str, Positive] = {}
     for column in columns.values():
-        if column.name not in taken and (way := _way(engine, path, column, column.name in asked)) is not None:
-            ways[column.name] = way
-    able = [columns[name] for name in ways]
-    best = [columns[name] for name in asked] if asked else _best(able, list(columns))
-    best = [column for column in best if column.name in ways]
-    doubtful = [] if asked else [column for column in best[1:] if not _surely(column)]
-    best = [column for column in best if column not in doubtful]
-    others = [column.name for column in (*doubtful, *able) if column not in best]
-    found, wrong = [], [_asked_about(column, ways[column.name]) for column in doubtful]
+        if column.name != time.guess.column and (positive := _positive(file, column, column.name in named_ones)):
+            positives[column.name] = positive
+    able = [columns[name] for name in positives]
+    best = [columns[name] for name in named_ones] if named_ones else _best(able, list(columns))
+    best = [column for column in best if column.name in positives]
+    doubtful = [] if named_ones else [column.name for column in best[1:] if not _surely(column)]
+    best = [column for column in best if column.name not in doubtful]
+    others = [*doubtful, *(column.name for column in able if column not in best)]
+    findings = [RULES("init.label-doubtful", column=name, positive=positives[name].words) for name in doubtful]
+    labels = []
     for column in best[:MOST]:
-        label, odd = _label(engine, path, columns, time, column, ways[column.name], others, last_year)
-        found.append(label)
-        wrong += odd
-    labels, odd = _conditional(engine, path, _apart(found))
-    return labels, [*wrong, *odd], [column.name for column in doubtful]
+        label, odd = _label(file, time, column, positives[column.name], others, last_year)
+        labels.append(label)
+        findings += odd
+    labels, odd = _conditional(file, _apart(labels))
+    return ProposedLabels(labels, [*findings, *odd], doubtful)
 
 
-def _surely(column: Seen) -> bool:
+def _surely(column: Column) -> bool:
     """Whether a name says nothing but a label."""
     points = CLICKS | AFTER | MORE
     return column.name.lower() in points or column.words - BESIDE <= points.keys()
 
 
-def _asked_about(column: Seen, way: Way) -> Finding:
-    seen = f"it could be a second label ({way.words}), by a part of its name, and it is left out of the features"
-    remedy = (
-        f"if it is, name both: --label LABEL --label {column.name}; if it is known when the row is shown, name it "
-        "under rows.columns and features"
-    )
-    return warn(f"column `{column.name}`", seen, remedy)
+def possible(file: FileProfile, column: Column) -> bool:
+    """True for a column that could be a label, if somebody said so."""
+    return _positive(file, column, by_caller=True) is not None
 
 
-def possible(engine: Engine, path: Path, column: Seen) -> bool:
-    """Whether a column could be a label, if somebody said so."""
-    return _way(engine, path, column, asked=True) is not None
-
-
-def _best(able: list[Seen], order: list[str]) -> list[Seen]:
+def _best(able: list[Column], order: list[str]) -> list[Column]:
     """By their names; else the first or the last column of the file, where that has two values."""
     points = CLICKS | AFTER | MORE
 
-    def by_name(column: Seen) -> float:
+    def by_name(column: Column) -> float:
         return 0.0 if column.words & NOT_LABELS else named(column, points)
 
     binary = [column for column in able if column.distinct == 2 or column.kind == "flag" or column.nulls]
-    if found := ranked(binary, by_name):
-        return found
-    if found := ranked(able, by_name):
-        return found[:1]
-    if found := ranked(able, lambda column: named(column, STARS)):
-        return found[:1]
+    if several := ranked(binary, by_name):
+        return several
+    if one := ranked(able, by_name) or ranked(able, lambda column: named(column, STARS)):
+        return one[:1]
     return [column for column in binary if column.name in (order[0], order[-1])][:1]
 
 
-def _way(engine: Engine, path: Path, column: Seen, asked: bool = False) -> Way | None:
-    """How a column would be read as a label; None: it cannot be. `asked`: the caller says that it is one."""
-    x, name = finite(column.sql, column.type) if column.nans else column.sql, column.name
+def _positive(file: FileProfile, column: Column, by_caller: bool = False) -> Positive | None:
+    """How a column would be read as a label; None: it cannot be. `by_caller`: the caller says that it is one."""
+    x, name, low, high = column.sql, column.name, column.low, column.high
+    x, distinct = finite(x, column.type) if column.nans else x, column.distinct or 0
     if column.kind == "flag":
-        return Way({"column": name}, x, "true or false") if column.distinct == 2 else None
-    if column.kind == "text" and 0 < column.distinct <= 2:
-        values = [value for (value,) in engine.rows(f"SELECT DISTINCT {x} FROM {parquet(path)} WHERE {x} IS NOT NULL")]
-        yes = [value for value in values if value.lower() in YES]
-        if len(yes) != 1 or any(value.lower() not in NO for value in values if value not in yes):
+        return Positive({"column": name}, x, "true or false") if distinct == 2 else None
+    if column.kind == "text" and 0 < distinct <= 2:
+        rows = file.engine.rows(f"SELECT DISTINCT {x} FROM {file.relation} WHERE {x} IS NOT NULL")
+        yes = [value for (value,) in rows if value.lower() in YES]
+        if len(yes) != 1 or any(value.lower() not in NO for (value,) in rows if value not in yes):
             return None
-        return Way({"column": name, "values": yes}, f"{x} = {literal(yes[0])}", f"positive where `{yes[0]}`")
-    if not column.is_number or column.low is None or column.high is None:
+        return Positive({"column": name, "values": yes}, f"{x} = {literal(yes[0])}", f"positive where `{yes[0]}`")
+    if not column.is_number or low is None:
         return None
-    if column.low >= 0 and column.high <= 10 and 3 <= column.distinct <= 21 and (asked or named(column, STARS)):
-        least = 4 if column.high == 5 else float(np.ceil(0.8 * column.high))
-        setting = {"column": name, "at_least": least}
-        return Way(setting, f"{x} >= {least:g}", f"{least:g} of {column.high:g} or more")
-    shares = not column.whole and 0 <= column.low <= column.high <= 1
-    if shares and (asked or (column.low == 0 and column.distinct == 2 and named(column, CLICKS | AFTER))):
-        return Way({"column": name}, f"{x} > 0", f"{column.low:g} to {column.high:g}: positive above 0")
+    after = named(column, CLICKS | AFTER)
+    if low >= 0 and high <= 10 and 3 <= distinct <= 21 and (by_caller or named(column, STARS)):
+        least = 4 if high == 5 else float(np.ceil(0.8 * high))
+        return Positive({"column": name, "at_least": least}, f"{x} >= {least:g}", f"{least:g} of {high:g} or more")
     if not column.whole:
-        return None
-    if column.distinct == 1 and column.nulls and column.low == 1:
-        setting = {"column": name, "nulls": "negative"}
-        return Way(setting, f"{x} IS NOT NULL", f"1 in {column.rows - column.nulls:,} rows, null in the others")
-    if column.distinct == 2 and column.low in (0, -1) and column.high == 1:
-        return Way({"column": name}, f"{x} >= 1", f"{column.low:g} and 1")
-    if column.low == 0 and column.distinct > 2 and named(column, CLICKS | AFTER) and not column.words & {"id", "time"}:
-        return Way({"column": name}, f"{x} >= 1", f"a count up to {column.high:g}: 1 or more")
+        shares = 0 <= low <= high <= 1 and (by_caller or (low == 0 and distinct == 2 and after))
+        return Positive({"column": name}, f"{x} > 0", f"{low:g} to {high:g}: positive above 0") if shares else None
+    if distinct == 1 and column.nulls and low == 1:
+        words = f"1 in {column.rows - column.nulls:,} rows, null in the others"
+        return Positive({"column": name, "nulls": "negative"}, f"{x} IS NOT NULL", words)
+    if distinct == 2 and low in (0, -1) and high == 1:
+        return Positive({"column": name}, f"{x} >= 1", f"{low:g} and 1")
+    if low == 0 and distinct > 2 and after and not column.words & {"id", "time"}:
+        return Positive({"column": name}, f"{x} >= 1", f"a count up to {high:g}: 1 or more")
     return None
 
 
 def _label(
-    engine: Engine,
-    path: Path,
-    columns: Mapping[str, Seen],
-    time: EventTime,
-    column: Seen,
-    way: Way,
-    others: list[str],
-    last_year: int,
+    file: FileProfile, time: EventTime, column: Column, positive: Positive, others: list[str], last_year: int
 ) -> tuple[Label, list[Finding]]:
-    rows, positives = engine.row(f"SELECT count({way.sql}), count_if({way.sql}) FROM {parquet(path)}")
+    x, y = column.sql, positive.sql
+    shares = column.kind == "float" and not column.whole
+    rows, positives, between = file.ask(
+        f"count({y}), count_if({y}), {f'count_if({x} > 0 AND {x} < 1)' if shares else 0}"
+    )
     share = percent(positives / rows) if rows else "none"
-    guess = Guess(column.name, f"{way.words}, {share} positive", others[0] if others else None)
-    between = _between(engine, path, column) if column.kind == "float" and not column.whole else 0
-    delays = _delays(engine, path, columns, time, column, way, last_year)
-    setting, window_s, why, wrong = dict(way.setting), AT_ONCE_S, "known at once: nothing says when it came", []
-    for delay in delays:
-        setting |= delay.setting
-        window_s, why, wrong = delay.window_s, delay.words, delay.wrong
+    guess = Guess(column.name, f"{positive.words}, {share} positive", others[0] if others else None)
+    delay = _delay(file, time, column, positive, last_year)
+    findings = list(delay.findings)
     if between:
-        seen = f"{between:,} of {rows:,} values lie between 0 and 1, and what is above 0 is positive"
-        remedy = (
-            f"`at_least` of source.labels says from where on one is positive: {{column: {column.name}, at_least: 0.5}}"
-        )
-        wrong = [*wrong, warn(f"label `{column.name}`", seen, remedy)]
-    return Label(_task(column), guess, setting, way.sql, rows, positives, window_s, why), wrong
+        findings.append(RULES("init.label-between", column=column.name, between=between, rows=rows))
+    setting = positive.setting | delay.setting
+    return Label(_task(column), guess, setting, y, rows, positives, delay.window_s, delay.words), findings
 
 
-def _between(engine: Engine, path: Path, column: Seen) -> int:
-    (count,) = engine.row(f"SELECT count_if({column.sql} > 0 AND {column.sql} < 1) FROM {parquet(path)}")
-    return int(count)
-
-
-class Delay(NamedTuple):
-    setting: dict[str, Any]
-    window_s: int
-    words: str
-    wrong: list[Finding]
-
-
-def _delays(
-    engine: Engine,
-    path: Path,
-    columns: Mapping[str, Seen],
-    time: EventTime,
-    label: Seen,
-    way: Way,
-    last_year: int,
-) -> Iterator[Delay]:
+def _delay(file: FileProfile, time: EventTime, label: Column, positive: Positive, last_year: int) -> Delay:
     """The column that says when a label came, if there is one: by its name, and by what it holds for positives."""
     own = label.words - {"is", "has", "label"}
     marks = own | {word for word in CLICKS | AFTER if any(word[:4] == w[:4] for w in own)}
-    for column in columns.values():
+    for column in file.columns.values():
         if column.name in (label.name, time.guess.column) or not column.words & marks or column.words & SINCE:
             continue
-        x, where = column.sql, f"`{column.name}`"
         if column.words & {"delay", "lag", "after"} and column.is_number:
             unit: Unit = next((IN_NAMES[word] for word in sorted(column.words) if word in IN_NAMES), "s")
-            delay, setting = f"{x} * {1 / PER_MS[unit]:g}", {"delay_column": column.name}
+            delay, setting = f"{column.sql} * {1 / PER_MS[unit]:g}", {"delay_column": column.name}
             setting |= {"delay_unit": unit} if unit != "s" else {}
         elif column.words & {"time", "ts", "timestamp", "at", "datetime", "date"}:
-            at = _time_of(column, time, last_year)
-            if at is None:
+            if (at := _in_ms(column, time)) is None:
                 continue
-            delay, setting = f"({at[0]} - ({time.sql}))", {"time_column": column.name}
-            if at[1]:
-                yield _unused(where, f"is in {at[1]}, and the event time is in {time.unit}")
-                return
+            other = unit_of(column.high, last_year) if column.is_number else None
+            if other not in (None, time.reading.unit) and time.guess.column is not None:
+                return _unused(column, f"is in {other}, and the event time is in {time.reading.unit}")
+            delay, setting = f"({at} - ({time.sql}))", {"time_column": column.name}
         else:
             continue
-        rows, known, early, half, most, all_ = engine.row(
+        rows, known, early, half, most, all_ = file.engine.row(
             f"SELECT count(*), count(d), count_if(d < 0), quantile_cont(d, 0.5), quantile_cont(d, {ENOUGH}), max(d) "
-            f"FROM (SELECT {delay} AS d FROM {parquet(path)} WHERE {way.sql})"
+            f"FROM (SELECT {delay} AS d FROM {file.relation} WHERE {positive.sql})"
         )
         if not known:
             continue
         few = early <= max(1, FEW_EARLY * rows)
         if known < rows or (early and (not few or early == rows)):
             what = f"{early:,} of {rows:,} come before their impression" if early else f"{rows - known:,} have none"
-            yield _unused(where, f"is not when `{label.name}` came: of its positives {what}")
-            return
-        if time.as_is or "delay_column" in setting or column.kind == "time":
-            window = next((w for w in WINDOWS_S if w * 1000 >= most), LATEST_S)
-            words = f"half come within {_span(half)}, 99 % within {_span(most)}, all within {_span(all_)}"
-            odd = []
-            if early:
-                seen = f"{early:,} of {rows:,} positives come before their impression"
-                remedy = "they are counted as such by a run, and are no positives; settlement.early_ms lets them in"
-                odd = [warn(f"label time {where}", seen, remedy)]
-                words = f"{words}; {early:,} before their impression"
-            yield Delay(setting, window, words, odd)
-        else:
-            yield _unused(where, "cannot be used: the event time is made in a copy, in another unit")
-        return
+            return _unused(column, f"is not when `{label.name}` came: of its positives {what}")
+        if not (time.reading.as_is or "delay_column" in setting or column.kind == "time"):
+            return _unused(column, "cannot be used: the event time is made in a copy, in another unit")
+        window = next((w for w in WINDOWS_S if w * 1000 >= most), LATEST_S)
+        words = f"half come within {_span(half)}, 99 % within {_span(most)}, all within {_span(all_)}"
+        if not early:
+            return Delay(setting, window, words)
+        odd = RULES("init.label-early", column=column.name, early=early, rows=rows)
+        return Delay(setting, window, f"{words}; {early:,} before their impression", (odd,))
+    return Delay({}, AT_ONCE_S, "known at once: nothing says when it came")
 
 
-def _unused(where: str, why: str) -> Delay:
-    finding = warn(f"label time {where}", f"{where} {why}", "labels count as known at once; mend it, or name another")
-    return Delay({}, AT_ONCE_S, f"known at once: {where} {why}", [finding])
+def _unused(column: Column, why: str) -> Delay:
+    finding = RULES("init.label-time-unused", column=column.name, why=why)
+    return Delay({}, AT_ONCE_S, f"known at once: `{column.name}` {why}", (finding,))
 
 
-def _time_of(column: Seen, time: EventTime, last_year: int) -> tuple[str, str | None] | None:
-    """In ms, and the unit in which it is where that is not the event time's."""
+def _in_ms(column: Column, time: EventTime) -> str | None:
+    """A time, where it is in the unit of the event time if it is a number."""
     if column.kind == "time":
-        return epoch_ms(column.sql, column.type), None
+        return epoch_ms(column.sql, column.type)
     if not column.is_number or column.high is None:
         return None
-    own, unit = unit_of(column.high, last_year), time.unit
-    if own is not None and own != unit and time.guess.column is not None:
-        return column.sql, own
-    return f"{column.sql} * {1 / PER_MS[unit]:g}", None
+    return f"{column.sql} * {1 / PER_MS[time.reading.unit]:g}"
 
 
 def _span(ms: float) -> str:
@@ -299,7 +277,7 @@ def _span(ms: float) -> str:
     )  # fmt: skip
 
 
-def _task(column: Seen) -> str:
+def _task(column: Column) -> str:
     if named(column, AFTER):
         return "cvr"
     if named(column, CLICKS) or named(column, STARS):
@@ -317,26 +295,19 @@ def _apart(labels: list[Label]) -> list[Label]:
     ]
 
 
-def _conditional(engine: Engine, path: Path, labels: list[Label]) -> tuple[list[Label], list[Finding]]:
+def _conditional(file: FileProfile, labels: list[Label]) -> tuple[list[Label], list[Finding]]:
     """A conversion is of clicked rows where no other row has one."""
     click = next((label for label in labels if label.task == "ctr"), None)
-    found, wrong = [], []
-    for label in labels:
-        if click is not None and label.task == "cvr":
-            (outside,) = engine.row(
-                f"SELECT count_if(({label.sql}) AND ({click.sql}) IS NOT TRUE) FROM {parquet(path)}"
-            )
-            if not outside and click.positives < click.rows:
-                label = label._replace(
-                    given="ctr", given_why="every one is of a click", window_s=max(label.window_s, click.window_s)
-                )
-            elif outside:
-                seen = (
-                    f"{outside:,} of its {label.positives:,} positives are of rows without a click in "
-                    f"`{click.guess.column}`: it is a task of all rows"
-                )
-                remedy = "`given: ctr` would leave these out of the lake, as not applicable; see why they have no click"
-                few = outside <= FEW_OUTSIDE * label.positives
-                wrong.append((warn if few else note)(f"task {label.task}", seen, remedy))
-        found.append(label)
-    return found, wrong
+    place, conversion = next(((n, label) for n, label in enumerate(labels) if label.task == "cvr"), (0, None))
+    if click is None or conversion is None:
+        return labels, []
+    (outside,) = file.ask(f"count_if(({conversion.sql}) AND ({click.sql}) IS NOT TRUE)")
+    if outside:
+        severity = Severity.WARN if outside <= FEW_OUTSIDE * conversion.positives else Severity.NOTE
+        counts = {"outside": outside, "positives": conversion.positives}
+        return labels, [RULES("init.label-outside", severity, task="cvr", click=click.guess.column, **counts)]
+    if click.positives < click.rows:
+        window_s = max(conversion.window_s, click.window_s)
+        given = conversion._replace(given="ctr", given_why="every one is of a click", window_s=window_s)
+        labels = [*labels[:place], given, *labels[place + 1 :]]
+    return labels, []

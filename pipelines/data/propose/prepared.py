@@ -3,13 +3,12 @@ given wherever a recorded source takes it, else a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
 
-from pipelines.data.propose.columns import Seen
+from pipelines.data.profile.file import FileProfile
 from pipelines.data.propose.times import EventTime
 from streaming.errors import BadInput
 from streaming.sources.tables.conversion import as_parquet
@@ -57,11 +56,11 @@ class Prepared(NamedTuple):
     form: str | None = None
 
 
-def as_it_lies(path: Path, source: Source, columns: Mapping[str, Seen], time: EventTime, back: int) -> Prepared | None:
+def as_it_lies(path: Path, source: Source, file: FileProfile, time: EventTime, back: int) -> Prepared | None:
     """The file at `path` itself; None where its rows have to be made over: feedback was joined, fields of records are
     columns, or times are of two units."""
-    records = any(column.sql != quoted(name) for name, column in columns.items())
-    units = time.guess.column is not None and not time.as_is and time.form is None
+    records = any(column.sql != quoted(name) for name, column in file.columns.items())
+    units = time.guess.column is not None and not time.reading.as_is and time.reading.form is None
     if source.joined or records or units:
         return None
     said = []
@@ -71,34 +70,29 @@ def as_it_lies(path: Path, source: Source, columns: Mapping[str, Seen], time: Ev
         said.append(f"{back:,} rows are earlier than the row before: the run sorts a copy on disk by time")
     if time.guess.column is None:
         said.append("there are no times: rows are a second apart, in the order of the file")
-    return Prepared(path, time.guess.column, time.unit, (*source.said[1:], *said), time.form)
+    return Prepared(path, time.guess.column, time.reading.unit, (*source.said[1:], *said), time.reading.form)
 
 
-def prepared(
-    engine: Engine, source: Source, columns: Mapping[str, Seen], time: EventTime, back: int, copy: Path
-) -> Prepared:
-    """`back`: rows that are earlier than the row before them. A copy is written to `copy`, in order of time, with the
-    columns that a row can hold."""
+def prepared(source: Source, file: FileProfile, time: EventTime, back: int, copy: Path) -> Prepared:
+    """A copy at `copy`, in order of time, with the columns that a row can hold. `back`: rows that are earlier than the
+    row before them."""
     reasons = []
     if back:
         reasons.append(f"{back:,} rows were earlier than the row before: sorted on disk by time")
     if time.guess.column is None:
         reasons.append(f"`{MADE}` made of the order of the rows")
-    elif not time.as_is:
+    elif not time.reading.as_is:
         reasons.append(f"`{MADE}` made of `{time.guess.column}` ({time.guess.why})")
-    records = [name for name, column in columns.items() if column.sql != quoted(name)]
-    if records:
+    if records := [name for name, column in file.columns.items() if column.sql != quoted(name)]:
         reasons.append(f"fields of records stand as columns: {', '.join(records)}")
-    if not reasons:
-        if source.made:
-            move(source.path, copy)
-            return Prepared(copy, str(time.guess.column), time.unit, source.said)
-        return Prepared(source.path, str(time.guess.column), time.unit, ())
-    kept = [f"{c.sql} AS {quoted(c.name)}" for c in columns.values() if c.kind != "other" and c.name != MADE]
+    if not reasons:  # feedback was joined
+        move(source.path, copy)
+        return Prepared(copy, str(time.guess.column), time.reading.unit, source.said)
+    held = [f"{c.sql} AS {quoted(c.name)}" for c in file.columns.values() if c.kind != "other" and c.name != MADE]
     begun = copy.with_name(f".{copy.name}.begun")
-    selected = [*kept, f"({time.sql})::BIGINT AS {MADE}"]
+    selected = [*held, f"({time.sql})::BIGINT AS {MADE}"]
     try:
-        write_in_order(engine, source.path, begun, selected, MADE if back else None)
+        write_in_order(file.engine, source.path, begun, selected, MADE if back else None)
     except duckdb.Error as error:
         begun.unlink(missing_ok=True)
         raise in_words(error, source.path) from None

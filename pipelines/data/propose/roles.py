@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.data.profile.finding import Finding, percent, warn
-from pipelines.data.propose.columns import Seen
+from pipelines.data.findings import Finding, Rules, percent
+from pipelines.data.profile.column import Column
+from pipelines.data.profile.file import FileProfile
 from pipelines.data.propose.guess import Guess, named, ranked, values_of
 from pipelines.data.propose.labels import Label
-from streaming.sources.tables.engine import Engine, parquet
+
+RULES = Rules("""
+warn  init.id-repeats  id `{column}`
+    {repeats:,} of {rows:,} rows ({share}) repeat another row's id
+    -> {remedy}
+
+warn  init.id-unusable  id `{column}`
+    {why}, in {rows:,} rows
+    -> so it is no id: rows are numbered; see what writes it
+
+warn  init.vertical-few-positives  vertical `{column}`
+    fewer than {fewest} positives of {task}: {verticals}
+    -> they get no student of their own
+""")
 
 IDS: dict[str, float] = {
     "impression_id": 9, "event_id": 8, "request_id": 7, "row_id": 8, "uuid": 8, "id": 3, "impression": 7,
@@ -67,130 +80,103 @@ NONE = Guess(None, "no column is named like one")
 
 
 def find_roles(
-    engine: Engine,
-    path: Path,
-    columns: Mapping[str, Seen],
-    labels: list[Label],
-    taken: Collection[str | None],
-    asked: Mapping[str, str],
+    file: FileProfile, labels: list[Label], taken: Collection[str | None], by_caller: Mapping[str, str]
 ) -> tuple[Roles, list[Finding]]:
-    """`taken`: columns that are time or label. `asked`: role -> column that the caller named."""
-    free = [column for column in columns.values() if column.name not in taken]
-    wrong: list[Finding] = []
-    identity, odd = _identity(engine, path, columns, free, asked.get("id"))
-    wrong += odd
+    """`taken`: columns that are time or label. `by_caller`: role -> column that the caller named."""
+    free = [column for column in file.columns.values() if column.name not in taken]
+    identity, findings = _identity(file, free, by_caller.get("id"))
     free = [column for column in free if column.name != identity.column]
-    vertical, by_vertical, odd = _vertical(engine, path, columns, free, labels, asked.get("vertical"))
-    wrong += odd
+    vertical, of_vertical, odd = _vertical(file, free, labels, by_caller.get("vertical"))
 
     def by_name(role: str, points: dict[str, float]) -> Guess:
-        found = [columns[asked[role]]] if role in asked else ranked(free, lambda column: _named_id(column, points))
-        if not found:
+        columns = [file.columns[by_caller[role]]] if role in by_caller else ranked(free, lambda c: _named_id(c, points))
+        if not columns:
             return NONE
-        return Guess(found[0].name, values_of(found[0]), found[1].name if len(found) > 1 else None)
+        return Guess(columns[0].name, values_of(columns[0]), columns[1].name if len(columns) > 1 else None)
 
     def number(points: dict[str, float], most: float) -> Guess:
         able = [c for c in free if c.is_number and not c.nulls and (c.low or 0) >= 0 and (c.high or 0) <= most]
-        found = ranked([c for c in able if c.kind == "float" or most > 1], lambda column: named(column, points))
-        return Guess(found[0].name, f"{found[0].low:g} to {found[0].high:g}") if found else NONE
+        columns = ranked([c for c in able if c.kind == "float" or most > 1], lambda column: named(column, points))
+        return Guess(columns[0].name, f"{columns[0].low:g} to {columns[0].high:g}") if columns else NONE
 
     user = by_name("user", USERS)
     free = [column for column in free if column.name != user.column]
-    item = by_name("item", ITEMS)
-    return Roles(identity, vertical, user, item, number(PROPENSITIES, 1), number(VALUES, 1e12), by_vertical), wrong
+    guesses = user, by_name("item", ITEMS), number(PROPENSITIES, 1), number(VALUES, 1e12)
+    return Roles(identity, vertical, *guesses, of_vertical), [*findings, *odd]
 
 
-def _named_id(column: Seen, points: dict[str, float]) -> float:
+def _named_id(column: Column, points: dict[str, float]) -> float:
     """Ids have at least some values, and a row each in hardly any."""
-    if (
-        column.distinct < 20
-        or column.kind not in ("int", "float", "text")
-        or not (column.whole or column.kind == "text")
-    ):
+    if (column.distinct or 0) < 20 or not (column.kind == "text" or (column.is_number and column.whole)):
         return 0.0
-    return named(column, points) + (1 if "id" in column.words else 0) if named(column, points) else 0.0
+    score = named(column, points)
+    return score + (1 if score and "id" in column.words else 0)
 
 
-def _identity(
-    engine: Engine, path: Path, columns: Mapping[str, Seen], free: list[Seen], asked: str | None
-) -> tuple[Guess, list[Finding]]:
+def _identity(file: FileProfile, free: list[Column], by_caller: str | None) -> tuple[Guess, list[Finding]]:
     """A column with another value in every row; with repeats if they are few enough to be the same rows sent twice."""
 
-    def score(column: Seen) -> float:
-        able = column.kind in ("int", "text") and not column.nulls and column.distinct > 0.5 * column.rows
-        points = named(column, IDS) if able else 0.0
-        unique = 1 if column.distinct >= 0.9 * column.rows else 0
+    def score(column: Column) -> float:
+        distinct = column.distinct or 0
+        able = column.kind in ("int", "text") and not column.nulls and distinct > 0.5 * column.rows
+        points, unique = named(column, IDS) if able else 0.0, 1 if distinct >= 0.9 * column.rows else 0
         return points + unique if points >= 7 or (points and unique and column.name.lower() == "id") else 0.0
 
-    found = [columns[asked]] if asked else ranked(free, score)
-    for column in found[:1]:
-        (distinct,) = engine.row(f"SELECT count(DISTINCT hash({column.sql})) FROM {parquet(path)}")
+    columns = [file.columns[by_caller]] if by_caller else ranked(free, score)
+    if columns:
+        column = columns[0]
+        (distinct,) = file.ask(f"count(DISTINCT hash({column.sql}))")
         repeats = column.rows - distinct
-        other = found[1].name if len(found) > 1 else "none: rows are numbered"
+        other = columns[1].name if len(columns) > 1 else "none: rows are numbered"
         if not repeats:
             return Guess(column.name, "another value in every row", other), []
-        seen = f"{repeats:,} of {column.rows:,} rows ({percent(repeats / column.rows)}) repeat another row's id"
+        about = {"column": column.name, "repeats": repeats, "rows": column.rows}
+        about["share"] = percent(repeats / column.rows)
         if repeats < SOME_REPEATS * column.rows:
             remedy = "repeats are dropped, as the same row sent twice; see where they come from"
-            return Guess(column.name, f"{repeats:,} rows repeat one", other), [
-                warn(f"id `{column.name}`", seen, remedy)
-            ]
-        remedy = "so it is no id: rows are numbered; with it, repeats would be dropped"
-        return Guess(None, f"rows are numbered: `{column.name}` repeats", column.name), [
-            warn(f"id `{column.name}`", seen, remedy)
-        ]
-    wrong = []
+            guess = Guess(column.name, f"{repeats:,} rows repeat one", other)
+        else:
+            remedy = "so it is no id: rows are numbered; with it, repeats would be dropped"
+            guess = Guess(None, f"rows are numbered: `{column.name}` repeats", column.name)
+        return guess, [RULES("init.id-repeats", **about, remedy=remedy)]
+    findings = []
     for column in free:
         if named(column, IDS) >= SURELY_ID:
             why = f"{column.nulls:,} rows have none" if column.nulls else f"about {column.distinct:,} values"
-            seen = f"{why}, in {column.rows:,} rows"
-            wrong.append(warn(f"id `{column.name}`", seen, "so it is no id: rows are numbered; see what writes it"))
-    return Guess(None, "no column is an id with another value in every row: rows are numbered"), wrong
+            findings.append(RULES("init.id-unusable", column=column.name, why=why, rows=column.rows))
+    return Guess(None, "no column is an id with another value in every row: rows are numbered"), findings
 
 
 def _vertical(
-    engine: Engine,
-    path: Path,
-    columns: Mapping[str, Seen],
-    free: list[Seen],
-    labels: list[Label],
-    asked: str | None,
+    file: FileProfile, free: list[Column], labels: list[Label], by_caller: str | None
 ) -> tuple[Guess, dict[str, tuple[int, int]], list[Finding]]:
-    def score(column: Seen) -> float:
-        able = column.kind in ("int", "text") and not column.nulls and 2 <= column.distinct <= MOST_VERTICALS
+    def score(column: Column) -> float:
+        able = column.kind in ("int", "text") and not column.nulls and 2 <= (column.distinct or 0) <= MOST_VERTICALS
         return named(column, VERTICALS) if able else 0.0
 
-    found = [columns[asked]] if asked else ranked(free, score)
+    columns = [file.columns[by_caller]] if by_caller else ranked(free, score)
     poor: list[str] = []
-    for place, column in enumerate(found):
-        positive = f"count_if({labels[0].sql})" if labels else "0"
-        by_value = {
-            str(value): (rows, positives)
-            for value, rows, positives in engine.rows(
-                f"SELECT {column.sql}, count(*), {positive} FROM {parquet(path)} GROUP BY 1 ORDER BY 2 DESC, 1"
-            )
-        }
+    positive = f"count_if({labels[0].sql})" if labels else "0"
+    for place, column in enumerate(columns):
+        counts = f"SELECT {column.sql}, count(*), {positive} FROM {file.relation} GROUP BY 1 ORDER BY 2 DESC, 1"
+        by_value = {str(value): (rows, positives) for value, rows, positives in file.engine.rows(counts)}
         if any(not value or len(value) > LONGEST for value in by_value):
             continue
-        enough = [value for value, (_, positives) in by_value.items() if positives >= FEW_POSITIVES]
-        if asked is None and labels and len(enough) < 2 and score(column) < CALLED_SO:
+        few = [value for value, (_, positives) in by_value.items() if positives < FEW_POSITIVES] if labels else []
+        if by_caller is None and labels and len(by_value) - len(few) < 2 and score(column) < CALLED_SO:
             poor.append(column.name)
             continue
-        others = [each.name for each in found[place + 1 :]]
-        few = [value for value, (_, positives) in by_value.items() if positives < FEW_POSITIVES]
-        wrong = []
-        if labels and few:
+        findings = []
+        if few:
             shown = ", ".join(f"`{value}` ({by_value[value][1]:,})" for value in few[:6]) + (", …" if few[6:] else "")
-            seen = f"fewer than {FEW_POSITIVES} positives of {labels[0].task}: {shown}"
-            wrong.append(warn(f"vertical `{column.name}`", seen, "they get no student of their own"))
+            about = {"column": column.name, "fewest": FEW_POSITIVES, "task": labels[0].task}
+            findings = [RULES("init.vertical-few-positives", **about, verticals=shown)]
         share = max(rows for rows, _ in by_value.values()) / column.rows
         why = f"{column.distinct} values, the largest has {percent(share)} of rows"
-        return Guess(column.name, why, others[0] if others else "one for all rows"), by_value, wrong
+        other = columns[place + 1].name if columns[place + 1 :] else "one for all rows"
+        return Guess(column.name, why, other), by_value, findings
+    why = "no column is named like one"
+    if poor:
+        why = f"`{'`, `'.join(poor)}`: fewer than two values have {FEW_POSITIVES} positives"
     positives = labels[0].positives if labels else 0
-    rows = next(iter(columns.values())).rows
-    why = (
-        f"`{'`, `'.join(poor)}`: fewer than two values have {FEW_POSITIVES} positives"
-        if poor
-        else "no column is named like one"
-    )
-    return Guess(None, f"{why}: one vertical for all rows"), {"all": (rows, positives)}, []
+    return Guess(None, f"{why}: one vertical for all rows"), {"all": (file.rows, positives)}, []

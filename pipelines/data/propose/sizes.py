@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pipelines.data.checks.collisions import shared
-from pipelines.data.profile.finding import percent
+from pipelines.data.findings import percent
 
 ROOMY, LESS, LEAST = 50_000, 500_000, 64
 LARGEST = 20_000_000
@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(rows: int, positives: int) -> Sizes:
-    """Of a stream of so many rows, and positives of its first label.
+    """Sizes for a stream of so many rows, and positives of its first label.
 
     >>> sizes(20_000, 400).teacher["batch_rows"], sizes(20_000_000, 400_000).teacher.get("batch_rows")
     (128, None)
@@ -66,11 +66,11 @@ def sizes(rows: int, positives: int) -> Sizes:
 
 
 def live_sizes(rows: int, positives: int) -> Sizes:
-    """Of a stream that goes on, whose topics hold so many rows by now: in free pace.
+    """Sizes for a stream that goes on, whose topics hold so many rows by now: in free pace.
 
     >>> live_sizes(20_000, 400).pace
     {'mode': 'free', 'block_rows': 1024}
     """
-    found = sizes(rows, positives)
-    pace = {"mode": "free", "block_rows": found.pace["block_rows"]}
-    return found._replace(pace=pace, why_pace="live: scored by the newest teacher there is")
+    bounded = sizes(rows, positives)
+    pace = {"mode": "free", "block_rows": bounded.pace["block_rows"]}
+    return bounded._replace(pace=pace, why_pace="live: scored by the newest teacher there is")

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
 
-from pipelines.data.checks.sample import TimeSeen
-from pipelines.data.checks.times import WRITTEN, day, plausible, written_as
-from pipelines.data.profile.finding import Finding, warn
-from pipelines.data.propose.columns import Seen, epoch_ms, float_step
+from pipelines.data.findings import Finding, Rules
+from pipelines.data.profile.column import Column
+from pipelines.data.profile.file import FileProfile, epoch_ms, float_step
+from pipelines.data.profile.profile import Times
+from pipelines.data.profile.times import WRITTEN, day, plausible, unit_words, written_as
 from pipelines.data.propose.guess import Guess, named, ranked
 from streaming.messages.times import LATEST_EVENT_TIME_MS, PER_MS, WITH_ZONE, Unit, milliseconds, zone_hint
-from streaming.sources.tables.engine import Engine, literal, parquet
+from streaming.sources.tables.engine import literal
 from streaming.sources.tables.in_order import MADE_FROM_MS, ROW, SECOND_MS, iso, made_times
+
+RULES = Rules("""
+warn  init.time-unusable  event time `{column}`
+    {count:,} of {rows:,} {problem}it is not taken
+    -> leave these rows out of the file, or fill them
+
+warn  init.time-zone  event time `{column}`
+    `{text}` is no time{hint}
+
+warn  init.time-float32  event time `{column}`
+    it is float32, which holds numbers of this size only to the nearest {step:,}: {distinct:,} times in {rows:,} rows
+    -> rows of one time keep the order of the file; write it as a double, or as whole numbers
+
+warn  init.time-name  event time `{column}`
+    its name says {by_name}, and its values are {unit}, the first {first}
+    -> event_time_unit: {setting} is set; see who else reads it by its name
+
+warn  init.time-units  event time `{column}`
+    {few:,} of {rows:,} rows are in {unit}, the others in {other}
+    -> each is read in its own unit, in a copy; mend what writes them
+
+warn  init.time-strays  event time `{column}`
+    98 of 100 rows lie between {early} and {late}, the others reach from {first} to {last}
+    -> see whether the first or last rows are strays
+""")
 
 NAMES: dict[str, float] = {
     "event_time": 6, "timestamp": 5, "time": 5, "ts": 5, "datetime": 5, "stamp": 5, "at": 3, "date": 3, "hour":
@@ -42,14 +67,14 @@ _DATES = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%m.%d.%Y", "%d-%m-%Y", "%m-%d-%Y"
           "%d/%m/%y", "%m/%d/%y", "%y/%m/%d", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y")  # fmt: skip
 _CLOCKS = (" %H:%M:%S", " %H:%M", "", " %H:%M:%S.%f", " %I:%M:%S %p", " %I:%M %p")
 TEXT_FORMS = (*(date + clock for date in _DATES for clock in _CLOCKS), "%d/%b/%Y:%H:%M:%S %z")
-"""Of the forms that read every row, the first that the rows come in the order of is taken, else the first."""
+"""Forms of dates as texts. Of those that read every row, the first in whose order rows come is taken, else the
+first."""
 
 FIRST = {"%d": "day first", "%m": "month first", "%Y": "year first", "%y": "year first"}
 YEAR_1000_MS = -30_610_224_000_000
 """Years of two digits are none of %Y, which would read 24 as the year 24."""
 
 IN_UTC = ", without an offset: taken as UTC (event_time_zone names another zone)"
-UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 UNNAMED_DISTINCT = 100
 IN_ORDER = 0.9
 """A column that nothing names a time is one where rows come in its order."""
@@ -62,27 +87,36 @@ SKEWED = 0.1
 """The middle 98 % of rows in less than this share of the time."""
 
 
-class EventTime(NamedTuple):
-    """`sql` gives ms since 1970, int64. `as_is`: a recorded source reads the column by itself, numbers in `unit`.
-    `form`: it reads dates that are written so, as strptime has it."""
+class Reading(NamedTuple):
+    """How a column is read as times: `sql` gives ms since 1970, int64. `as_is`: a recorded source reads the column by
+    itself, numbers in `unit`. `form`: it reads dates that are written so, as strptime has it."""
 
-    guess: Guess
     sql: str
-    unit: Unit
-    as_is: bool
     low_ms: int
     high_ms: int
+    why: str
+    unit: Unit = "ms"
+    as_is: bool = False
     form: str | None = None
+    findings: tuple[Finding, ...] = ()
 
 
-Read = tuple[str, Unit, bool, int, int, str, list[Finding], str | None]
+class EventTime(NamedTuple):
+    """The column that was taken, None where rows are a second apart, and how it is read."""
+
+    guess: Guess
+    reading: Reading
+
+    @property
+    def sql(self) -> str:
+        return self.reading.sql
 
 
 class Candidate(NamedTuple):
     """A column that may be the event time. `order`: 1 where rows come in its order, 0 where they come in any."""
 
-    column: Seen
-    read: Read
+    column: Column
+    reading: Reading
     order: float
     points: float
 
@@ -91,77 +125,76 @@ class Candidate(NamedTuple):
         return f"{self.column.name} ({self.column.distinct:,} distinct, {order_words(self.order)})"
 
 
-def event_time(
-    engine: Engine, path: Path, columns: Mapping[str, Seen], this_year: int, asked: str | None
-) -> tuple[EventTime, list[Finding]]:
-    """The column of the event time, or rows a second apart where there is none. `asked`: the column that the caller
-    named."""
-    named_ones = [columns[asked]] if asked is not None else columns.values()
-    candidates = _candidates(engine, path, named_ones, this_year + 1, asked is not None)
-    rejected: list[Finding] = []
+def event_time(file: FileProfile, this_year: int, named_one: str | None) -> tuple[EventTime, list[Finding]]:
+    """The column of the event time, or rows a second apart where there is none. `named_one`: by the caller."""
+    candidates = _candidates(file, this_year + 1, named_one)
     if candidates:
         (best, *others) = candidates
-        sql, unit, as_is, low, high, why, wrong, form = best.read
-        why = f"{why}, {day(low)} to {day(high)}, {order_words(best.order)}"
+        reading = best.reading
+        why = f"{reading.why}, {day(reading.low_ms)} to {day(reading.high_ms)}, {order_words(best.order)}"
         guess = Guess(best.column.name, why, others[0].words if others else "the order of the file")
-        return EventTime(guess, sql, unit, as_is, low, high, form), [*wrong, *_coarse(best.column)]
-    rows = next(iter(columns.values())).rows
-    for column in columns.values():
-        if column.nulls and column.nulls < rows and _score(replace(column, nulls=0), this_year + 1):
-            seen = f"{column.nulls:,} of {rows:,} rows have no time, so it is not taken"
-            rejected.append(warn(f"event time `{column.name}`", seen, "leave these rows out of the file, or fill them"))
-        if column.kind == "text" and _score(column, this_year + 1):
-            (text,) = engine.row(f"SELECT any_value({column.sql}) FROM {parquet(path)}")
-            if hint := zone_hint(text):
-                rejected.append(warn(f"event time `{column.name}`", f"`{text}` is no time{hint}"))
-        if column.infinite and column.kind == "time":
-            seen = f"{column.infinite:,} of {rows:,} times are infinite, or at the edge of 64 bits: it is not taken"
-            rejected.append(warn(f"event time `{column.name}`", seen, "leave these rows out of the file, or fill them"))
+        return EventTime(guess, reading), [*reading.findings, *_coarse(best.column)]
     why = (
         f"no column is one: rows are {SECOND_MS // 1000} s apart, in the order of the file; hours and days say nothing"
     )
-    sql = made_times(None, None)
-    made = EventTime(Guess(None, why), sql, "ms", False, MADE_FROM_MS, MADE_FROM_MS + (rows - 1) * SECOND_MS)
-    return made, rejected
+    last_ms = MADE_FROM_MS + (file.rows - 1) * SECOND_MS
+    made = EventTime(Guess(None, why), Reading(made_times(None, None), MADE_FROM_MS, last_ms, why))
+    return made, list(_unusable(file, this_year + 1))
 
 
-def another_time(column: Seen, last_year: int) -> bool:
-    """Whether a column that is not the event time holds times, by its name and its values: a date, a moment."""
+def _unusable(file: FileProfile, last_year: int) -> Iterator[Finding]:
+    """Columns that would be the event time but for some of their values."""
+    for column in file.columns.values():
+        about = {"column": column.name, "rows": file.rows}
+        if column.nulls and column.nulls < file.rows and _score(replace(column, nulls=0), last_year):
+            yield RULES("init.time-unusable", **about, count=column.nulls, problem="rows have no time, so ")
+        if column.kind == "text" and _score(column, last_year):
+            (text,) = file.ask(f"any_value({column.sql})")
+            if hint := zone_hint(text):
+                yield RULES("init.time-zone", column=column.name, text=text, hint=hint)
+        if column.infinite and column.kind == "time":
+            problem = "times are infinite, or at the edge of 64 bits: "
+            yield RULES("init.time-unusable", **about, count=column.infinite, problem=problem)
+
+
+def another_time(column: Column, last_year: int) -> bool:
+    """True for a column that holds times and is not the event time, by its name and its values: a date, a moment."""
     if column.kind == "time":
         return True
-    if not column.whole or column.low is None or column.high is None or not named(column, NAMES):
+    if not column.whole or column.low is None or not named(column, NAMES):
         return False
-    low, high = int(column.low), int(column.high)
-    written = written_as(TimeSeen(low, high, "ms"), last_year) is not None
-    return written or (unit_of(low, last_year) is not None and unit_of(high, last_year) is not None)
+    edges = int(column.low), int(column.high)
+    if written_as(Times(*edges, "ms"), last_year) is not None:
+        return True
+    return all(unit_of(edge, last_year) is not None for edge in edges)
 
 
-def _candidates(engine: Engine, path: Path, columns: Iterable[Seen], last_year: int, asked: bool) -> list[Candidate]:
+def _candidates(file: FileProfile, last_year: int, named_one: str | None) -> list[Candidate]:
     """Columns that can be read as times, the best first: by name, by dates of our days, by whether rows come in their
     order, and by how finely they tell rows apart."""
-    found = []
-    for column in ranked(columns, lambda each: 1.0 if asked else _score(each, last_year))[:MOST_CANDIDATES]:
+    columns = file.columns.values() if named_one is None else [file.columns[named_one]]
+    candidates = []
+    for column in ranked(columns, lambda each: 1.0 if named_one else _score(each, last_year))[:MOST_CANDIDATES]:
         if column.infinite or (column.low is None and column.kind != "text"):
             continue
-        read = _read(engine, path, column, last_year)
-        if read is None:
+        reading = _read(file, column, last_year)
+        if reading is None:
             continue
-        order = _order(engine, path, read[0])
-        name = _score(column, last_year)
-        if not asked and name < NAMED_LEAST and order < IN_ORDER:
+        order, name = _order(file, reading.sql), _score(column, last_year)
+        if not named_one and name < NAMED_LEAST and order < IN_ORDER:
             continue
-        dated = DATED if plausible(read[3], last_year) and plausible(read[4], last_year) else 0.0
-        fine = FINE * math.log(max(2, column.distinct)) / math.log(max(2, column.rows))
-        found.append(Candidate(column, read, order, name + dated + ORDERED * order + fine))
-    return sorted(found, key=lambda candidate: -candidate.points)
+        dated = DATED if plausible(reading.low_ms, last_year) and plausible(reading.high_ms, last_year) else 0.0
+        fine = FINE * math.log(max(2, column.distinct or 0)) / math.log(max(2, column.rows))
+        candidates.append(Candidate(column, reading, order, name + dated + ORDERED * order + fine))
+    return sorted(candidates, key=lambda candidate: -candidate.points)
 
 
-def _order(engine: Engine, path: Path, sql: str) -> float:
+def _order(file: FileProfile, sql: str) -> float:
     """How far rows come in the order of a time: of steps from row to row, those forward less those back; or how their
     place goes along with it, where streams were laid side by side."""
-    forward, back, along = engine.row(
+    forward, back, along = file.engine.row(
         f"SELECT count_if(t > before), count_if(t < before), corr(t, place) FROM (SELECT t, place, "
-        f"lag(t) OVER () AS before FROM (SELECT {sql} AS t, {ROW} AS place FROM {parquet(path)}))"
+        f"lag(t) OVER () AS before FROM (SELECT {sql} AS t, {ROW} AS place FROM {file.relation}))"
     )
     along = 0.0 if along is None or math.isnan(along) else along
     return max(0.0, along, (forward - back) / max(1, forward + back))
@@ -175,29 +208,22 @@ def order_words(order: float) -> str:
     return "ascending" if order == 1 else "nearly ascending" if order >= IN_ORDER else "not ascending"
 
 
-def _coarse(column: Seen) -> list[Finding]:
+def _coarse(column: Column) -> Iterator[Finding]:
     """float32 holds 24 bits of a number."""
-    if column.type != "FLOAT" or column.high is None or (step := float_step(column)) <= 1:
-        return []
-    seen = (
-        f"it is float32, which holds numbers of this size only to the nearest {step:,}: {column.distinct:,} times in "
-    )
-    remedy = "rows of one time keep the order of the file; write it as a double, or as whole numbers"
-    return [warn(f"event time `{column.name}`", f"{seen}{column.rows:,} rows", remedy)]
+    if column.type == "FLOAT" and column.high is not None and (step := float_step(column)) > 1:
+        yield RULES("init.time-float32", column=column.name, step=step, distinct=column.distinct, rows=column.rows)
 
 
-def _score(column: Seen, last_year: int) -> float:
+def _score(column: Column, last_year: int) -> float:
     """0 for what is no time by its name, or has nulls; a time of something that comes after the impression is the last
     to be taken, and so are numbers without such a name that could be times of our days."""
-    if column.nulls or column.infinite or column.words & LENGTHS or column.distinct < 2:
+    if column.nulls or column.infinite or column.words & LENGTHS or (column.distinct or 0) < 2:
         return 0.0
     points = named(column, NAMES)
     if column.words & OTHER_TIMES or (column.words & NOT_TIMES and not points):
         return 0.0
     points += 1 if column.kind == "time" else 0
-    if not points and column.whole and column.is_number and column.distinct > UNNAMED_DISTINCT:
-        assert column.low is not None
-        assert column.high is not None
+    if not points and column.whole and column.is_number and (column.distinct or 0) > UNNAMED_DISTINCT:
         edges = {unit_of(column.low, last_year), unit_of(column.high, last_year)}
         points = UNNAMED if len(edges) == 1 and None not in edges else 0
     if column.kind not in ("int", "float", "text", "time"):
@@ -206,48 +232,41 @@ def _score(column: Seen, last_year: int) -> float:
     return max(NAMED_LEAST, points - 6) if points and after else points
 
 
-def _read(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | None:
+def _read(file: FileProfile, column: Column, last_year: int) -> Reading | None:
     if column.kind == "time":
-        assert column.low is not None
-        assert column.high is not None
-        low, high = int(column.low), int(column.high)
         why = column.type.lower() + (IN_UTC if "TIMESTAMPTZ" not in column.type and "ZONE" not in column.type else "")
-        return epoch_ms(column.sql, column.type), "ms", True, low, high, why, [], None
-    if column.kind == "text":
-        return _text(engine, path, column)
-    return _number(engine, path, column, last_year)
+        return Reading(epoch_ms(column.sql, column.type), int(column.low), int(column.high), why, as_is=True)
+    return _text(file, column) if column.kind == "text" else _number(file, column, last_year)
 
 
-def _number(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | None:
-    assert column.low is not None
-    assert column.high is not None
+def _number(file: FileProfile, column: Column, last_year: int) -> Reading | None:
     low, high, x = column.low, column.high, column.sql
-    if column.whole and (form := written_as(TimeSeen(int(low), int(high), "ms"), last_year)) is not None:
-        sql = f"epoch_ms(strptime(({x}::BIGINT)::VARCHAR, {literal(WRITTEN[form])}))"
-        return sql, "ms", False, *_edges(engine, path, sql), f"dates written as {form}{IN_UTC}", [], WRITTEN[form]
+    if column.whole and (written := written_as(Times(int(low), int(high), "ms"), last_year)) is not None:
+        form = WRITTEN[written]
+        sql = f"epoch_ms(strptime(({x}::BIGINT)::VARCHAR, {literal(form)}))"
+        first, last = file.ask(f"min({sql}), max({sql})")
+        return Reading(sql, first, last, f"dates written as {written}{IN_UTC}", form=form)
     of_low, of_high = unit_of(low, last_year), unit_of(high, last_year)
-    where, said = f"event time `{column.name}`", next((IN_NAMES[w] for w in column.words if w in IN_NAMES), None)
-    wrong: list[Finding] = []
-    if of_low is not None and of_high is not None:
-        if of_low == of_high:
-            if said is not None and said != of_low:
-                first = day(_ms(low, of_low))
-                seen = f"its name says {UNIT_WORDS[said]}, and its values are {UNIT_WORDS[of_low]}, the first {first}"
-                wrong.append(warn(where, seen, f"event_time_unit: {of_low} is set; see who else reads it by its name"))
-            sql = _in_ms(x, of_low, column)
-            return sql, of_low, True, _ms(low, of_low), _ms(high, of_low), UNIT_WORDS[of_low], wrong, None
-        edge = 10 ** (len(str(int(low))) + 1)
-        few = engine.row(f"SELECT count_if({x} < {edge}) FROM {parquet(path)}")[0]
-        seen = f"{few:,} of {column.rows:,} rows are in {UNIT_WORDS[of_low]}, the others in {UNIT_WORDS[of_high]}"
-        wrong.append(warn(where, seen, "each is read in its own unit, in a copy; mend what writes them"))
-        sql = f"CASE WHEN {x} < {edge} THEN {_in_ms(x, of_low, column)} ELSE {_in_ms(x, of_high, column)} END"
-        return sql, "ms", False, *_edges(engine, path, sql), "of two units", wrong, None
-    unit = said or "s"
-    if low < 0 or named(column, NAMES) < 5 or _ms(high, unit) > LATEST_EVENT_TIME_MS:
-        return None
-    sql = _in_ms(x, unit, column)
-    why = f"counts from the start of a log, taken as {UNIT_WORDS[unit]}"
-    return sql, unit, True, _ms(low, unit), _ms(high, unit), why, wrong, None
+    by_name = next((IN_NAMES[word] for word in column.words if word in IN_NAMES), None)
+    if of_low is None or of_high is None:
+        unit = by_name or "s"
+        if low < 0 or named(column, NAMES) < 5 or _ms(high, unit) > LATEST_EVENT_TIME_MS:
+            return None
+        why = f"counts from the start of a log, taken as {unit_words(unit)}"
+        return Reading(_in_ms(x, unit, column), _ms(low, unit), _ms(high, unit), why, unit, as_is=True)
+    about = {"column": column.name, "unit": unit_words(of_low)}
+    if of_low == of_high:
+        findings: tuple[Finding, ...] = ()
+        if by_name is not None and by_name != of_low:
+            about |= {"by_name": unit_words(by_name), "first": day(_ms(low, of_low)), "setting": of_low}
+            findings = (RULES("init.time-name", **about),)
+        span = _ms(low, of_low), _ms(high, of_low)
+        return Reading(_in_ms(x, of_low, column), *span, unit_words(of_low), of_low, as_is=True, findings=findings)
+    edge = 10 ** (len(str(int(low))) + 1)
+    sql = f"CASE WHEN {x} < {edge} THEN {_in_ms(x, of_low, column)} ELSE {_in_ms(x, of_high, column)} END"
+    few, first, last = file.ask(f"count_if({x} < {edge}), min({sql}), max({sql})")
+    units = RULES("init.time-units", **about, other=unit_words(of_high), few=few, rows=column.rows)
+    return Reading(sql, first, last, "of two units", findings=(units,))
 
 
 def unit_of(value: float, last_year: int) -> Unit | None:
@@ -263,76 +282,68 @@ def _ms(value: float, unit: Unit) -> int:
     return round(value / PER_MS[unit])
 
 
-def _in_ms(sql: str, unit: Unit, column: Seen) -> str:
+def _in_ms(sql: str, unit: Unit, column: Column) -> str:
     if column.kind == "float":
         return f"round({sql}::DOUBLE * {1 / PER_MS[unit]:g})::BIGINT"
     return f"{sql}::BIGINT * 1000" if unit == "s" else f"{sql}::BIGINT // {int(PER_MS[unit])}"
 
 
-def _text(engine: Engine, path: Path, column: Seen) -> Read | None:
+def _text(file: FileProfile, column: Column) -> Reading | None:
     """ISO 8601, or another usual form that every value has."""
     x = column.sql
-    texts = engine.arrow(f"SELECT {x} AS x FROM {parquet(path)} WHERE {ROW} % {max(1, column.rows // 1000)} = 0")["x"]
+    texts = file.engine.arrow(f"SELECT {x} AS x FROM {file.relation} WHERE {_some(column)}")["x"]
     try:
         milliseconds(texts.combine_chunks().cast(pa.string()), "ms")
         sql = f"epoch_ms({iso(x)}::TIMESTAMPTZ)"
         naive = f"count_if(NOT regexp_matches({iso(x)}, {literal(WITH_ZONE)}))"
-        low, high, of_no_zone = engine.row(f"SELECT min({sql}), max({sql}), {naive} FROM {parquet(path)}")
-        return sql, "ms", True, low, high, f"ISO 8601 text{IN_UTC if of_no_zone else ''}", [], None
+        low, high, of_no_zone = file.ask(f"min({sql}), max({sql}), {naive}")
+        return Reading(sql, low, high, f"ISO 8601 text{IN_UTC if of_no_zone else ''}", as_is=True)
     except (ValueError, duckdb.Error):
-        pass
-    return _dates(engine, path, column)
+        return _dates(file, column)
 
 
-class _Reading(NamedTuple):
-    form: str
-    sql: str
-    low_ms: int
-    high_ms: int
+def _some(column: Column) -> str:
+    """About a thousand rows, as SQL."""
+    return f"{ROW} % {max(1, column.rows // 1000)} = 0"
 
 
-def _dates(engine: Engine, path: Path, column: Seen) -> Read | None:
+def _dates(file: FileProfile, column: Column) -> Reading | None:
     """One of TEXT_FORMS that every value has, and what else reads every value."""
-    readings = [_Reading(form, f"epoch_ms(try_strptime({column.sql}, {literal(form)}))", 0, 0) for form in TEXT_FORMS]
-    for rows in (f"{parquet(path)} WHERE {ROW} % {max(1, column.rows // 1000)} = 0", parquet(path)):  # most fail early
-        asked = ", ".join(f"count({x}), min({x}), max({x})" for _, x, _, _ in readings)
-        (count, *seen) = engine.row(f"SELECT count(*), {asked} FROM {rows}")
+    sqls = {form: f"epoch_ms(try_strptime({column.sql}, {literal(form)}))" for form in TEXT_FORMS}
+    readings: list[Reading] = []
+    for where in (f"WHERE {_some(column)}", ""):  # most fail early
+        count, *values = file.ask(
+            f"count(*), {', '.join(f'count({x}), min({x}), max({x})' for x in sqls.values())}", where
+        )
+        each = zip(sqls.items(), values[::3], values[1::3], values[2::3], strict=True)
         readings = [
-            each._replace(low_ms=seen[3 * n + 1], high_ms=seen[3 * n + 2])
-            for n, each in enumerate(readings)
-            if seen[3 * n] == count and seen[3 * n + 1] >= YEAR_1000_MS
+            Reading(sql, low, high, "", form=form)
+            for (form, sql), known, low, high in each
+            if known == count and low >= YEAR_1000_MS
         ]
+        sqls = {str(reading.form): reading.sql for reading in readings}
         if not readings:
             return None
     best, why = readings[0], ""
     if len(readings) > 1:
-        orders = [_order(engine, path, each.sql) for each in readings]
+        orders = [_order(file, each.sql) for each in readings]
         level = next((level for level in (1.0, IN_ORDER) if max(orders) >= level), 0.0)
         (best, *as_well) = (each for each, order in zip(readings, orders, strict=True) if order >= level)
         decided = "" if as_well else ", but the rows are not in its order"
-        others = " and ".join(f"{FIRST[each.form[:2]]}, {each.form}," for each in readings if each != best)
-        why = f" ({FIRST[best.form[:2]]}; {others} would read every row, too{decided}: event_time_form says which)"
-    why += "" if "%z" in best.form else IN_UTC
-    return best.sql, "ms", False, best.low_ms, best.high_ms, f"text written as {best.form}{why}", [], best.form
+        others = " and ".join(f"{FIRST[str(r.form)[:2]]}, {r.form}," for r in readings if r != best)
+        why = f" ({FIRST[str(best.form)[:2]]}; {others} would read every row, too{decided}: event_time_form says which)"
+    why += "" if "%z" in str(best.form) else IN_UTC
+    return best._replace(why=f"text written as {best.form}{why}")
 
 
-def _edges(engine: Engine, path: Path, sql: str) -> tuple[int, int]:
-    low, high = engine.row(f"SELECT min({sql}), max({sql}) FROM {parquet(path)}")
-    return low, high
-
-
-def order(engine: Engine, path: Path, time: EventTime) -> tuple[int, list[Finding]]:
+def order(file: FileProfile, time: EventTime) -> tuple[int, list[Finding]]:
     """How many rows are earlier than the row before, and what else is odd about the times."""
-    t = f"(SELECT {time.sql} AS t FROM {parquet(path)})"
-    back, early, late = engine.row(
+    back, early, late = file.engine.row(
         f"SELECT count_if(t < before), approx_quantile(t, 0.01), approx_quantile(t, 0.99) "
-        f"FROM (SELECT t, lag(t) OVER () AS before FROM {t})"
+        f"FROM (SELECT t, lag(t) OVER () AS before FROM (SELECT {time.sql} AS t FROM {file.relation}))"
     )
-    wrong = []
-    if time.guess.column is not None and late - early < SKEWED * (time.high_ms - time.low_ms):
-        seen = (
-            f"98 of 100 rows lie between {day(int(early))} and {day(int(late))}, the others reach from "
-            f"{day(time.low_ms)} to {day(time.high_ms)}"
-        )
-        wrong.append(warn(f"event time `{time.guess.column}`", seen, "see whether the first or last rows are strays"))
-    return back, wrong
+    low, high = time.reading.low_ms, time.reading.high_ms
+    if time.guess.column is None or late - early >= SKEWED * (high - low):
+        return back, []
+    days = {"early": day(int(early)), "late": day(int(late)), "first": day(low), "last": day(high)}
+    return back, [RULES("init.time-strays", column=time.guess.column, **days)]

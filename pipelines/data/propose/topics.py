@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.data.profile.messages import messages_at, newest, offsets_of
 from streaming.errors import BadInput
-from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
-from streaming.kafka.topics import beginning_offsets, end_offsets, require_topics
+from streaming.kafka.topics import require_topics
 from streaming.messages.ipc import read_ipc
 from streaming.messages.message import (
     BOM,
@@ -27,8 +27,7 @@ from streaming.messages.message import (
     whole_keys,
     with_id_of_key,
 )
-from streaming.messages.source import EndOfStream
-from streaming.position import Partition, SourcePosition
+from streaming.position import Partition
 from streaming.schema import UNKNOWN
 
 SCHEME = "kafka://"
@@ -39,7 +38,7 @@ DISTINCT = 0.9
 """Keys of impressions are ids where this share of them is different: a few may have been sent twice."""
 
 
-class AskedTopics(NamedTuple):
+class TopicRequest(NamedTuple):
     """Which topics, and how much of each is read at most."""
 
     servers: str
@@ -49,10 +48,10 @@ class AskedTopics(NamedTuple):
     seconds: float = 30.0
 
     @classmethod
-    def of(cls, address: str, feedback: str | None, rows: int, seconds: float) -> AskedTopics:
+    def of(cls, address: str, feedback: str | None, rows: int, seconds: float) -> TopicRequest:
         """From `kafka://HOST:PORT[,HOST:PORT]/TOPIC`. Raises BadInput where a part is missing.
 
-        >>> AskedTopics.of("kafka://localhost:9092/ads", "clicks", 1000, 5.0)[:3]
+        >>> TopicRequest.of("kafka://localhost:9092/ads", "clicks", 1000, 5.0)[:3]
         ('localhost:9092', 'ads', 'clicks')
         """
         servers, _, topic = address.removeprefix(SCHEME).partition("/")
@@ -79,45 +78,38 @@ class Sampled:
     said: list[str] = field(default_factory=list)
 
 
-def sample(asked: AskedTopics, folder: Path) -> Sampled:
+def sample(request: TopicRequest, folder: Path) -> Sampled:
     """Read both topics, the newest rows first where there are more than asked for, and write them to `folder`.
 
     No group is joined and nothing is committed. Raises BadInput where a topic is absent or empty, holds neither JSON
     nor Arrow, or lacks a column that every stream has; BrokerAway.
     """
-    settings = KafkaSettings.of_servers(asked.servers)
-    counts = require_topics(settings, [asked.impressions, asked.feedback])
-    shown = _Topic(settings, asked.impressions, counts[asked.impressions])
-    told = _Topic(settings, asked.feedback, counts[asked.feedback])
-    found = Sampled(folder / "impressions.parquet", folder / "feedback.parquet", {}, 0)
-    rows = shown.read(asked.rows, asked.seconds)
-    shown.require(IMPRESSION, rows)
-    _in_ms(asked.impressions, rows)
-    kept = [name for name in rows.column_names if not pa.types.is_struct(rows[name].type)]
-    if records := [name for name in rows.column_names if name not in kept]:
-        found.said.append(f"records inside messages are read by no model, and left out: {', '.join(records)}")
+    settings = KafkaSettings.of_servers(request.servers)
+    counts = require_topics(settings, [request.impressions, request.feedback])
+    shown = _Topic(settings, request.impressions, counts[request.impressions])
+    events = _Topic(settings, request.feedback, counts[request.feedback])
+    impressions = shown.read(request.rows, request.seconds, IMPRESSION)
+    records = [name for name in impressions.column_names if pa.types.is_struct(impressions[name].type)]
+    events.text_ids = pa.types.is_string(impressions["impression_id"].type)
+    feedback = events.read(request.rows, request.seconds, FEEDBACK)
+    known = [not str(task).startswith(UNKNOWN) for task in feedback["task"].to_pylist()]
+    rows = round(impressions.num_rows * max(1.0, shown.messages / max(1, shown.read_messages)))
+    said = [f"the newest {impressions.num_rows:,} of about {rows:,} impressions were looked at"]
+    if records:
+        said.append(f"records inside messages are read by no model, and left out: {', '.join(records)}")
     if shown.mixed:
-        found.said.append(f"left out, for their values are of several types: {', '.join(sorted(shown.mixed))}")
-    found.said += shown.said
-    pq.write_table(rows.select(kept), found.impressions)
-    told.text_ids = pa.types.is_string(rows["impression_id"].type)
-    events = told.read(asked.rows, asked.seconds)
-    found.said += told.said
-    told.require(FEEDBACK, events)
-    _in_ms(asked.feedback, events)
-    tasks = events["task"].to_pylist()
-    known = [not str(task).startswith(UNKNOWN) for task in tasks]
-    pq.write_table(events.select(list(FEEDBACK)).filter(pa.array(known)), found.feedback)
-    found.rows = round(rows.num_rows * max(1.0, shown.messages / max(1, shown.read_messages)))
-    found.said.insert(0, f"the newest {rows.num_rows:,} of about {found.rows:,} impressions were looked at")
-    found.kafka = {
-        "bootstrap_servers": asked.servers,
+        said.append(f"left out, for their values are of several types: {', '.join(sorted(shown.mixed))}")
+    paths = folder / "impressions.parquet", folder / "feedback.parquet"
+    pq.write_table(impressions.drop_columns(records), paths[0])
+    pq.write_table(feedback.select(list(FEEDBACK)).filter(pa.array(known)), paths[1])
+    kafka = {
+        "bootstrap_servers": request.servers,
         "impressions": shown.setting,
-        "feedback": told.setting,
-        "examples": {"topic": f"{asked.impressions}-examples"},
-        "dead_letters": {"topic": f"{asked.impressions}-dead-letters", "codec": "json"},
+        "feedback": events.setting,
+        "examples": {"topic": f"{request.impressions}-examples"},
+        "dead_letters": {"topic": f"{request.impressions}-dead-letters", "codec": "json"},
     }
-    return found
+    return Sampled(*paths, kafka, rows, [*said, *shown.said, *events.said])
 
 
 def _in_ms(topic: str, rows: pa.Table) -> None:
@@ -137,8 +129,7 @@ class _Topic:
     """One topic, read once."""
 
     def __init__(self, settings: KafkaSettings, name: str, partitions: int) -> None:
-        self._settings, self._name = settings, name
-        self._partitions = [Partition(name, number) for number in range(partitions)]
+        self._settings, self._name, self._partitions = settings, name, partitions
         self.codec = "json"
         self.unwrap: Envelope | None = None
         self.id_of_key, self.distinct_keys = False, 0
@@ -150,11 +141,11 @@ class _Topic:
     def setting(self) -> dict[str, Any]:
         codec = self.codec if self.unwrap is None else {"unwrap": self.unwrap}
         of_key = {"impression_id": {"from": "key"}} if self.id_of_key else {}
-        return {"topic": self._name, "partitions": len(self._partitions), "codec": codec, **of_key}
+        return {"topic": self._name, "partitions": self._partitions, "codec": codec, **of_key}
 
     @property
     def said(self) -> list[str]:
-        """What is done to messages before they are rows."""
+        """Steps that make rows of the messages, in words."""
         words = []
         if self.unwrap is not None:
             words.append(f"messages of `{self._name}` are in an envelope of {self.unwrap}, which is taken off")
@@ -162,44 +153,42 @@ class _Topic:
             words.append(f"messages of `{self._name}` have no `impression_id`, and their keys are taken for it")
         return words
 
-    def read(self, rows: int, seconds: float) -> pa.Table:
-        """The newest messages, with about `rows` rows, in the order of their offsets."""
-        begins, ends = (of(self._settings, self._partitions) for of in (beginning_offsets, end_offsets))
-        self.messages = sum(ends[p] - begins[p] for p in self._partitions)
+    def read(self, rows: int, seconds: float, names: Sequence[str]) -> pa.Table:
+        """The newest messages, with about `rows` rows, in the order of their offsets. `names`: columns of every
+        stream."""
+        offsets = offsets_of(self._settings, self._name, self._partitions)
+        self.messages = sum(map(len, offsets.values()))
         if not self.messages:
             raise BadInput(f"topic `{self._name}` is empty; send some messages first, a few thousand rows at least")
         deadline = time.monotonic() + seconds
-        middle = {p: (begins[p] + ends[p]) // 2 for p in self._partitions}
-        first = next((m for starts in (middle, begins) for m in self._from(starts, ends, deadline)), None)
+        middle = {partition: of[len(of) // 2 :] for partition, of in offsets.items()}
+        first = next((m for some in (middle, offsets) for m in self._messages(some, deadline)), None)
         nothing = f"topic `{self._name}`: nothing came within {seconds:g} s; ask for more with --sample-seconds"
         if first is None:
             raise BadInput(nothing)
         self.codec = self._codec_of(first)
         a_message = self._table(first).num_rows if self.codec == "arrow" else 1
-        each = max(2, rows // len(self._partitions) // a_message)  # the last one may be an end marker
-        starts = {p: max(begins[p], ends[p] - each) for p in self._partitions}
-        if not (found := list(self._from(starts, ends, deadline))):
+        each = max(2, rows // self._partitions // a_message)  # the last one may be an end marker
+        messages = list(self._messages(newest(offsets, each), deadline))
+        if not messages:
             raise BadInput(nothing)
-        self.read_messages = len(found)
+        self.read_messages = len(messages)
         if self.codec == "json":
-            return self._of_json(found)
-        tables = [self._table(message) for message in found]
-        return pa.concat_tables(tables, promote_options="permissive")
+            table = self._of_json(messages)
+        else:
+            table = pa.concat_tables(map(self._table, messages), promote_options="permissive")
+        self._require(names, table)
+        _in_ms(self._name, table)
+        return table
 
-    def _from(self, starts: dict[Partition, int], ends: dict[Partition, int], deadline: float) -> Iterator[RawMessage]:
-        with TopicReader(self._settings, self._partitions, ends=ends, markers_end=False) as reader:
-            reader.open({p: SourcePosition(at) for p, at in starts.items()})
-            while time.monotonic() < deadline:
-                try:
-                    messages = reader.next_batch(0.5, max_messages=2000) or []
-                except EndOfStream:
-                    return
-                yield from (m for m in messages if m.value and not is_end_marker(m))
+    def _messages(self, offsets: dict[Partition, range], deadline: float) -> Iterator[RawMessage]:
+        for messages in messages_at(self._settings, offsets, deadline):
+            yield from (message for message in messages if message.value and not is_end_marker(message))
 
     def _codec_of(self, message: RawMessage) -> str:
-        found = envelope_in(message.value)
-        if message.value.removeprefix(BOM).lstrip()[:1] == b"{" or found is not None:
-            self.unwrap = found
+        envelope = envelope_in(message.value)
+        if message.value.removeprefix(BOM).lstrip()[:1] == b"{" or envelope is not None:
+            self.unwrap = envelope
             return "json"
         if message.value[:4] == b"\xff\xff\xff\xff":
             return "arrow"
@@ -249,7 +238,7 @@ class _Topic:
         ids = [json.loads(with_id_of_key(b"{}", key, text=text)) for key in keys]
         return [id_ | record for id_, record in zip(ids, records, strict=True)]
 
-    def require(self, names: Sequence[str], rows: pa.Table) -> None:
+    def _require(self, names: Sequence[str], rows: pa.Table) -> None:
         if missing := [name for name in names if name not in rows.column_names]:
             keys = ""
             if missing[0] == "impression_id" and self.distinct_keys:

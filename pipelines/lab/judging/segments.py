@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.data.profile.columns import codes_of_values
+from pipelines.data.profile.codes import codes_of_values
 from streaming.errors import BadInput
 from streaming.lake.where import Where
 from streaming.schema import RowSchema

@@ -22,7 +22,7 @@ from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate, estimate_ratio
 from exfm.metrics.paired import consecutive_blocks
 from pipelines.core.config.models import StudentSettings
-from pipelines.data.profile.columns import codes_of_values
+from pipelines.data.profile.codes import codes_of_values
 from pipelines.lab.judging.evidence import power, too_little
 from pipelines.lab.judging.figures import BySeed, Ids, JudgedRows, by_tenth, gain, losses, metrics, own_clusters
 from pipelines.lab.parts import load_part

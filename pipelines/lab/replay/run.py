@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.core.config.sections import Generated
-from pipelines.data.profile.examine import examined
-from pipelines.data.profile.finding import Severity
+from pipelines.data.checks.examine import examined
+from pipelines.data.findings import Severity
 from pipelines.lab.logits.kept import drop_snapshots
 from pipelines.lab.logits.starts import keep_start
 from pipelines.lab.parts import is_stored, load_part

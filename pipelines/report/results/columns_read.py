@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.data.profile.column_seen import ColumnSeen, refused_by_column, values_in
+from pipelines.data.profile.column import Column, refused_by_column, values_in
 from streaming.lake.reader import LakeReader
 
 MOST_ROWS = 1_000_000
@@ -17,11 +17,11 @@ MOST_ROWS = 1_000_000
 LONGEST_TEXT = 80
 
 
-def columns_read(lake: LakeReader, refused: Mapping[str, int], most_rows: int = MOST_ROWS) -> list[ColumnSeen]:
+def columns_read(lake: LakeReader, refused: Mapping[str, int], most_rows: int = MOST_ROWS) -> list[Column]:
     """By the order of the schema. `refused`: dead letters of impressions by reason. An impression counts once, however
     many settlement groups it has a row in."""
     names, group = lake.schema.impression.names, lake.schema.groups[0].name
-    columns = {name: _Column(lake.schema.impression.field(name)) for name in names}
+    columns = {name: _Growing(lake.schema.impression.field(name)) for name in names}
     after = max(lake.first_lake_seq, lake.last_lake_seq + 1 - most_rows) - 1
     while after < lake.last_lake_seq:
         read = lake.read(
@@ -34,7 +34,7 @@ def columns_read(lake: LakeReader, refused: Mapping[str, int], most_rows: int = 
     return [column.seen(by_column[name]) for name, column in columns.items()]
 
 
-class _Column:
+class _Growing:
     def __init__(self, field: pa.Field) -> None:
         self._field, self._rows, self._nulls = field, 0, 0
         inside = field.type.value_type if pa.types.is_list(field.type) else field.type
@@ -51,11 +51,11 @@ class _Column:
             if len(self._distinct) > MOST_ROWS:
                 self._distinct = None
 
-    def seen(self, refused: int) -> ColumnSeen:
+    def seen(self, refused: int) -> Column:
         low, high = pc.min_max(self._edges).as_py().values()
         distinct = None if self._distinct is None else len(self._distinct)
         kind = str(self._field.type)
-        return ColumnSeen(self._field.name, kind, self._rows, self._nulls, _cut(low), _cut(high), distinct, refused)
+        return Column(self._field.name, kind, self._rows, self._nulls, distinct, _cut(low), _cut(high), refused)
 
 
 def _cut(value: object) -> object:

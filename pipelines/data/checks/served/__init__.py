@@ -1,4 +1,4 @@
-"""What was served, compared with what became of it: `exfm check RUN --served TOPIC`.
+"""Served predictions, compared with what became of them: `exfm check RUN --served TOPIC`.
 
 log      a topic that servers write (pipelines/serve/logged.py), as rows
 joined   its rows with those of the lake, by impression

@@ -1,4 +1,4 @@
-"""What was served of a student, with the lake's rows of the same impressions."""
+"""Served rows of a student, with the lake's rows of the same impressions."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.core.config.settings import parse
 from pipelines.data.checks.check import check_config
-from pipelines.data.profile.finding import Severity
+from pipelines.data.findings import Severity
 
 ROWS = 4000
 USER = {"name": "user", "rows": 2000, "transform": "index"}

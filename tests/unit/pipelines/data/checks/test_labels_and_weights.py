@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.core.config.settings import parse
-from pipelines.data.checks.check import Report, check_config
-from pipelines.data.checks.screen import report_text
+from pipelines.data.checks.check import check_config
+from pipelines.data.checks.report import Report
 
 ROWS = 4000
 USER = {"name": "user", "minimum": 0, "maximum": 1999}
@@ -49,14 +49,14 @@ def said(report: Report, severity: str) -> str:
 
 def test_which_labels_are_positive_is_said_and_shares_are_warned_about(check):
     report = check(rows(clicked=np.where(np.arange(ROWS) % 20 == 0, 0.3, 0.0)))
-    assert report.sample.labels["ctr"].positives == ROWS // 20
+    assert report.profile.labels["ctr"].positives == ROWS // 20
     assert f"5.0 % of labels (200 of {ROWS:,}) lie between 0 and 1, and a value above 0 is positive; set" in said(
         report, "warn"
     )
-    assert "(5.00%), positive: above 0" in report_text(report)
+    assert "(5.00%), positive: above 0" in report.text()
     written = [" TRUE " if row % 20 == 0 else "no" for row in range(ROWS)]
     report = check(rows(clicked=written))
-    assert (report.findings, report.sample.labels["ctr"].positives) == ([], ROWS // 20)
+    assert (report.findings, report.profile.labels["ctr"].positives) == ([], ROWS // 20)
     report = check(rows(clicked=["maybe", *written[1:]]))
     assert "`clicked` is string and holds `maybe`" in said(report, "stop")
 
@@ -76,7 +76,7 @@ def test_one_row_of_most_of_the_weight_is_named(check):
     odd = np.ones(ROWS)
     odd[:3] = [-1, np.nan, np.inf]
     report = check(rows(sample_weight=odd), columns=columns)
-    assert {reason: seen.rows for reason, seen in report.sample.refused.items()} == {
+    assert {reason: seen.rows for reason, seen in report.profile.refused.items()} == {
         "out_of_range:sample_weight": 1, "not_finite:sample_weight": 2
     }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """What a run takes of the machine's memory."""
 
-from pipelines.data.checks.memory import FORKED, GB, LIBRARIES, judge_memory, tables_bytes, worker_count
+from pipelines.data.checks.machine import FORKED, GB, LIBRARIES, judge_memory, tables_bytes, worker_count
 from tests.support.pipelines.small_runs import everything
 
 

@@ -13,7 +13,7 @@ from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.served.judged import judge_served
 from pipelines.data.checks.served.log import Logged
-from pipelines.data.profile.finding import Severity
+from pipelines.data.findings import Severity
 from pipelines.serve.asked import Asked
 from pipelines.serve.version import ServedVersion
 from pipelines.track.registry.ledger import Ledger
@@ -45,7 +45,7 @@ def logged(rows, predictions, *, model="feed", version=V1, **changed):
     columns = {name: rows[name] for name in ("impression_id", "event_time_ms", "vertical", "user_id", "ad_id", "bid")}
     columns |= {"prediction_ctr": predictions, "served_model": [model] * rows.num_rows}
     columns |= {"served_version": [version] * rows.num_rows, "served_ms": np.zeros(rows.num_rows, np.int64)} | changed
-    return Logged({model: pa.table(columns)}, Counter(), True)
+    return Logged({model: pa.table(columns)}, Counter())
 
 
 def findings(found):
@@ -116,7 +116,7 @@ def test_a_log_of_another_run_or_of_nothing_is_said_in_words(run):
     run_dir, rows, said = run
     by = findings(judge_served(run_dir, logged(rows, said, model="video")))
     assert "is no student of" in by["the log"].seen
-    assert "holds no rows" in findings(judge_served(run_dir, Logged({}, Counter(), True)))["the log"].seen
+    assert "holds no rows" in findings(judge_served(run_dir, Logged({}, Counter())))["the log"].seen
     bad = judge_served(run_dir, logged(rows, said)._replace(unreadable=Counter({"it is torn": 2})))
     assert "2 messages are not read: it is torn" in [f.seen for f in bad.findings]
     with pytest.raises(BadInput, match="did you mean `feed`"):

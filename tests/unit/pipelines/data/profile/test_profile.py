@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.data.profile.drift import drifts
-from pipelines.data.profile.examine import examined
-from pipelines.data.profile.files import rows_of_file
-from pipelines.data.profile.finding import Severity
-from pipelines.data.profile.leakage import what_features_know
-from pipelines.data.profile.supply import shortages
+from pipelines.data.checks.drift import drifts
+from pipelines.data.checks.examine import examined
+from pipelines.data.checks.leakage import what_features_know
+from pipelines.data.checks.supply import shortages
+from pipelines.data.findings import Severity
+from pipelines.data.profile.rows import rows_of_file
 from streaming.errors import BadInput
 
 DAY_MS = 86_400_000
@@ -42,7 +42,7 @@ def found(table: pa.Table, **more) -> dict[str, str]:
 
 def test_rows_that_are_well_have_no_finding():
     assert found(rows()) == {}
-    assert examined(rows()).verdict == "nothing is wrong with these rows"
+    assert examined(rows()).verdict == "no problems found"
 
 
 def test_a_planted_leak_and_a_planted_skew_are_named_first():
@@ -161,7 +161,7 @@ def test_the_command_names_a_leak_and_exits_with_2(tmp_path, capsys):
     assert code == 2
     assert "stop  leakage: clicks_today" in out.splitlines()
     assert any(line.startswith("bid ") for line in out.splitlines())
-    assert out.splitlines()[-1].startswith("1 problem with these rows")
+    assert out.splitlines()[-1].startswith("1 problem found")
     code, out, _ = run(capsys, tmp_path / "log.parquet", "--label", "click", "--time", "shown_at", "--json")
     shown = json.loads(out)
     assert shown["findings"][0]["where"] == "leakage: clicks_today"
@@ -174,7 +174,7 @@ def test_rows_that_are_well_exit_with_0_also_with_what_was_served(tmp_path, caps
     pq.write_table(rows(6000), tmp_path / "log.parquet")
     pq.write_table(rows(6000).select(["impression_id", "bid"]), tmp_path / "served.parquet")
     code, out, _ = run(capsys, tmp_path / "log.parquet", "--against", tmp_path / "served.parquet")
-    assert (code, out.splitlines()[-1]) == (0, "nothing is wrong with these rows")
+    assert (code, out.splitlines()[-1]) == (0, "no problems found")
 
 
 @pytest.mark.parametrize(
@@ -229,4 +229,4 @@ def test_times_may_be_seconds_or_timestamps(tmp_path):
 
 
 def test_severities_are_those_of_configs():
-    assert list(map(str, Severity)) == ["stop", "warn", "note"]
+    assert list(map(str, Severity)) == ["stop", "warn", "note", "ok"]

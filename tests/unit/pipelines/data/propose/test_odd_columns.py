@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.core.config.settings import load
 from pipelines.data.checks.check import check_config
-from pipelines.data.propose.proposal import Asked, begin
+from pipelines.data.propose.proposal import Hints, begin
 from streaming.errors import BadInput
 from tests.support.streams.foreign_files import clicks, stored
 
@@ -25,12 +25,13 @@ CLICKED = np.array(clicks(ROWS)["clicked"])
 class Look:
     """What `init` wrote of a file, and what `check` says of that."""
 
-    def __init__(self, tmp_path, asked: Asked = Asked(), **changes):
+    def __init__(self, tmp_path, asked: Hints = Hints(), **changes):
         out = tmp_path / "mine.yaml"
-        self.begun = begin(stored(tmp_path / "rows.parquet", clicks(ROWS, **changes)), out, asked)
+        self.proposal = begin(stored(tmp_path / "rows.parquet", clicks(ROWS, **changes)), out, asked)
         self.said: dict[str, str] = {}
-        for finding in self.begun.findings:
-            self.said[finding.where] = f"{self.said.get(finding.where, '')} {finding.seen}: {finding.remedy}"
+        for finding in self.proposal.findings:
+            said = f"{finding.id}: {finding.seen}: {finding.remedy}"
+            self.said[finding.where] = f"{self.said.get(finding.where, '')} {said}"
         self.text, self.config = out.read_text(), load(out)
         self.report = check_config(self.config)
         self.columns = {column.name: column for column in self.config.rows.columns}
@@ -43,13 +44,13 @@ def test_a_sample_weight_is_a_weight_and_no_feature(tmp_path, weights):
     look = Look(tmp_path, sample_weight=weights)
     assert look.config.rows.weighted
     assert "sample_weight" not in look.features
-    assert "what a row counts" in look.said["column `sample_weight`"]
+    assert "init.column-weight:" in look.said["column `sample_weight`"]
 
 
 def test_a_sample_weight_with_gaps_is_left_out_and_named(tmp_path):
     look = Look(tmp_path, sample_weight=pa.array([None, *np.ones(ROWS - 2), 2.0]))
     assert not look.config.rows.weighted
-    assert "1 rows have none" in look.said["column `sample_weight`"]
+    assert "init.column-left-out: 1 rows" in look.said["column `sample_weight`"]
 
 
 @pytest.mark.parametrize("name", ["weight", "ipw", "importance"])
@@ -66,49 +67,50 @@ def test_nan_is_null_in_floats_and_in_whole_numbers(tmp_path):
     for name, type_ in (("bid", "float32"), ("age", "int64")):
         assert (look.columns[name].type, look.columns[name].nullable) == (type_, True)
         assert f"{gaps.sum():,} of 4,000 values are NaN" in look.said[f"column `{name}`"]
-        assert look.report.sample.batch[name].null_count == gaps.sum()
-    assert not look.report.sample.refused
+        assert look.report.profile.batch[name].null_count == gaps.sum()
+    assert not look.report.profile.refused
 
 
 def test_nulls_inside_lists_are_left_out_and_counted(tmp_path):
     look = Look(tmp_path, tags=[[1, None, 2]] * 2000 + [[3, 4]] * 2000, words=[["a", None], None] * 2000)
-    assert "2,000 values inside lists are null" in look.said["column `tags`"]
-    assert look.report.sample.batch["tags"][0].as_py() == [1, 2]
-    assert look.report.sample.batch["words"].to_pylist()[:2] == [["a"], None]
-    assert not look.report.sample.refused
+    assert "init.column-nulls-in-lists: 2,000" in look.said["column `tags`"]
+    assert look.report.profile.batch["tags"][0].as_py() == [1, 2]
+    assert look.report.profile.batch["words"].to_pylist()[:2] == [["a"], None]
+    assert not look.report.profile.refused
 
 
 def test_ids_that_floats_have_merged_are_named_with_their_distance_and_left_out(tmp_path):
     ids = pa.array([None if n % 50 == 0 else float(2**60 + n) for n in range(ROWS)], pa.float64())
     look = Look(tmp_path, device_id=ids)
-    assert "256 (2^8) apart" in look.said["column `device_id`"]
-    assert "17 values are left" in look.said["column `device_id`"]
+    said = look.said["column `device_id`"]
+    assert [part for part in ("init.column-left-out", "256 (2^8)", "17 values") if part not in said] == []
     assert "device_id" not in look.columns
 
 
 def test_merged_ids_that_the_caller_names_are_taken(tmp_path):
     ids = pa.array([float(2**60 + 256 * (n % 90)) for n in range(ROWS)], pa.float64())
-    look = Look(tmp_path, Asked(user="device_id"), device_id=ids)
-    assert "256 (2^8) apart" in look.said["column `device_id`"]
+    look = Look(tmp_path, Hints(user="device_id"), device_id=ids)
+    assert "init.column-merged-ids" in look.said["column `device_id`"]
     assert "device_id" in look.features
 
 
 def test_a_row_number_and_an_id_of_every_row_are_no_features(tmp_path):
     look = Look(tmp_path, n=np.arange(ROWS), request=RNG.permutation(ROWS * 50)[:ROWS])
-    assert "a row number: 0 to 3,999" in look.said["column `n`"]
-    assert "another whole number in nearly every row (4,000 in 4,000)" in look.said["column `request`"]
+    assert "init.column-left-out: a row number: 0 to 3,999" in look.said["column `n`"]
+    assert "init.column-left-out" in look.said["column `request`"]
     assert not {"n", "request"} & set(look.columns)
 
 
 def test_whole_decimals_are_named_as_ids(tmp_path):
     ids = pa.array([Decimal(int(n)) for n in RNG.integers(0, 300, ROWS) * 1000], pa.decimal128(10, 0))
     look = Look(tmp_path, campaign=ids)
-    assert "taken for ids, by their values, though their type is decimal(10,0)" in look.said["column `campaign`"]
+    assert "init.column-ids" in look.said["column `campaign`"]
 
 
 def test_a_time_in_float32_is_named_with_its_step(tmp_path):
     look = Look(tmp_path, shown_at=AT.astype(np.float32))
-    assert "only to the nearest 128" in look.said["event time `shown_at`"]
+    assert "init.time-float32" in look.said["event time `shown_at`"]
+    assert " 128:" in look.said["event time `shown_at`"]
 
 
 def test_unsigned_ids_beyond_64_bits_are_texts(tmp_path):
@@ -116,21 +118,21 @@ def test_unsigned_ids_beyond_64_bits_are_texts(tmp_path):
     own = pa.array([2**63 + n for n in range(ROWS)], pa.uint64())
     look = Look(tmp_path, impression_id=own, user_id=pa.array(ids, pa.uint64()))
     assert look.config.rows.impression_id == "string"
-    assert look.report.sample.batch["impression_id"][0].as_py() == str(2**63)
-    assert look.report.sample.batch["user_id"].to_pylist() == [str(one) for one in ids]
+    assert look.report.profile.batch["impression_id"][0].as_py() == str(2**63)
+    assert look.report.profile.batch["user_id"].to_pylist() == [str(one) for one in ids]
 
 
 @pytest.mark.parametrize(
-    ("values", "mark"),
+    ("values", "said"),
     [
-        (["Action|Drama", "Comedy", "Drama|War"], "with `|` between"),
-        (["12,55,9", "7", "9,12"], "with `,` between"),
-        (["a:0.3,b:0.1", "c:0.2", "b:1"], "each with a number behind a colon"),
+        (["Action|Drama", "Comedy", "Drama|War"], "init.column-several-values: texts hold several values with `|`"),
+        (["12,55,9", "7", "9,12"], "init.column-several-values: texts hold several values with `,`"),
+        (["a:0.3,b:0.1", "c:0.2", "b:1"], "init.column-weighted-ids"),
     ],
 )
-def test_texts_that_hold_several_values_are_named(tmp_path, values, mark):
+def test_texts_that_hold_several_values_are_named(tmp_path, values, said):
     look = Look(tmp_path, tags=[values[n % 3] for n in range(ROWS)])
-    assert mark in look.said["column `tags`"]
+    assert said in look.said["column `tags`"]
 
 
 def test_texts_of_one_value_are_not(tmp_path):
@@ -179,7 +181,7 @@ def test_times_of_pandas_with_a_zone_in_nanoseconds_are_read(tmp_path):
     assert at.type == pa.timestamp("ns", "UTC")
     look = Look(tmp_path, shown_at=at)
     assert look.config.source.event_time == "shown_at"
-    assert look.report.sample.time.lowest_ms == AT[0] * 1000
+    assert look.report.profile.time.lowest_ms == AT[0] * 1000
 
 
 def test_times_at_the_edge_of_64_bits_are_no_fault(tmp_path):
@@ -190,7 +192,7 @@ def test_times_at_the_edge_of_64_bits_are_no_fault(tmp_path):
     infinite = pa.array(np.where(np.arange(ROWS) % 2, edges.max, -edges.max)).cast(pa.timestamp("ns"))
     look = Look(tmp_path / "two", shown_at=None, ts=infinite)
     assert look.config.source.event_time is None
-    assert "4,000 of 4,000 times are infinite" in look.said["event time `ts`"]
+    assert "init.time-unusable: 4,000 of 4,000" in look.said["event time `ts`"]
 
 
 def test_a_column_that_is_a_label_by_a_part_of_its_name_is_asked_about(tmp_path):
@@ -198,7 +200,7 @@ def test_a_column_that_is_a_label_by_a_part_of_its_name_is_asked_about(tmp_path)
     knows = np.where(RNG.random(ROWS) < 0.99, several, 1 - several)
     look = Look(tmp_path, multiple_buy=several, basket=knows)
     assert set(look.config.source.labels) == {"ctr"}
-    assert "--label multiple_buy" in look.said["column `multiple_buy`"]
+    assert "init.label-doubtful" in look.said["column `multiple_buy`"]
     assert "else multiple_buy" in look.text
     assert "basket" in look.features
     assert "multiple_buy" not in look.columns
@@ -216,12 +218,12 @@ def test_conversions_without_a_click_are_no_task_of_clicks(tmp_path):
     outside = int((bought & (1 - CLICKED)).sum())
     look = Look(tmp_path, purchase=bought)
     assert look.config.rows.given == {}
-    assert f"{outside} of its {bought.sum():,} positives are of rows without a click" in look.said["task cvr"]
+    assert f"init.label-outside: {outside} of its {bought.sum():,}" in look.said["task cvr"]
 
 
 def test_a_label_between_0_and_1_is_warned_about(tmp_path):
     look = Look(tmp_path, clicked=np.where(CLICKED, 0.3, 0.0))
-    assert f"{CLICKED.sum():,} of 4,000 values lie between 0 and 1" in look.said["label `clicked`"]
+    assert f"init.label-between: {CLICKED.sum():,} of 4,000" in look.said["label `clicked`"]
 
 
 def test_one_early_click_is_counted_and_delays_are_kept(tmp_path):
@@ -229,8 +231,8 @@ def test_one_early_click_is_counted_and_delays_are_kept(tmp_path):
     came[np.flatnonzero(CLICKED)[700 // 10]] -= 65
     look = Look(tmp_path, click_time=came)
     assert look.config.source.labels["ctr"].time_column == "click_time"
-    assert f"1 of {CLICKED.sum():,} positives come before their impression" in look.said["label time `click_time`"]
-    assert look.report.sample.labels["ctr"].positives == CLICKED.sum()
+    assert f"init.label-early: 1 of {CLICKED.sum():,}" in look.said["label time `click_time`"]
+    assert look.report.profile.labels["ctr"].positives == CLICKED.sum()
 
 
 def installs(rows: int = 20_000) -> dict[str, np.ndarray]:
@@ -245,10 +247,10 @@ def test_what_earlier_rows_explain_is_kept_with_a_warning(tmp_path):
     log = installs()
     table = clicks(20_000, clicked=None, **log)
     out = tmp_path / "mine.yaml"
-    begun = begin(stored(tmp_path / "rows.parquet", table), out)
-    said = {finding.where: (str(finding.severity), finding.seen) for finding in begun.findings}
-    assert said["leakage: app"][0] == "warn"
-    assert "values had in earlier rows" in said["leakage: app"][1]
+    proposal = begin(stored(tmp_path / "rows.parquet", table), out)
+    (leak,) = (finding for finding in proposal.findings if finding.where == "leakage: app")
+    assert (leak.id, str(leak.severity)) == ("leak.value", "warn")
+    assert "values had in earlier rows" in leak.seen
     assert {"app", "channel"} <= set(load(out).features.needs_columns()) | {load(out).source.vertical}
 
 
@@ -256,15 +258,16 @@ def test_a_sentinel_of_many_values_knows_the_label(tmp_path):
     order = np.where(CLICKED, RNG.integers(1, 10**6, ROWS), -1)
     look = Look(tmp_path, order_code=order)
     assert "order_code" not in look.columns
-    assert "it knows the label" in look.said["leakage: order_code"]
+    assert "leak.value" in look.said["leakage: order_code"]
 
 
 def test_what_is_filled_just_where_the_label_is_is_a_leak_of_any_size(tmp_path):
     few = np.isin(np.arange(ROWS), RNG.permutation(ROWS)[:31]).astype(int)
     look = Look(tmp_path, clicked=few, paid=pa.array(RNG.random(ROWS), mask=few == 0))
-    assert "filled in 31 of 31 rows that are positive for ctr, and in 0 of 3,969 others" in look.said["leakage: paid"]
+    said = look.said["leakage: paid"]
+    assert [part for part in ("leak.filled", "31 of 31", "0 of 3,969") if part not in said] == []
     assert "paid" not in look.columns
-    assert "was not judged" in look.said["leakage of ctr"]
+    assert "leak.not-judged" in look.said["leakage of ctr"]
 
 
 ODD = {
@@ -302,4 +305,4 @@ def test_whatever_init_writes_check_takes(tmp_path, name, form):
     begin(path, out)
     report = check_config(load(out))
     assert not report.stops
-    assert not report.sample.refused
+    assert not report.profile.refused

@@ -18,10 +18,10 @@ ROWS = 4000
 def proposed(tmp_path, at):
     """The config of a file of these times, which nothing stands in the way of, and what was written."""
     out = tmp_path / "mine.yaml"
-    begun = begin(stored(tmp_path / "rows.parquet", clicks(ROWS, shown_at=None, at=at)), out)
+    proposal = begin(stored(tmp_path / "rows.parquet", clicks(ROWS, shown_at=None, at=at)), out)
     config = load(out)
     assert not check_config(config).stops
-    return config, begun
+    return config, proposal
 
 
 DAYS = [3 + n // 600 for n in range(ROWS)]  # 3 to 9
@@ -45,15 +45,15 @@ DAYS = [3 + n // 600 for n in range(ROWS)]  # 3 to 9
     ids=["day first", "two digits", "in no order", "month first by order", "certain day", "certain month"],
 )  # fmt: skip
 def test_the_form_of_dates_is_told_with_the_one_that_it_could_be_as_well(tmp_path, texts, form, first_ms, words):
-    config, begun = proposed(tmp_path, texts)
+    config, proposal = proposed(tmp_path, texts)
     assert config.source.event_time_form == form
     copies = config.source.copies_in(tmp_path / "copies")
     played = pq.read_table(config.source.opened(config.rows, copies).path)
     assert played["event_time_ms"][0].as_py() == first_ms
-    evidence = begun.draft.time.guess.why
+    evidence = proposal.time.guess.why
     assert f"text written as {form}" in evidence
     assert words in evidence if words else "would read every row" not in evidence
-    assert ("event_time_form says which" in " ".join(begun.config.read_text().split())) == (words is not None)
+    assert ("event_time_form says which" in " ".join(proposal.config.read_text().split())) == (words is not None)
 
 
 @pytest.mark.parametrize(
@@ -68,20 +68,20 @@ def test_the_form_of_dates_is_told_with_the_one_that_it_could_be_as_well(tmp_pat
     ids=["timestamp", "timestamp of a zone", "text", "text with an offset", "form"],
 )
 def test_a_time_without_an_offset_is_said_to_be_taken_as_utc(tmp_path, at, utc):
-    config, begun = proposed(tmp_path, at)
+    config, proposal = proposed(tmp_path, at)
     assert config.source.event_time == "at"
     words = "without an offset: taken as UTC (event_time_zone names another zone)"
-    assert (words in begun.draft.time.guess.why) == utc
-    begun.config.write_text(
-        begun.config.read_text().replace("  event_time: at", "  event_time_zone: Europe/Berlin\n  event_time: at")
+    assert (words in proposal.time.guess.why) == utc
+    proposal.config.write_text(
+        proposal.config.read_text().replace("  event_time: at", "  event_time_zone: Europe/Berlin\n  event_time: at")
     )
     if utc:
-        seen = check_config(config).sample.time, check_config(load(begun.config)).sample.time
+        seen = check_config(config).profile.time, check_config(load(proposal.config)).profile.time
         assert seen[0].lowest_ms - seen[1].lowest_ms in (3_600_000, 7_200_000)
 
 
 def test_texts_that_name_a_zone_without_an_offset_are_named_with_the_setting(tmp_path):
     at = [f"2024-03-01 {n // 3600:02}:{n // 60 % 60:02}:{n % 60:02} Europe/Berlin" for n in range(ROWS)]
-    _, begun = proposed(tmp_path, at)
-    seen = next(finding.seen for finding in begun.findings if finding.where == "event time `at`")
+    _, proposal = proposed(tmp_path, at)
+    seen = next(finding.seen for finding in proposal.findings if finding.id == "init.time-zone")
     assert "names a zone, Europe/Berlin, and no offset" in seen

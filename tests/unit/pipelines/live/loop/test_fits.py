@@ -10,9 +10,8 @@ from exfm.errors import ConfigError
 from exfm.parallel.planning.placement import find_plan
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.check import check_again, check_config
-from pipelines.data.checks.compiler import judge_compiler
-from pipelines.data.checks.precision import judge_precision
-from pipelines.data.profile.finding import Severity
+from pipelines.data.checks.machine import judge_compiler, judge_precision
+from pipelines.data.findings import Severity
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.loop.preflight import check_ranks
 from pipelines.teacher.plan.question import question_of

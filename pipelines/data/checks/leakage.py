@@ -22,8 +22,26 @@ import pyarrow as pa
 
 from exfm.metrics.classification import cross_entropy
 from exfm.metrics.ranking import auc
-from pipelines.data.profile.columns import LABEL, codes_of, feature_names
-from pipelines.data.profile.finding import Finding, stop, warn
+from pipelines.data.findings import Finding, Rules, Severity
+from pipelines.data.profile.codes import LABEL, codes_of, feature_names
+
+RULES = Rules("""
+warn|stop  leak.value  leakage: {feature}
+    `{feature}` alone predicts {task} with an AUC of {auc:.3f} and takes {gain:.0f} % off the log-loss that time leaves
+    (the next feature: {next_best:.0f} %){verdict}
+    -> {remedy}
+
+stop  leak.filled  leakage: {feature}
+    `{feature}` is filled in {of_positives:,} of {positives:,} rows that are positive for {task}, and in
+    {of_negatives:,} of {negatives:,} others: it knows the label
+    -> {remedy}
+
+warn  leak.not-judged  leakage of {task}
+    {positives:,} of {rows:,} rows are positive: whether a feature knows the label was not judged, for {fewest} of each
+    kind are needed in each half of the rows{unsure}
+    -> see of each feature when its value is known, or give more rows
+""")
+REMEDY = "see when its value is known: what is filled in after the click is not there when an ad is served"
 
 PRIOR_ROWS = 20
 STRETCHES = 20
@@ -43,7 +61,7 @@ SURE_FILLED = 8
 """Filled or not, and positive or not: fewer rows of the rarer kind say nothing."""
 
 
-class Known(NamedTuple):
+class Knowledge(NamedTuple):
     """`gain` in % of the log-loss of time alone. `by_rates`: earlier rows' rates of `values` many values explain it."""
 
     task: str
@@ -58,8 +76,9 @@ class Known(NamedTuple):
         return self.auc >= KNOWS_AUC or self.gain >= KNOWS_GAIN
 
 
-def what_features_know(table: pa.Table, tasks: Sequence[str]) -> list[Known]:
-    """Of rows in order of time; the one that knows most first. Tasks of too few labels are left out.
+def what_features_know(table: pa.Table, tasks: Sequence[str]) -> list[Knowledge]:
+    """How well each feature alone predicts each label, of rows in order of time; the best first. Tasks of too few
+    labels are left out.
 
     >>> y = np.arange(400) % 3 == 0
     >>> rows = pa.table({"label_ctr": y.astype("int8"), "clicked": y, "parity": np.arange(400) % 2})
@@ -67,7 +86,7 @@ def what_features_know(table: pa.Table, tasks: Sequence[str]) -> list[Known]:
     [('clicked', 1.0, 87), ('parity', 0.4943889574682976, -1)]
     """
     codes = {name: codes_of(table[name]) for name in feature_names(table)}
-    found = []
+    knowledge = []
     for task in tasks:
         column = table[LABEL + task].combine_chunks()
         at = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
@@ -83,15 +102,15 @@ def what_features_know(table: pa.Table, tasks: Sequence[str]) -> list[Known]:
                 marks = [code[at] == np.bincount(code[at]).argmax(), table[name].is_valid().to_numpy()[at]]
                 told = (_known(task, name, mark.astype(np.int64), y, half, alone).knows for mark in marks)
                 known = known._replace(values=values, by_rates=not any(told))
-            found.append(known)
-    return sorted(found, key=lambda known: -max(known.gain, 200 * (known.auc - 0.5)))
+            knowledge.append(known)
+    return sorted(knowledge, key=lambda known: -max(known.gain, 200 * (known.auc - 0.5)))
 
 
-def _known(task: str, name: str, code: np.ndarray, y: np.ndarray, half: int, alone: float) -> Known:
+def _known(task: str, name: str, code: np.ndarray, y: np.ndarray, half: int, alone: float) -> Knowledge:
     z = _rates(code, y, half)
     area = auc(z, y[half:])
     assert area is not None
-    return Known(task, name, area, 100 * (1 - float(cross_entropy(z, y[half:]).mean()) / alone))
+    return Knowledge(task, name, area, 100 * (1 - float(cross_entropy(z, y[half:]).mean()) / alone))
 
 
 def filled_by_label(table: pa.Table, tasks: Sequence[str]) -> Iterator[Finding]:
@@ -118,39 +137,28 @@ def filled_by_label(table: pa.Table, tasks: Sequence[str]) -> Iterator[Finding]:
             if min(positives, negatives, int(filled.sum()), int((~filled).sum())) < SURE_FILLED:
                 unsure.append(name)
                 continue
-            seen = (
-                f"`{name}` is filled in {of_positives:,} of {positives:,} rows that are positive for {task}, and in "
-                f"{of_negatives:,} of {negatives:,} others: it knows the label"
-            )
-            yield stop(f"leakage: {name}", seen, REMEDY)
+            counts = {"of_positives": of_positives, "positives": positives, "negatives": negatives}
+            yield RULES("leak.filled", feature=name, task=task, **counts, of_negatives=of_negatives, remedy=REMEDY)
         if y.size and min(y[:half].sum(), (~y[:half]).sum(), y[half:].sum(), (~y[half:]).sum()) < FEWEST:
-            seen = (
-                f"{positives:,} of {len(y):,} rows are positive: whether a feature knows the label was not judged, for "
-                f"{FEWEST} of each kind are needed in each half of the rows"
-            )
-            seen += f"; filled or not goes with the label: {', '.join(unsure)}" * bool(unsure)
-            yield warn(f"leakage of {task}", seen, "see of each feature when its value is known, or give more rows")
+            names = f"; filled or not goes with the label: {', '.join(unsure)}" * bool(unsure)
+            yield RULES("leak.not-judged", task=task, positives=positives, rows=len(y), fewest=FEWEST, unsure=names)
 
 
-REMEDY = "see when its value is known: what is filled in after the click is not there when an ad is served"
-
-
-def leaks(known: Sequence[Known]) -> Iterator[Finding]:
-    """What is too good to be true; the worst first."""
+def leaks(known: Sequence[Knowledge]) -> Iterator[Finding]:
+    """Findings of features that are too good to be true; the worst first."""
     for one in known:
         others = [k.gain for k in known if k.task == one.task and k.feature != one.feature]
         next_best = max([gain for gain in others if gain <= one.gain], default=0.0)
-        what = (
-            f"`{one.feature}` alone predicts {one.task} with an AUC of {one.auc:.3f} and takes {one.gain:.0f} % off "
-            f"the log-loss that time leaves (the next feature: {max(next_best, 0.0):.0f} %)"
-        )
+        about = {"feature": one.feature, "task": one.task, "auc": one.auc, "gain": one.gain}
+        about["next_best"] = max(next_best, 0.0)
         if one.knows and one.by_rates:
-            seen = f"{what}, by the label rates that its {one.values:,} values had in earlier rows"
-            yield warn(f"leakage: {one.feature}", seen, f"it is kept, for these rates were known by then; {REMEDY}")
+            words = f", by the label rates that its {one.values:,} values had in earlier rows"
+            kept = f"it is kept, for these rates were known by then; {REMEDY}"
+            yield RULES("leak.value", Severity.WARN, **about, verdict=words, remedy=kept)
         elif one.knows:
-            yield stop(f"leakage: {one.feature}", f"{what}: it knows the label", REMEDY)
+            yield RULES("leak.value", Severity.STOP, **about, verdict=": it knows the label", remedy=REMEDY)
         elif one.auc >= ODD_AUC and one.gain >= ODD_GAIN and one.gain > AHEAD * max(next_best, 0.0):
-            yield warn(f"leakage: {one.feature}", f"{what}: it may know the label", REMEDY)
+            yield RULES("leak.value", Severity.WARN, **about, verdict=": it may know the label", remedy=REMEDY)
 
 
 def _rates(codes: np.ndarray, y: np.ndarray, half: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Rows of a lake or of a Parquet file, as a table that `examine` reads."""
+"""Rows of a lake or of a Parquet file, as a table that `examined` reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.data.profile.columns import LABEL
+from pipelines.data.profile.codes import LABEL
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 from streaming.messages.times import is_time, milliseconds
@@ -57,16 +57,16 @@ def rows_of_file(path: Path, labels: Sequence[str], time: str | None) -> pa.Tabl
             f"{path} is data; `exfm check` takes a config that says what its columns are (`exfm init {path}` writes "
             f"one), or --label COLUMN; columns: {', '.join(names)}"
         )
-    found = time or next((name for name in TIMES if name in names), None)
-    if found is None:
+    event_time = time or next((name for name in TIMES if name in names), None)
+    if event_time is None:
         raise BadInput(
             f"{path} has no column of a usual name for the event time; give --time COLUMN of {', '.join(names)}"
         )
-    at = _ms(table[found], path, found)
+    at = _ms(table[event_time], path, event_time)
     for label in labels:
         table = table.append_column(LABEL + label, _label(table[label], path)).drop_columns(label)
-    if found != "event_time_ms":
-        table = table.drop_columns(found).append_column("event_time_ms", at)
+    if event_time != "event_time_ms":
+        table = table.drop_columns(event_time).append_column("event_time_ms", at)
     return table.take(pc.sort_indices(table["event_time_ms"])).combine_chunks()
 
 

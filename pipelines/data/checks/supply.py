@@ -1,4 +1,4 @@
-"""What there is to learn from: rows by day, label rates, unknown labels, missing logits, repeated rows."""
+"""Rules of what there is to learn from: rows by day, label rates, unknown labels, missing logits, repeated rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.metrics.limits import MIN_POSITIVES
-from pipelines.data.profile.columns import LABEL, LOGIT, days_of
-from pipelines.data.profile.finding import Finding, note, percent, stop, warn
+from pipelines.data.findings import Finding, Rules, Severity, percent
+from pipelines.data.profile.codes import LABEL, LOGIT, days_of
+
+RULES = Rules("""
+stop  supply.no-rows  rows
+    there is no row
+    -> give a lake or file that has some, or a longer range
+
+warn  supply.thin-day  volume
+    {day} has {rows:,} rows, and half of the others have {usual:,.0f} or more; {days}
+    -> leave a gap out of what is judged
+
+note|warn  supply.repeats  duplicates
+    {repeats:,} of {rows:,} rows ({share}) repeat another one's id
+    -> a label that is learned twice counts twice; drop repeats where rows come from
+
+note|warn  supply.unlabelled  join rate of {task}
+    {share} of {rows:,} rows have no label of {task}
+    -> see whether feedback was lost; rows without a label are neither learned nor judged
+
+warn  supply.few-positives  label rate of {task}
+    {positives:,} positives in {rows:,} rows are too few to tell models apart
+    -> give more rows
+
+warn  supply.odd-day  label rate of {task}
+    {day}: {rate:.4f} of {rows:,} rows are positive, {usual:.4f} of the others
+    -> see whether clicks were lost, or counted twice, on that day
+
+note|warn  supply.no-logits  teacher's logits of {task}
+    {share} of {rows:,} rows have none
+    -> they teach no student and are left out of every comparison with the teacher
+""")
 
 FEW_ROWS = 0.2
 """A day with less than this share of the usual rows."""
@@ -32,7 +62,7 @@ def shortages(table: pa.Table, tasks: Sequence[str], given: Mapping[str, str] | 
     [2, 1]
     """
     if not table.num_rows:
-        yield stop("rows", "there is no row", "give a lake or file that has some, or a longer range")
+        yield RULES("supply.no-rows")
         return
     yield from _volume(table)
     yield from _repeats(table)
@@ -65,10 +95,8 @@ def _volume(table: pa.Table) -> Iterator[Finding]:
     thin = [k for k in range(1, len(rows) - 1) if rows[k] < FEW_ROWS * usual]  # the first and last may be cut
     if thin:
         worst = min(thin, key=lambda k: rows[k])
-        seen = f"{names[worst]} has {rows[worst]:,} rows, and half of the others have {usual:,.0f} or more"
-        yield warn(
-            "volume", f"{seen}; {len(thin)} such day{'s' * (len(thin) != 1)}", "leave a gap out of what is judged"
-        )
+        days = f"{len(thin)} such day{'s' * (len(thin) != 1)}"
+        yield RULES("supply.thin-day", day=names[worst], rows=rows[worst], usual=usual, days=days)
 
 
 def _repeats(table: pa.Table) -> Iterator[Finding]:
@@ -78,9 +106,9 @@ def _repeats(table: pa.Table) -> Iterator[Finding]:
     distinct = table.select(keys).group_by(keys).aggregate([]).num_rows
     repeats = table.num_rows - distinct
     if repeats:
-        kind = warn if repeats >= REPEATS_WARN * table.num_rows else note
-        seen = f"{repeats:,} of {table.num_rows:,} rows ({percent(repeats / table.num_rows)}) repeat another one's id"
-        yield kind("duplicates", seen, "a label that is learned twice counts twice; drop repeats where rows come from")
+        share = repeats / table.num_rows
+        severity = Severity.WARN if share >= REPEATS_WARN else Severity.NOTE
+        yield RULES("supply.repeats", severity, repeats=repeats, rows=table.num_rows, share=percent(share))
 
 
 def _labels(table: pa.Table, task: str, given: str | None) -> Iterator[Finding]:
@@ -93,13 +121,11 @@ def _labels(table: pa.Table, task: str, given: str | None) -> Iterator[Finding]:
         return
     unknown = 1 - float(known[due].mean())
     if unknown:
-        kind = warn if unknown >= UNKNOWN_WARNS else note
-        yield kind(f"join rate of {task}", f"{percent(unknown)} of {int(due.sum()):,} rows have no label of {task}",
-                   "see whether feedback was lost; rows without a label are neither learned nor judged")  # fmt: skip
+        severity = Severity.WARN if unknown >= UNKNOWN_WARNS else Severity.NOTE
+        yield RULES("supply.unlabelled", severity, task=task, share=percent(unknown), rows=int(due.sum()))
     positives, count = int(y[known].sum()), int(known.sum())
     if min(positives, count - positives) < MIN_POSITIVES:
-        seen = f"{positives:,} positives in {count:,} rows are too few to tell models apart"
-        yield warn(f"label rate of {task}", seen, "give more rows")
+        yield RULES("supply.few-positives", task=task, positives=positives, rows=count)
         return
     day, names = days_of(table)
     p_day, n_day = (np.bincount(day[known], w, len(names)) for w in (y[known], None))
@@ -110,8 +136,7 @@ def _labels(table: pa.Table, task: str, given: str | None) -> Iterator[Finding]:
         rate, usual = p_day[k] / n_day[k], others / rest
         error = np.sqrt(usual * (1 - usual) * (1 / n_day[k] + 1 / rest))  # 0 where all others are alike
         if abs(rate - usual) > SURE * error and not usual / RATE_FACTOR < rate < usual * RATE_FACTOR:
-            seen = f"{name}: {rate:.4f} of {int(n_day[k]):,} rows are positive, {usual:.4f} of the others"
-            yield warn(f"label rate of {task}", seen, "see whether clicks were lost, or counted twice, on that day")
+            yield RULES("supply.odd-day", task=task, day=name, rate=rate, rows=int(n_day[k]), usual=usual)
 
 
 def _logits(table: pa.Table, tasks: Sequence[str]) -> Iterator[Finding]:
@@ -122,9 +147,8 @@ def _logits(table: pa.Table, tasks: Sequence[str]) -> Iterator[Finding]:
         z = table[LOGIT + task].to_numpy(zero_copy_only=False).astype(np.float64)[due]
         missing = 1 - float(np.isfinite(z).mean()) if len(z) else 0.0
         if missing:
-            kind = warn if missing >= MISSING_WARNS else note
-            yield kind(f"teacher's logits of {task}", f"{percent(missing)} of {len(z):,} rows have none",
-                       "they teach no student and are left out of every comparison with the teacher")  # fmt: skip
+            severity = Severity.WARN if missing >= MISSING_WARNS else Severity.NOTE
+            yield RULES("supply.no-logits", severity, task=task, share=percent(missing), rows=len(z))
 
 
 def _known(table: pa.Table, task: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,78 +1,103 @@
-"""What a column holds, in a line: type, nulls, smallest and largest value, distinct values, and what was refused."""
+"""A column of data: type, nulls, smallest and largest value, distinct values, what was refused; and it in a line."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Kind = Literal["int", "float", "text", "flag", "time", "ints", "floats", "texts", "other"]
+LISTS = ("ints", "floats", "texts")
 OF_ONE = {"bad_event_time": "event_time_ms", "bad_vertical": "vertical", "too_many_verticals": "vertical"}
 """Reasons that name no column, and the column that they are about."""
 
 
-@dataclass
-class ColumnSeen:
-    """A column of the file or topic, by its name in the schema. `rows` were looked at; `lowest` and `highest` are None
-    where its values have no order; `distinct` counts values, those inside lists too. `refused`: values that the column
-    as declared does not hold."""
+@dataclass(frozen=True)
+class Column:
+    """A column's type, nulls, range and distinct values. `nulls` counts NaN, too; `low` and `high` are None where
+    values have no order; `distinct` counts what is inside lists. `refused`: values that the column as declared does not
+    hold.
+
+    Only of a file (`profile_file`): `sql`, what reads the column; `low` and `high` are numbers (times: ms since 1970);
+    `whole`: all its numbers are. `shortest`, `longest`: lengths of lists; `inner_nulls`: nulls inside lists. `form`:
+    how texts hold several values, as `form_of_texts` has it."""
 
     name: str
     type: str
     rows: int
     nulls: int
-    lowest: Any
-    highest: Any
     distinct: int | None
+    low: Any = None
+    high: Any = None
     refused: int = 0
+    kind: Kind = "other"
+    sql: str = ""
+    mean: float = 0.0
+    std: float = 0.0
+    whole: bool = False
+    infinite: int = 0
+    nans: int = 0
+    shortest: int = 0
+    longest: int = 0
+    inner_nulls: int = 0
+    form: str = ""
 
     @staticmethod
-    def of(name: str, column: pa.ChunkedArray) -> ColumnSeen:
+    def of(name: str, column: pa.ChunkedArray) -> Column:
         """
-        >>> ColumnSeen.of("age", pa.chunked_array([[30, None, 41, 30]]))
-        ColumnSeen(name='age', type='int64', rows=4, nulls=1, lowest=30, highest=41, distinct=2, refused=0)
+        >>> Column.of("age", pa.chunked_array([[30, None, 41, 30]])).as_json()
+        {'name': 'age', 'type': 'int64', 'nulls': 1, 'smallest': 30, 'largest': 41, 'distinct': 2, 'refused': 0}
         """
         missing, values = values_in(column)
-        lowest = highest = distinct = None
+        low = high = distinct = None
         try:
-            lowest, highest = pc.min_max(values).as_py().values()
+            low, high = pc.min_max(values).as_py().values()
             distinct = pc.count_distinct(values, mode="only_valid").as_py()
         except pa.ArrowNotImplementedError:
             pass  # a struct or a map has neither
-        return ColumnSeen(name, str(column.type), len(column), missing, lowest, highest, distinct)
+        return Column(name, str(column.type), len(column), missing, distinct, low, high)
 
     def as_json(self) -> dict[str, Any]:
-        """
-        >>> ColumnSeen.of("age", pa.chunked_array([[30, None, 41, 30]])).as_json()
-        {'name': 'age', 'type': 'int64', 'nulls': 1, 'smallest': 30, 'largest': 41, 'distinct': 2, 'refused': 0}
-        """
-        return {
-            "name": self.name,
-            "type": self.type,
-            "nulls": self.nulls,
-            "smallest": _plain(self.lowest),
-            "largest": _plain(self.highest),
-            "distinct": self.distinct,
-            "refused": self.refused,
-        }
+        seen = {"nulls": self.nulls, "smallest": _plain(self.low), "largest": _plain(self.high)}
+        return {"name": self.name, "type": self.type} | seen | {"distinct": self.distinct, "refused": self.refused}
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> ColumnSeen:
+    def from_json(value: Mapping[str, Any]) -> Column:
         """
-        >>> age = ColumnSeen("age", "int64", 4, 1, 30, 41, 2)
-        >>> ColumnSeen.from_json(age.as_json() | {"rows": 4}) == age
+        >>> age = Column("age", "int64", 4, 1, 2, 30, 41)
+        >>> Column.from_json(age.as_json() | {"rows": 4}) == age
         True
         """
-        edges = value["smallest"], value["largest"]
-        seen = (value["name"], value["type"], value["rows"], value["nulls"])
-        return ColumnSeen(*seen, *edges, value["distinct"], value["refused"])
+        names = ("name", "type", "rows", "nulls", "distinct", "smallest", "largest", "refused")
+        return Column(*(value[name] for name in names))
 
     @property
     def null_share(self) -> float:
         return self.nulls / self.rows if self.rows else 0.0
+
+    @property
+    def rows_each(self) -> float:
+        """Rows for each value, on average."""
+        return (self.rows - self.nulls) / max(1, self.distinct or 0)
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The parts of its name, in small letters.
+
+        >>> sorted(Column("userID_v2", "BIGINT", 1, 0, 1).words)
+        ['2', 'id', 'user', 'v']
+        """
+        apart = re.sub(r"([a-z])([A-Z])", r"\1 \2", self.name)
+        return frozenset(re.findall(r"[a-z]+|\d+", apart.lower()))
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in ("int", "float")
 
 
 def values_in(column: pa.ChunkedArray) -> tuple[int, pa.ChunkedArray]:
@@ -99,23 +124,23 @@ def refused_by_column(reasons: Mapping[str, int]) -> Counter[str]:
     >>> dict(refused_by_column({"null:bid": 2, "wrong_type:bid": 1, "bad_event_time": 4, "undecodable": 8}))
     {'bid': 3, 'event_time_ms': 4}
     """
-    found = Counter[str]()
-    for reason, rows in reasons.items():
+    rows = Counter[str]()
+    for reason, count in reasons.items():
         if name := reason.partition(":")[2] or OF_ONE.get(reason):
-            found[name] += rows
-    return found
+            rows[name] += count
+    return rows
 
 
-def columns_text(columns: Sequence[ColumnSeen], width: int = 80) -> str:
+def columns_text(columns: Sequence[Column], width: int = 80) -> str:
     """
-    >>> print(columns_text([ColumnSeen("age", "int64", 4, 1, 30, 41, 2, refused=3)]))
+    >>> print(columns_text([Column("age", "int64", 4, 1, 2, 30, 41, refused=3)]))
     column  type    null  refused  distinct  range
     age     int64  25.0%        3         2  30 to 41
     """
-    return "\n".join(_columns(columns, width))
+    return "\n".join(_lines(columns, width))
 
 
-def _columns(columns: Sequence[ColumnSeen], width: int) -> Iterator[str]:
+def _lines(columns: Sequence[Column], width: int) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("column", "type", "null", "refused", "distinct", "range")]
     for seen in columns:
         distinct = "" if seen.distinct is None else f"{seen.distinct:,}"
@@ -131,10 +156,10 @@ def _columns(columns: Sequence[ColumnSeen], width: int) -> Iterator[str]:
         yield f"{'  '.join(texts)}  {_cut(last, room)}".rstrip()
 
 
-def _range(seen: ColumnSeen) -> str:
-    if seen.lowest is None:
+def _range(seen: Column) -> str:
+    if seen.low is None:
         return ""
-    return _short(seen.lowest) if seen.lowest == seen.highest else f"{_short(seen.lowest)} to {_short(seen.highest)}"
+    return _short(seen.low) if seen.low == seen.high else f"{_short(seen.low)} to {_short(seen.high)}"
 
 
 def _short(value: Any) -> str:

@@ -14,8 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipelines.data.profile.columns import codes_of, days_of, feature_names
-from pipelines.data.profile.finding import Finding, note, warn
+from pipelines.data.findings import Finding, Rules, Severity
+from pipelines.data.profile.codes import codes_of, days_of, feature_names
+
+RULES = Rules("""
+note|warn  drift.values  drift: {feature}
+    values of `{feature}` changed most at {day} in {of}: PSI {psi:.2f}
+    -> see whether its source changed; arms are best judged on both sides
+""")
 
 FREQUENT = 30
 FEWEST_ROWS = 500
@@ -41,7 +47,7 @@ def drifts(table: pa.Table) -> list[Drift]:
     if "vertical" in table.schema.names:
         of = np.asarray(table["vertical"].to_numpy(zero_copy_only=False))
         verticals |= {str(name): of == name for name in np.unique(of.astype(str))}
-    found = []
+    largest = []
     for name in feature_names(table):
         whole = codes_of(table[name])
         if name == "vertical" or _tells_the_time(whole, table["event_time_ms"].to_numpy()):
@@ -53,22 +59,20 @@ def drifts(table: pa.Table) -> list[Drift]:
             for k, psi in _by_day(code[mask], day[mask], len(names))
         ]
         if each:
-            found.append(max(each, key=lambda one: one.psi))
-    return sorted(found, key=lambda one: -one.psi)
+            largest.append(max(each, key=lambda one: one.psi))
+    return sorted(largest, key=lambda one: -one.psi)
 
 
-def changes(found: Sequence[Drift]) -> Iterator[Finding]:
-    for one in found:
-        if one.psi < CHANGED:
-            continue
-        of = "all rows" if one.vertical is None else f"vertical {one.vertical}"
-        kind = warn if one.psi >= LARGE else note
-        seen = f"values of `{one.feature}` changed most at {one.day} in {of}: PSI {one.psi:.2f}"
-        yield kind(f"drift: {one.feature}", seen, "see whether its source changed; arms are best judged on both sides")
+def changes(drifts: Sequence[Drift]) -> Iterator[Finding]:
+    for one in drifts:
+        if one.psi >= CHANGED:
+            of = "all rows" if one.vertical is None else f"vertical {one.vertical}"
+            severity = Severity.WARN if one.psi >= LARGE else Severity.NOTE
+            yield RULES("drift.values", severity, feature=one.feature, day=one.day, of=of, psi=one.psi)
 
 
 def psi(now: np.ndarray, before: np.ndarray) -> float:
-    """Of counts by bin, (B,) each, less what chance gives; never below 0.
+    """PSI of counts by bin, (B,) each, less what chance gives; never below 0.
 
     >>> psi(np.array([500, 500]), np.array([500, 500])), round(psi(np.array([900, 100]), np.array([500, 500])), 3)
     (0.0, 0.877)
@@ -103,7 +107,7 @@ def _frequent(code: np.ndarray) -> np.ndarray:
     counts = np.bincount(code)
     if len(counts) <= FREQUENT:
         return code
-    kept = np.argsort(-counts, kind="stable")[:FREQUENT]
+    frequent = np.argsort(-counts, kind="stable")[:FREQUENT]
     new = np.full(len(counts), FREQUENT)
-    new[kept] = np.arange(FREQUENT)
+    new[frequent] = np.arange(FREQUENT)
     return np.asarray(new[code])

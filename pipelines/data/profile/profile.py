@@ -1,17 +1,17 @@
-"""What was seen of a stream, as plain values that the judgements work on."""
+"""The profile of a stream: what a look at its rows found, as plain values that the rules of `checks` judge."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.data.profile.column_seen import ColumnSeen, refused_by_column
+from pipelines.data.profile.column import Column, refused_by_column
 from streaming.messages.times import Unit
 from streaming.schema import RowSchema
 
@@ -20,7 +20,7 @@ MOST_DELAYS = 1_000_000
 
 
 @dataclass
-class TimeSeen:
+class Times:
     """Event times, ms. `unit`: the one in which plain numbers were taken; None: they were no plain numbers."""
 
     lowest_ms: int
@@ -29,7 +29,7 @@ class TimeSeen:
 
 
 @dataclass
-class LabelSeen:
+class Labels:
     """A task's labels. `rows` were looked at, `unknown` of them without a label; `delays_s` from impression to
     feedback, one per positive whose impression was seen. Of a label column: the `rule` by which a value is positive,
     and how many are so though they lie `between` 0 and 1. Of a conditional task: how many positives are `unmet`, their
@@ -45,9 +45,12 @@ class LabelSeen:
     delays: list[np.ndarray] = field(default_factory=list)
 
     @property
+    def known(self) -> int:
+        return self.rows - self.unknown
+
+    @property
     def rate(self) -> float:
-        known = self.rows - self.unknown
-        return self.positives / known if known else 0.0
+        return self.positives / self.known if self.known else 0.0
 
     @property
     def delays_s(self) -> np.ndarray:
@@ -67,7 +70,7 @@ class Refused:
 
 
 @dataclass
-class Sample:
+class Profile:
     """`rows` in all, None where unknown; `looked_at` of them in every column. `whole`: times, labels and verticals are
     of all rows. `batch`: the good rows among those looked at, in the schema of impressions."""
 
@@ -76,9 +79,9 @@ class Sample:
     looked_at: int
     whole: bool
     batch: pa.Table
-    columns: list[ColumnSeen] = field(default_factory=list)
-    time: TimeSeen | None = None
-    labels: dict[str, LabelSeen] = field(default_factory=dict)
+    columns: list[Column] = field(default_factory=list)
+    time: Times | None = None
+    labels: dict[str, Labels] = field(default_factory=dict)
     verticals: Counter[str] = field(default_factory=Counter)
     refused: dict[str, Refused] = field(default_factory=dict)
     feedback_refused: dict[str, Refused] = field(default_factory=dict)
@@ -86,11 +89,12 @@ class Sample:
     matched: int = 0
     unmatched: int = 0
 
-    def count_refused_values(self) -> None:
-        """Refusals as those of their columns."""
+    def look_at_columns(self, table: pa.Table, unfit: Counter[str] | None = None) -> None:
+        """The columns of a table, with the rows that were refused, and `unfit` values, of each."""
         refused = refused_by_column({reason: seen.rows for reason, seen in self.refused.items()})
-        for column in self.columns:
-            column.refused = refused[column.name]
+        refused += unfit or Counter[str]()
+        columns = (Column.of(name, table[name]) for name in table.column_names)
+        self.columns = [replace(column, refused=refused[column.name]) for column in columns]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -98,15 +102,15 @@ class Sample:
             "rows": self.rows,
             "looked_at": self.looked_at,
             "whole": self.whole,
-            "columns": [_plain(vars(column)) for column in self.columns],
-            "time": None if self.time is None else _plain(vars(self.time)),
+            "columns": [column.as_json() for column in self.columns],
+            "time": None if self.time is None else asdict(self.time),
             "labels": {
                 name: {"rows": seen.rows, "unknown": seen.unknown, "positives": seen.positives, "rate": seen.rate}
                 for name, seen in self.labels.items()
             },
             "verticals": dict(self.verticals.most_common()),
-            "refused": {reason: vars(seen) for reason, seen in self.refused.items()},
-            "feedback_refused": {reason: vars(seen) for reason, seen in self.feedback_refused.items()},
+            "refused": {reason: asdict(seen) for reason, seen in self.refused.items()},
+            "feedback_refused": {reason: asdict(seen) for reason, seen in self.feedback_refused.items()},
         }
 
 
@@ -123,30 +127,29 @@ def count_refused(into: dict[str, Refused], reasons: Iterable[tuple[str, str]]) 
         seen.rows += 1
 
 
-def match_feedback(sample: Sample, schema: RowSchema, feedback: Iterable[pa.RecordBatch]) -> dict[str, LabelSeen]:
-    """The labels that rows of feedback give to the impressions looked at. `sample.unmatched` counts those that belong
+def match_feedback(profile: Profile, schema: RowSchema, feedback: Iterable[pa.RecordBatch]) -> dict[str, Labels]:
+    """The labels that rows of feedback give to the impressions looked at. `profile.unmatched` counts those that belong
     to none of them."""
-    labels = {task.name: LabelSeen(task.name, rows=sample.batch.num_rows) for task in schema.tasks}
-    ids = sample.batch["impression_id"].combine_chunks()
-    time_N = sample.batch["event_time_ms"].to_numpy()
+    labels = {task.name: Labels(task.name, rows=profile.batch.num_rows) for task in schema.tasks}
+    ids = profile.batch["impression_id"].combine_chunks()
+    time_N = profile.batch["event_time_ms"].to_numpy()
     labelled: dict[str, list[np.ndarray]] = {task: [] for task in labels}
     for batch in feedback:
-        place = pc.index_in(batch["impression_id"], ids)
-        known = place.is_valid()
-        sample.matched += pc.sum(known).as_py() or 0
-        sample.unmatched += batch.num_rows - (pc.sum(known).as_py() or 0)
-        mine, place_N = batch.filter(known), place.drop_null().to_numpy()
-        delay_N = mine["event_time_ms"].to_numpy() - time_N[place_N]
+        row = pc.index_in(batch["impression_id"], ids)
+        matched = batch.num_rows - row.null_count
+        profile.matched += matched
+        profile.unmatched += batch.num_rows - matched
+        mine, row_N = batch.filter(row.is_valid()), row.drop_null().to_numpy()
+        delay_N = mine["event_time_ms"].to_numpy() - time_N[row_N]
         for task, seen in labels.items():
             of_task = pc.equal(mine["task"], task).to_numpy(zero_copy_only=False)
-            labelled[task].append(place_N[of_task])
+            labelled[task].append(row_N[of_task])
             seen.note_delays(delay_N[of_task])
+    positive = {task: np.unique(np.concatenate([*rows, np.empty(0, np.int64)])) for task, rows in labelled.items()}
     for task, seen in labels.items():
-        seen.positives = len(np.unique(np.concatenate(labelled[task]))) if labelled[task] else 0
+        seen.positives = len(positive[task])
     for task, given in schema.given.items():
-        if labelled[task]:
-            known = np.concatenate(labelled[given] or [np.empty(0, np.int64)])
-            labels[task].unmet = len(np.setdiff1d(np.concatenate(labelled[task]), known))
+        labels[task].unmet = len(np.setdiff1d(positive[task], positive[given]))
     return labels
 
 
@@ -154,8 +157,3 @@ def count_verticals(into: Counter[str], column: pa.ChunkedArray | pa.Array) -> N
     for entry in pc.value_counts(column).to_pylist():
         if entry["values"] is not None:
             into[str(entry["values"])] += entry["counts"]
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    plain = (int, float, type(None))
-    return {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}

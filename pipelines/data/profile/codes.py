@@ -63,8 +63,8 @@ def days_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
     at = table["event_time_ms"].to_numpy()
     day = at // DAY_MS
     if len(at) and int(day.max() - day.min()) + 1 >= FEWEST_DAYS:
-        found, codes = np.unique(day, return_inverse=True)
-        return codes.reshape(-1), [str(np.datetime64(int(d), "D")) for d in found]
+        days, codes = np.unique(day, return_inverse=True)
+        return codes.reshape(-1), [str(np.datetime64(int(d), "D")) for d in days]
     if not len(at):
         return np.zeros(0, np.int64), []
     first, span = int(at.min()), int(at.max() - at.min()) + 1

@@ -12,8 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.data.profile.columns import LABEL, LOGIT, NOT_FEATURES, SERVED
-from pipelines.data.profile.finding import Finding, note, percent, stop, warn
+from pipelines.data.findings import Finding, Rules, Severity, percent
+from pipelines.data.profile.codes import LABEL, LOGIT, NOT_FEATURES, SERVED
+
+RULES = Rules("""
+note|warn|stop  skew.differ  skew: {feature}
+    recorded and rebuilt values of `{feature}` differ in {share} of {rows:,} rows; {first} {served} was served,
+    {rebuilt} is rebuilt
+    -> train on what was recorded, or mend what rebuilds it: a model learns one feature and is served another
+
+warn  skew.unmatched  skew
+    only {share} of the rows ({matched:,} of {rows:,}) were recorded as served
+""")
 
 STOPS, WARNS = 0.05, 0.001
 """Shares of rows that differ."""
@@ -28,8 +38,8 @@ def skews(rows: pa.Table, recorded: pa.Table | None = None) -> Iterator[Finding]
     """Features that differ, those that differ in most rows first.
 
     >>> rows = pa.table({"impression_id": [1, 2, 3], "bid": [0.5, 0.6, 0.7], "served_bid": [0.5, 0.6, 7.0]})
-    >>> (found,) = skews(rows)
-    >>> print(found.seen)
+    >>> (bid,) = skews(rows)
+    >>> print(bid.seen)
     recorded and rebuilt values of `bid` differ in 33 % of 3 rows; first impression 3: 7.0 was served, 0.7 is rebuilt
     """
     ids = rows["impression_id"] if "impression_id" in rows.schema.names else None
@@ -41,28 +51,21 @@ def skews(rows: pa.Table, recorded: pa.Table | None = None) -> Iterator[Finding]
         known = place.is_valid()
         matched = int(pc.sum(known).as_py() or 0)
         if matched < FEW_MATCHED * rows.num_rows:
-            share = percent(matched / rows.num_rows) if rows.num_rows else "0 %"
-            yield warn("skew", f"only {share} of the rows ({matched:,} of {rows.num_rows:,}) were recorded as served")
+            share = percent(matched / max(1, rows.num_rows))
+            yield RULES("skew.unmatched", share=share, matched=matched, rows=rows.num_rows)
         mine, theirs = rows.filter(known), recorded.take(place.drop_null())
         names = [n for n in rows.schema.names if n in recorded.schema.names and n not in NOT_FEATURES]
         its = mine["impression_id"]
         pairs += [(n, theirs[n], mine[n], its) for n in names if not n.startswith((LABEL, LOGIT))]
-    found = [(_differ(a, b), name, a, b, of) for name, a, b, of in pairs if len(a)]
-    for differ, name, served, rebuilt, of in sorted(found, key=lambda one: -float(one[0].mean())):
-        apart = float(differ.mean())
-        if not apart:
-            continue
-        kind = stop if apart >= STOPS else warn if apart >= WARNS else note
-        at = int(np.argmax(differ))
-        first = "for example" if of is None else f"first impression {of[at].as_py()}:"
-        seen = (
-            f"recorded and rebuilt values of `{name}` differ in {percent(apart)} of {len(differ):,} rows; {first} "
-            f"{served[at].as_py()} was served, {rebuilt[at].as_py()} is rebuilt"
-        )
-        remedy = (
-            "train on what was recorded, or mend what rebuilds it: a model learns one feature and is served another"
-        )
-        yield kind(f"skew: {name}", seen, remedy)
+    compared = [(_differ(a, b), name, a, b, of) for name, a, b, of in pairs if len(a)]
+    for differ, name, served, rebuilt, of in sorted(compared, key=lambda one: -float(one[0].mean())):
+        if apart := float(differ.mean()):
+            severity = Severity.STOP if apart >= STOPS else Severity.WARN if apart >= WARNS else Severity.NOTE
+            at = int(np.argmax(differ))
+            first = "for example" if of is None else f"first impression {of[at].as_py()}:"
+            values = {"served": served[at].as_py(), "rebuilt": rebuilt[at].as_py()}
+            about = {"feature": name, "share": percent(apart), "rows": len(differ), "first": first}
+            yield RULES("skew.differ", severity, **about, **values)
 
 
 def _differ(served: pa.ChunkedArray, rebuilt: pa.ChunkedArray) -> np.ndarray:

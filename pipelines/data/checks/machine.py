@@ -1,0 +1,102 @@
+"""Rules of this machine: memory, a compiler and instructions that a config asks for. Nothing is said of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from exfm.features.features import FeatureSet
+from exfm.machine_code import has_compiler
+from exfm.models.teacher_config import wide_columns
+from exfm.processor import CPUINFO, multiplies_bf16
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
+from pipelines.data.findings import Finding, Rules, Severity
+
+RULES = Rules("""
+warn|stop  machine.memory  resources
+    about {takes} are needed: {tables} for tables and their optimizers, {libraries} for libraries, {own} for
+    {processes}, broker and Ray; this machine has {have}
+    -> {remedy}
+
+stop  machine.compiler  teacher.model.compile
+    it needs a C++ compiler, and there is none
+    -> install g++, or leave it out
+
+warn  machine.bf16  teacher.model.precision
+    bf16 is asked for, and this processor has no instructions for it (avx512_bf16 or amx_bf16): it is emulated, and a
+    teacher's step was 18 × slower so than in fp32
+    -> leave it out (fp32), unless the teacher will run elsewhere
+""")
+
+GB = 1 << 30
+LIBRARIES = GB
+"""Torch and what comes with it: once, whatever number of processes is forked with them."""
+FORKED = GB // 4
+"""A worker's own memory beside tables: what it does not share with the others."""
+AROUND = GB * 3 // 2
+"""Broker and Ray."""
+
+
+def judge_memory(config: Config, have: int, *, local: bool) -> Iterator[Finding]:
+    """`have`: bytes of this machine."""
+    if config.resources.address is not None:
+        return
+    tables, processes = tables_bytes(config), 1 if local else worker_count(config)
+    around = 0 if config.kafka.bootstrap_servers and local else AROUND
+    own = around + (0 if local else processes * FORKED)
+    takes = tables + LIBRARIES + own
+    if takes <= have:
+        return
+    sizes = {"takes": takes, "tables": tables, "libraries": LIBRARIES, "own": own, "have": have}
+    severity, remedy = Severity.WARN, "fewer students, smaller tables, or --local: one process for all workers"
+    if tables > have:
+        severity, remedy = Severity.STOP, "give the largest tables fewer `rows`, or a smaller `width`"
+    words = f"{processes} process{'es' * (processes != 1)}"
+    gigabytes = {name: f"{count / GB:,.1f} GB" for name, count in sizes.items()}
+    yield RULES("machine.memory", severity, **gigabytes, processes=words, remedy=remedy)
+
+
+def worker_count(config: Config) -> int:
+    ingest = config.source is not None
+    return ingest + config.augmentation.ranks + config.teacher.ranks + len(config.students)
+
+
+def tables_bytes(config: Config) -> int:
+    """Weights and accumulators of the tables of the teacher, of the one that scores, and of students and their
+    twins."""
+    return teacher_bytes(config) + sum(student_bytes(config, student) for student in config.students)
+
+
+def teacher_bytes(config: Config) -> int:
+    """Bytes of the teacher that learns and the one that scores; their linear parts have a weight and an accumulator per
+    row and task, four at least."""
+    model, features = config.teacher.model, config.teacher_features
+    linear = wide_columns(len(config.tasks)) if model.wide else 0
+    scoring = _bytes(features, model.width, accumulators=linear)
+    accumulators = model.width if model.sparse_optimizer == "adagrad" else 1
+    return scoring + _bytes(features, model.width, accumulators=accumulators + 2 * linear)
+
+
+def student_bytes(config: Config, student: StudentSettings) -> int:
+    """Bytes of a student, and of its twin where it has one."""
+    return (1 + student.twin) * _bytes(config.student_features(student), student.model.width, accumulators=1)
+
+
+def _bytes(features: FeatureSet, width: int, *, accumulators: int) -> int:
+    """fp32 weights, and so many accumulators a row."""
+    tables = [(f.rows, f.width or width) for f in features.sparse] + [(f.rows, width) for f in features.sequence]
+    return sum(4 * rows * (wide + accumulators) for rows, wide in tables)
+
+
+def judge_compiler(config: Config) -> Iterator[Finding]:
+    if config.teacher.model.compile and config.resources.address is None and not has_compiler():
+        yield RULES("machine.compiler")
+
+
+def judge_precision(config: Config, cpuinfo: Path = CPUINFO) -> Iterator[Finding]:
+    """Nothing is said of a processor whose flags are not known."""
+    if config.teacher.model.precision != "bf16" or config.resources.address is not None:
+        return
+    if not multiplies_bf16(cpuinfo):
+        yield RULES("machine.bf16")

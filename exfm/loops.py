@@ -16,8 +16,6 @@ What lies where Arrow has it is read by its address: `integer_at(address, n)` is
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,24 +23,6 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
-
-
-def _import_arrays() -> None:
-    """Numba's functions of arrays, which every loop loads, without SciPy: they import it to know whether it has a BLAS
-    for `np.cov`, which takes .25 s of a core. Loops that multiply matrices ask for it again."""
-    asked = "scipy.linalg"
-    absent = asked not in sys.modules
-    if absent:
-        sys.modules[asked] = None  # type: ignore[assignment]
-    try:
-        importlib.import_module("numba.np.arraymath")
-    finally:
-        if absent:
-            del sys.modules[asked]
-
-
-_import_arrays()
-
 
 _SETTINGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 

@@ -63,7 +63,6 @@ class Column(BaseModel):
     max_length: int | None = Field(
         default=None,
         gt=0,
-        exclude_if=lambda most: most is None,
         description="list columns: a longer list makes its row a dead letter; null: as many values as the examples "
         "topic can carry in one row",
     )
@@ -71,7 +70,6 @@ class Column(BaseModel):
     length: int | None = Field(
         default=None,
         gt=0,
-        exclude_if=lambda length: length is None,
         description="list<float32> columns, such as embeddings: the number of values that every list has; another "
         "makes its row a dead letter",
     )
@@ -146,14 +144,12 @@ class RowSchema(BaseModel):
     tasks: tuple[Task, ...] = Field(description="the tasks, each with its attribution window")
     undeclared: Literal["drop", "keep"] = Field(
         default="drop",
-        exclude_if=lambda way: way == "drop",
         description="columns that messages have and `columns` does not name: `drop`, or `keep`: a new one joins the "
         "lake while the stream runs, nullable, its type that of its first value",
     )
 
     event_time_zone: Zone | None = Field(
         default=None,
-        exclude_if=lambda zone: zone is None,
         description="the IANA zone, such as Europe/Berlin, of times in messages and requests that are texts or "
         "timestamps without an offset; null: UTC",
     )

@@ -103,7 +103,6 @@ class Arm(BaseModel):
     )
     residuals_by: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default={},
-        exclude_if=lambda by: not by,
         description="For recalibration `residuals`: sparse features of the student whose ids have a running mean of "
         "the teacher's residuals, each with the rows of one id after which a row counts half: "
         "{user_id: 10, ad_id: 40}.",
@@ -123,7 +122,6 @@ class Arm(BaseModel):
     extra_steps: int = Field(
         default=0,
         ge=0,
-        exclude_if=lambda steps: steps == 0,
         description="After every step, so many further ones on the same batch that learn from the teacher alone. Each "
         "costs about what the step costs; labels are never learned twice.",
     )

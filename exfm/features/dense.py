@@ -50,27 +50,23 @@ class DenseFeature(BaseModel):
     std: float = Field(default=1.0, gt=0, description="For `standardise`: the standard deviation.")
     statistics: Literal["fixed", "online"] = Field(
         default="fixed",
-        exclude_if=lambda statistics: statistics == "fixed",
         description="`online`: mean and standard deviation are those of the rows learned so far, and `standardise` and "
         "`log1p` are standardised by them; `fixed`: they are `mean` and `std`.",
     )
     clip: tuple[float, float] | None = Field(
         default=None,
-        exclude_if=lambda clip: clip is None,
         description="The least and the greatest raw value: what lies beyond becomes that. Null: any number.",
     )
     sigmas: float | None = Field(
         default=None,
         gt=0,
         le=LARGEST_INPUT,
-        exclude_if=lambda sigmas: sigmas is None,
         description=f"Standard deviations at which a standardised value is cut off; null: {SIGMAS:g} with `statistics: "
         "online`, else none.",
     )
     length: int | None = Field(
         default=None,
         gt=0,
-        exclude_if=lambda length: length is None,
         description="For a column of lists of floats, such as embeddings made elsewhere: how many values every list "
         "has. Each is an input, so that the first layer projects them; a null list is zeros.",
     )
@@ -78,20 +74,17 @@ class DenseFeature(BaseModel):
         default=None,
         ge=2,
         le=256,
-        exclude_if=lambda buckets: buckets is None,
         description=f"For `quantiles`: how many inputs there are; null: {BUCKETS}.",
     )
 
     utc_offset: str = Field(
         default="+00:00",
         pattern=OFFSET,
-        exclude_if=lambda offset: offset == "+00:00",
         description='For `hour_of_day` and `hour_of_week`: the distance of local time from UTC, as in "+02:00".',
     )
 
     serve_as: float | None = Field(
         default=None,
-        exclude_if=lambda value: value is None,
         description="For what is known in training only, such as the position of an ad: the raw value that is taken in "
         "its place wherever the student predicts; serving does not read the column. Null: the logged value, always.",
     )

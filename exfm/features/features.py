@@ -56,19 +56,16 @@ class HistoryFeature(BaseModel):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        exclude_if=lambda seconds: seconds is None,
         description="After so many seconds of event time a row counts half; null: time does not matter.",
     )
     inputs: tuple[Literal["average", "rows", "positives"], ...] = Field(
         default=("average", "rows"),
         min_length=1,
-        exclude_if=lambda inputs: inputs == ("average", "rows"),
         description="What becomes an input: the `average` (of labels, the rate), how many `rows` it is of (of ctr, "
         "impressions), and of labels how many were `positives` (clicks).",
     )
     rows: Literal["own", "all"] = Field(
         default="own",
-        exclude_if=lambda whose: whose == "own",
         description="`own`: the average of the student's own rows; `all`: of the rows of all verticals. Its twin has "
         "the same.",
     )

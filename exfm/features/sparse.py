@@ -54,18 +54,15 @@ class SparseFeature(BaseModel):
     utc_offset: str = Field(
         default="+00:00",
         pattern=OFFSET,
-        exclude_if=lambda offset: offset == "+00:00",
         description='For hours and days: the distance of local time from UTC, as in "+02:00".',
     )
     most: int | None = Field(
         default=None,
         gt=0,
-        exclude_if=lambda most: most is None,
         description="For a column of lists: how many ids of a bag are looked up, the first ones; null: all.",
     )
     serve_as: int | float | str | None = Field(
         default=None,
-        exclude_if=lambda value: value is None,
         description="For what is known in training only, such as the position of an ad: the raw value that is taken in "
         "its place wherever the student predicts; serving does not read the column. Null: the logged value, always.",
     )

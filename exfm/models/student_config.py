@@ -57,13 +57,11 @@ class StudentConfig(BaseModel):
     prior: bool = Field(
         default=True,
         description="Whether the log-odds of the label rate so far is part of every logit.",
-        exclude_if=lambda on: on,
     )
     wide: bool = Field(
         default=True,
         description="Whether a linear model of ids and crosses (FTRL) learns with the network, and the two are "
         "stacked; it needs `prior`.",
-        exclude_if=lambda on: on,
     )
     arm: Arm = Field(
         default=Arm.model_validate("recommended"),

@@ -34,9 +34,7 @@ class TeacherConfig(WukongSizes):
     width: int = Field(default=16, gt=0, description="Width of the embeddings.")
     dlrm: DLRMOptions = Field(default=DLRMOptions(), description="Settings of the interaction `dlrm`.")
     dcn: DCNOptions = Field(default=DCNOptions(), description="Settings of the interaction `dcn`.")
-    options: dict[str, Any] = Field(
-        default={}, description="Settings of any other interaction.", exclude_if=lambda options: not options
-    )
+    options: dict[str, Any] = Field(default={}, description="Settings of any other interaction.")
     head: tuple[int, ...] = Field(default=(64,), description="Hidden sizes of every task's head.")
     dense_lr: float = Field(default=2e-3, gt=0, description="Learning rate of Adam, for all but the tables.")
     sparse_optimizer: SparseOptimizer = Field(
@@ -49,14 +47,12 @@ class TeacherConfig(WukongSizes):
     )
     wide: bool = Field(
         default=True,
-        exclude_if=lambda wide: wide,
         description="Stack the network on a linear model of the same ids (FTRL-proximal): a teacher that has seen few "
         "rows is then as good as that. It takes a weight and an accumulator per row and task, four at least.",
     )
     prior: bool = Field(
         default=True,
         description="Whether the log-odds of the label rate so far is part of every logit.",
-        exclude_if=lambda on: on,
     )
     dense_dtype: Literal["float32", "float64"] = Field(
         default="float32", description="Precision of all but the tables; float64 is for comparing plans."
@@ -64,14 +60,12 @@ class TeacherConfig(WukongSizes):
 
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
-        exclude_if=lambda precision: precision == "fp32",
         description="What products of matrices are computed in. `bf16` is faster where the hardware has it and the "
         "teacher is wide; weights, optimizers, embeddings, pooling of sequences and logits stay fp32.",
     )
 
     compile: bool = Field(
         default=False,
-        exclude_if=lambda on: not on,
         description="Learn and score by machine code, on CPUs. A C++ compiler makes it before the first step, in a "
         "minute or two, and it is kept in the user's cache. Sums are in another order than without.",
     )

@@ -74,7 +74,7 @@ class Sharding(BaseModel):
     row_wise
         its rows over all ranks;
     column_wise
-        its columns over ranks, in pieces of at least `min_partition`;
+        its columns over ranks, in pieces of at least 4;
     table_row_wise, table_column_wise
         its rows, or its columns, over the ranks of one host;
     grid_shard
@@ -103,9 +103,6 @@ class Sharding(BaseModel):
     comms: Comms = Field(
         default="fp32",
         description="`fp16`: embeddings travel between ranks as float16, and their gradients as bfloat16.",
-    )
-    min_partition: int = Field(
-        default=4, gt=0, multiple_of=4, description="Columns of the narrowest piece of a table that is cut by columns."
     )
     ranks_per_host: int | None = Field(
         default=None, gt=0, description="Consecutive ranks that share a host; null: all of them do."

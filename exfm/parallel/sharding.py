@@ -36,6 +36,10 @@ class Tables(NamedTuple):
     called: str = ""  # what messages add to a table's name, where another part has one of the same name
 
 
+NARROWEST = 4
+"""Columns of the narrowest piece of a table that is cut by columns."""
+
+
 class TableSharder(EmbeddingBagCollectionSharder):
     """TorchRec's sharder with all cuts on CPU too: those by rows work there, but are offered on CUDA only."""
 
@@ -74,7 +78,7 @@ def sharding_planner(parts: Mapping[str, Tables], sharding: Sharding, world: Ran
                 raise ConfigError(f"table `{table.name}` is {table.embedding_dim} wide; FBGEMM needs a multiple of 4")
             constraints[table.name] = ParameterConstraints(
                 sharding_types=cuts_of(table, sharding, world),
-                min_partition=sharding.min_partition,
+                min_partition=NARROWEST,
                 pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.feature_names),
             )
     return make_planner(world, constraints, {part: tables.optimizer for part, tables in parts.items()})

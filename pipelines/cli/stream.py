@@ -184,7 +184,7 @@ def stream(
 
     from rich.console import Console
 
-    from pipelines.live.launch.preloaded import prepare_to_fork, worker_forks
+    from pipelines.live.launch.preloaded import prepare_to_fork, starts_plainly, worker_forks
 
     of_this = not local and prepare_to_fork()
     gc.disable()  # a fifth of the time is spent looking through what is imported
@@ -197,7 +197,9 @@ def stream(
     from streaming.errors import BadInput
 
     gc.freeze()  # pages that are never looked through again stay shared
-    forks = None if local else worker_forks(of_owner=of_this)  # imports on a second core what else workers need
+    forks = (
+        None if local or starts_plainly() else worker_forks(of_owner=of_this)
+    )  # imports on a second core what else workers need
     if forks is not None:
         context.call_on_close(forks.close)
     private_files()

@@ -59,7 +59,7 @@ class Server:
         self, shelf: Shelf, limits: RequestLimits = RequestLimits(), served_log: ServedLog | None = None
     ) -> None:
         self._shelf, self._limits, self._log = shelf, limits, served_log
-        self.meters = Meters()
+        self.meters = Meters(shelf, served_log)
         self.app = Starlette(
             routes=[
                 Route("/v1/models/{model}:predict", self.predict, methods=["POST"]),
@@ -167,7 +167,7 @@ class Server:
         return PlainTextResponse("ready\n")
 
     async def metrics(self, request: Request) -> Response:
-        text = self.meters.text(self._shelf, time.time(), self._log)
+        text = self.meters.text()
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def openapi(self, request: Request) -> Response:

@@ -41,12 +41,9 @@ class Ages:
         p50, p95 = np.quantile(newest, (0.5, 0.95)).round(3).tolist()
         return {"count": sum(self._buckets), "last_s": round(newest[-1], 3), "p50_s": p50, "p95_s": p95}
 
-    def lines(self, name: str, labels: str) -> list[str]:
-        """A histogram for Prometheus."""
-        counted = list(accumulate(self._buckets))
-        upto = [*map(str, BUCKETS_S), "+Inf"]
-        found = [f'{name}_bucket{{{labels},le="{le}"}} {n}' for le, n in zip(upto, counted, strict=True)]
-        return [*found, f"{name}_sum{{{labels}}} {self._sum:.6f}", f"{name}_count{{{labels}}} {counted[-1]}"]
+    def histogram(self) -> tuple[list[tuple[str, float]], float]:
+        """How many seconds are at most each bound, as Prometheus counts them; and their sum."""
+        return list(zip([*map(str, BUCKETS_S), "+Inf"], accumulate(self._buckets), strict=True)), self._sum
 
 
 class Freshness:

@@ -1,76 +1,80 @@
-"""What a server has done, as Prometheus reads it (text exposition format 0.0.4)."""
+"""Metrics of a server for Prometheus.
+
+A server of several processes answers each question from one of them: the label `process` keeps their counts apart.
+"""
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from itertools import accumulate
+import time
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from pipelines.serve.logged import ServedLog
 from pipelines.serve.shelf import Shelf
 
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+OF_MODEL = ("process", "model")
 
 
 class Meters:
-    """Counted by model; one thread counts."""
+    """Counters of requests, and what the shelf and the log of served rows say when they are asked."""
 
-    def __init__(self) -> None:
-        self._requests: Counter[tuple[str, int]] = Counter()
-        self._rows: Counter[str] = Counter()
-        self._refused: Counter[str] = Counter()
-        self._seconds: dict[str, list[int]] = {}
-        self._sums: defaultdict[str, float] = defaultdict(float)
+    def __init__(self, shelf: Shelf, served_log: ServedLog | None = None) -> None:
+        disable_created_metrics()
+        self._registry = CollectorRegistry()
+        self._requests = Counter("exfm_requests", "Requests by HTTP code", (*OF_MODEL, "code"), registry=self._registry)
+        self._rows = Counter("exfm_rows", "Rows predicted", OF_MODEL, registry=self._registry)
+        self._refused = Counter("exfm_refused_rows", "Rows refused", OF_MODEL, registry=self._registry)
+        self._seconds = Histogram(
+            "exfm_request_seconds", "Time of a request", OF_MODEL, buckets=BUCKETS_S, registry=self._registry
+        )
+        self._registry.register(_Served(shelf, served_log))
 
     def note(self, model: str, code: int, seconds: float, rows: int = 0, refused: int = 0) -> None:
-        self._requests[model, code] += 1
-        self._rows[model] += rows
-        self._refused[model] += refused
-        buckets = self._seconds.setdefault(model, [0] * (len(BUCKETS_S) + 1))
-        buckets[bisect_left(BUCKETS_S, seconds)] += 1
-        self._sums[model] += seconds
+        """Count a request."""
+        me = str(os.getpid())
+        self._requests.labels(me, model, str(code)).inc()
+        self._rows.labels(me, model).inc(rows)
+        self._refused.labels(me, model).inc(refused)
+        self._seconds.labels(me, model).observe(seconds)
 
-    def text(self, shelf: Shelf, now_s: float, served_log: ServedLog | None = None) -> str:
-        """All of them, and what is served. A server of several processes answers each question from one of them: the
-        label `process` keeps their counters apart."""
-        me = f'process="{os.getpid()}"'
-        lines = ["# TYPE exfm_requests_total counter"]
-        lines += [
-            f'exfm_requests_total{{{me},model="{model}",code="{code}"}} {count}'
-            for (model, code), count in sorted(self._requests.items())
-        ]
-        for name, counts in (("rows", self._rows), ("refused_rows", self._refused)):
-            lines.append(f"# TYPE exfm_{name}_total counter")
-            lines += [f'exfm_{name}_total{{{me},model="{model}"}} {count}' for model, count in sorted(counts.items())]
-        lines.append("# TYPE exfm_request_seconds histogram")
-        for model, buckets in sorted(self._seconds.items()):
-            upto = [*map(str, BUCKETS_S), "+Inf"]
-            counted = list(accumulate(buckets))
-            for bound, count in zip(upto, counted, strict=True):
-                lines.append(f'exfm_request_seconds_bucket{{{me},model="{model}",le="{bound}"}} {count}')
-            lines.append(f'exfm_request_seconds_sum{{{me},model="{model}"}} {self._sums[model]:.6f}')
-            lines.append(f'exfm_request_seconds_count{{{me},model="{model}"}} {counted[-1]}')
-        lines.append("# TYPE exfm_version_info gauge")
-        ages = []
-        for model in shelf.models:
-            if (version := shelf.version(model)) is not None:
-                lines.append(f'exfm_version_info{{{me},model="{model}",version="{version.name}"}} 1')
-                ages.append(f'exfm_version_age_seconds{{{me},model="{model}"}} {now_s - version.loaded_at:.1f}')
-        lines += ["# TYPE exfm_version_age_seconds gauge", *ages]
-        for name in ("freshness", "step_to_served"):
-            lines.append(f"# TYPE exfm_{name}_seconds histogram")
-            for model, fresh in shelf.freshness.items():
-                seconds = fresh.answers if name == "freshness" else fresh.served
-                lines += seconds.lines(f"exfm_{name}_seconds", f'{me},model="{model}"')
-        lines += ["# TYPE exfm_swaps_total counter", f"exfm_swaps_total{{{me}}} {shelf.swaps}"]
-        if served_log is not None:
+    def text(self) -> str:
+        """All of them in Prometheus' text format."""
+        return generate_latest(self._registry).decode()
+
+
+class _Served(Collector):
+    """What is served, and what became of the log of it, at the moment of the question."""
+
+    def __init__(self, shelf: Shelf, served_log: ServedLog | None) -> None:
+        self._shelf, self._log = shelf, served_log
+
+    def collect(self) -> Iterator[Metric]:
+        me, now_s = str(os.getpid()), time.time()
+        info = GaugeMetricFamily("exfm_version_info", "The version that answers", labels=(*OF_MODEL, "version"))
+        age = GaugeMetricFamily("exfm_version_age_seconds", "Since the version was loaded", labels=OF_MODEL)
+        for model in self._shelf.models:
+            if (version := self._shelf.version(model)) is not None:
+                info.add_metric((me, model, version.name), 1)
+                age.add_metric((me, model), now_s - version.loaded_at)
+        answered = HistogramMetricFamily("exfm_freshness_seconds", "From a step to its first answer", labels=OF_MODEL)
+        served = HistogramMetricFamily("exfm_step_to_served_seconds", "From a step to its version", labels=OF_MODEL)
+        for model, fresh in self._shelf.freshness.items():
+            answered.add_metric((me, model), *fresh.answers.histogram())
+            served.add_metric((me, model), *fresh.served.histogram())
+        yield from (info, age, answered, served)
+        counts = {
+            "exfm_swaps": ("Versions taken up", self._shelf.swaps),
+            "exfm_refused_versions": ("Versions refused", self._shelf.refusals),
+        }
+        if self._log is not None:
             for fate in ("written", "dropped", "unidentified"):
-                name = f"exfm_log_{fate}_rows_total"
-                lines += [f"# TYPE {name} counter", f"{name}{{{me}}} {getattr(served_log, fate)}"]
-        lines += [
-            "# TYPE exfm_refused_versions_total counter",
-            f"exfm_refused_versions_total{{{me}}} {shelf.refusals}",
-            "",
-        ]
-        return "\n".join(lines)
+                counts[f"exfm_log_{fate}_rows"] = (f"Served rows {fate}", getattr(self._log, fate))
+        for name, (words, count) in counts.items():
+            counter = CounterMetricFamily(name, words, labels=("process",))
+            counter.add_metric((me,), count)
+            yield counter

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from exfm.errors import ModelError
-from pipelines.core.patched import patched
 from pipelines.served_rows import ON_BAD_ROWS, RAISE
 from pipelines.track.deleted import experiment_id, is_gone, still_there
 from pipelines.track.empty_store import begin_store
@@ -244,7 +244,7 @@ class Tracker:
         model, run_id = registration.model, self._run(client, worker)
         _make_model(client, model)
         for version in registration.versions:
-            uri = _log_model(run_id, version.role, version.export, registration, self._environment.get())
+            uri = _log_model(client, run_id, version.role, version.export, registration, self._environment.get())
             number = client.create_model_version(model, uri, run_id, tags=version.tags).version
             if mirror is not None:
                 mirror.note(version.name, number)
@@ -262,7 +262,7 @@ class Tracker:
             interface = mirror.interface()
             for entry in new:
                 name = entry["version"]
-                uri = _log_model(run_id, name, ledger.folder(name), interface, self._environment.get())
+                uri = _log_model(client, run_id, name, ledger.folder(name), interface, self._environment.get())
                 number = client.create_model_version(model, uri, run_id, tags=lineage_tags(entry)).version
                 numbers[name] = number
                 mirror.note(name, number)  # what fails later is not a reason to register it twice
@@ -337,21 +337,25 @@ def _make_model(client: Any, model: str) -> None:
         client.create_registered_model(model)
 
 
-def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registration, environment: Environment) -> str:
-    """The URI of an export as a model of MLflow."""
-    import mlflow
-    from mlflow.models import utils
-    from mlflow.utils import requirements_utils
+def _log_model(
+    client: Any, run_id: str, name: str, export: Path, asked: Interface | Registration, environment: Environment
+) -> str:
+    """The URI of an export as a model of MLflow.
 
-    # All that would come of two checks are warnings, and they take half of the time: a model is loaded to predict its
-    # example, and its requirements, which are made from what is installed, are compared with that. Then MLflow reads
-    # every metric's history for values of step 0, which would be the model's; a run has none.
-    no_answer = patched(utils, _validate_serving_input=_nothing)
-    no_comparison = patched(requirements_utils, _check_requirement_satisfied=_nothing)
-    no_history = patched(mlflow.MlflowClient, get_metric_history=lambda *asked: [])
-    with mlflow.start_run(run_id=run_id), no_answer, no_comparison, no_history:
-        info = mlflow.pyfunc.log_model(
-            name=name,
+    By the parts of `mlflow.pyfunc.log_model`: as a whole it loads the model to predict its example, and reads the
+    history of each of the run's metrics, which takes half of the time.
+    """
+    import mlflow
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.models import Model
+
+    experiment = client.get_run(run_id).info.experiment_id
+    logged = client.create_logged_model(experiment, name, source_run_id=run_id)
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+    with tempfile.TemporaryDirectory(prefix="exfm-model-") as folder:
+        local = str(Path(folder) / "model")
+        mlflow.pyfunc.save_model(
+            local,
             loader_module=LOADER,
             data_path=str(export),
             model_config=asked.settings,
@@ -359,12 +363,16 @@ def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registra
             input_example=asked.example or None,
             code_paths=[str(wheel) for wheel in environment.wheels],
             pip_requirements=environment.requirements,
+            mlflow_model=Model(
+                artifact_path=logged.artifact_location,
+                run_id=run_id,
+                model_uuid=logged.model_id,
+                model_id=logged.model_id,
+            ),
         )
-    return str(info.model_uri)
-
-
-def _nothing(*asked: Any, **also: Any) -> None:
-    pass
+        client.log_model_artifacts(logged.model_id, local)
+    client.finalize_logged_model(logged.model_id, "READY")
+    return f"models:/{logged.model_id}"
 
 
 def _signature(registration: Interface | Registration) -> Any:

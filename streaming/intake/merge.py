@@ -132,7 +132,7 @@ class Merge:
         batch, refused = self._bounded(feed, batch, refused)
         if refused.num_rows:
             refused = refused.take(
-                pa.array(np.lexsort((_numpy(refused, "source_row"), _numpy(refused, "source_offset"))))
+                pa.array(np.lexsort((integers_of(refused, "source_row"), integers_of(refused, "source_offset"))))
             )
         # A partition that was idle may come back behind the others: its rows are keyed where the merge stands.
         keys, refused_keys = _key_times(batch, refused, earliest=max(feed.running_max, self.watermark_ms))
@@ -261,7 +261,7 @@ class Merge:
         self, feed: PartitionBuffer, batch: pa.RecordBatch, refused: pa.RecordBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """The rows without those whose event time is no time of theirs, which join the refused."""
-        event, recorded = _numpy(batch, "event_time_ms"), _numpy(batch, "record_time_ms")
+        event, recorded = integers_of(batch, "event_time_ms"), integers_of(batch, "record_time_ms")
         now_ms = None if self._now_ms is None else self._now_ms()
         seconds = in_seconds(event, recorded, now_ms)
         if NO_TIME < feed.running_max < FIRST_EVENT_TIME_MS:
@@ -335,18 +335,19 @@ def with_partitions(state: Mapping[str, Any], added: Collection[Partition]) -> d
 
 def _from(rows: pa.RecordBatch, position: SourcePosition) -> pa.RecordBatch:
     """The rows that do not precede `position`."""
-    offset, row = _numpy(rows, "source_offset"), _numpy(rows, "source_row")
+    offset, row = integers_of(rows, "source_offset"), integers_of(rows, "source_row")
     new = (offset > position.offset) | ((offset == position.offset) & (row >= position.row))
     return rows if new.all() else rows.filter(pa.array(new))
 
 
 def _key_times(batch: pa.RecordBatch, refused: pa.RecordBatch, *, earliest: int) -> tuple[np.ndarray, np.ndarray]:
     """Key times of both: the running maximum of event time, to which a refused row adds nothing."""
-    times = _numpy(batch, "event_time_ms")
+    times = integers_of(batch, "event_time_ms")
     if not refused.num_rows:
         return np.maximum(np.maximum.accumulate(times), earliest), np.empty(0, np.int64)
     offset, row = (
-        np.concatenate([_numpy(part, name) for part in (batch, refused)]) for name in ("source_offset", "source_row")
+        np.concatenate([integers_of(part, name) for part in (batch, refused)])
+        for name in ("source_offset", "source_row")
     )
     in_order = np.lexsort((row, offset))
     times = np.concatenate([times, np.full(refused.num_rows, NO_TIME)])
@@ -361,7 +362,7 @@ def _in_merged_order(taken: list[list[tuple[Destination, KeyedRows]]], keys: np.
         return np.argsort(keys, kind="stable")  # rows of one feed lie in (offset, row) order already
     feed = np.repeat(np.arange(len(taken)), [sum(len(rows.keys) for _, rows in parts) for parts in taken])
     batches = [rows.batch for parts in taken for _, rows in parts]
-    offset, row = (np.concatenate([_numpy(b, name) for b in batches]) for name in ("source_offset", "source_row"))
+    offset, row = (np.concatenate([integers_of(b, name) for b in batches]) for name in ("source_offset", "source_row"))
     return np.lexsort((row, offset, feed, keys))
 
 
@@ -369,5 +370,6 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
-def _numpy(batch: pa.RecordBatch, name: str) -> np.ndarray:
+def integers_of(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    """A column as int64."""
     return batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)

@@ -23,7 +23,6 @@ class SettlementConfig(BaseModel):
     early_ms: int = Field(
         default=0,
         ge=0,
-        exclude_if=lambda ms: ms == 0,
         description="how far feedback may lie before its impression in event time, where clocks differ or times are "
         "cut to seconds, and still count as a label",
     )

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.evolution import schema_changes
-from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, merged_schema
+from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, integers_of, merged_schema
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.admission import Verticals, placed, refuse_surplus, refuse_too_old
@@ -171,7 +171,7 @@ class Settlement:
     def _admit(self, impressions: pa.RecordBatch, ids: Ids, known: Known) -> tuple[Admitted, list[pa.RecordBatch]]:
         """Admit impressions that are not too old, of a vertical that is taken, and not known; returns them by id, and
         the refused ones. A vertical is known from its first impression on that is not too old, a duplicate or not."""
-        key, event_time = _numpy(impressions, "key_time_ms"), _numpy(impressions, "event_time_ms")
+        key, event_time = integers_of(impressions, "key_time_ms"), integers_of(impressions, "event_time_ms")
         place = ids.of_impression
         too_old = event_time < key - self._horizon
         surplus = np.zeros(len(key), bool)
@@ -189,7 +189,7 @@ class Settlement:
         number = np.arange(self._pending.stop, self._pending.stop + len(chosen))
         self._pending.append(rows, key[chosen], ids.hashes[place[chosen]])
         self._labels.append(event_time[chosen])
-        order = _numpy(impressions, "order")
+        order = integers_of(impressions, "order")
         admitted = admitted_impressions(ids, place[chosen], number, key[chosen], order[chosen])
         old = refuse_too_old(impressions, too_old, self._horizon)
         return admitted, [*old, *refuse_surplus(impressions, surplus, self.verticals.most)]
@@ -215,7 +215,7 @@ class Settlement:
         """Dead letters in the order (key time, refused before expired, merge order)."""
         both = pa.concat_batches([refused, expired])
         stage = np.repeat([0, 1], [refused.num_rows, expired.num_rows])
-        in_order = np.lexsort((_numpy(both, "order"), stage, _numpy(both, "key_time_ms")))
+        in_order = np.lexsort((integers_of(both, "order"), stage, integers_of(both, "key_time_ms")))
         return both.select(DEAD_LETTER_SCHEMA.names).take(pa.array(in_order))
 
     def _expire_orphans(self) -> pa.RecordBatch:
@@ -225,7 +225,7 @@ class Settlement:
         names = [*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)]
         detail = f"no impression of this id within {self._horizon} ms of event time"
         letters = refuse_rows(rows.select(names), "feedback", "unknown_impression", [detail] * rows.num_rows)
-        return placed(letters, _numpy(rows, "key_time_ms") + self._horizon, _numpy(rows, "order"))
+        return placed(letters, integers_of(rows, "key_time_ms") + self._horizon, integers_of(rows, "order"))
 
     def _forget(self) -> None:
         """Let go of features that were emitted for every group, and of ids beyond the horizon."""
@@ -387,7 +387,3 @@ class Settlement:
                 "from a copy of the run directory, or start a new run"
             ) from error
         return extra
-
-
-def _numpy(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    return batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)

@@ -32,7 +32,6 @@ class LabelColumn(BaseModel):
     )
     nulls: Literal["unknown", "negative"] = Field(
         default="unknown",
-        exclude_if=lambda nulls: nulls == "unknown",
         description="what a row without a value is: of unknown label, or negative",
     )
     delay_column: str | None = Field(
@@ -113,7 +112,6 @@ class FeedbackFile(BaseModel):
     )
     written_path: str | None = Field(
         default=None,
-        exclude_if=lambda path: path is None,
         description="written by a run: `path` as the config had it, relative to its folder",
     )
     impression_id: str = Field(default="impression_id", description="the column that holds the impression's id")

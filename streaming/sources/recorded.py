@@ -47,25 +47,21 @@ class RecordedConfig(BaseModel):
     event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")
     event_time_zone: Zone | None = Field(
         default=None,
-        exclude_if=lambda zone: zone is None,
         description="the IANA zone, such as Europe/Berlin, of times that are texts, timestamps or dates without an "
         "offset, those of labels and of a feedback file, too; null: UTC",
     )
     event_time_form: str | None = Field(
         default=None,
-        exclude_if=lambda form: form is None,
         description="how times are written that are no ISO 8601, as strptime has it: %y%m%d%H of 14102100, "
         "%d/%m/%Y %H:%M; null: they are numbers, timestamps, dates or ISO 8601",
     )
     header: bool | None = Field(
         default=None,
-        exclude_if=lambda header: header is None,
         description="of CSV and TSV: whether the first line names the columns; null: found out. Without names they are "
         "column0, column1 …, with zeros in front where there are more than ten",
     )
     encoding: str | None = Field(
         default=None,
-        exclude_if=lambda encoding: encoding is None,
         description="of CSV and TSV: how characters are written, `latin-1` or `utf-16`; null: UTF-8",
     )
     vertical: str | None = Field(default="vertical", description="the column that holds the vertical")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,9 +17,8 @@ import pytest
 
 from pipelines.core.config.sections import Resources
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.launch import setup_worker
 from pipelines.live.launch.fork_server import ForkServer
-from pipelines.live.launch.preloaded import worker_forks
+from pipelines.live.launch.preloaded import PLAIN, worker_forks
 from pipelines.live.launch.ray import RayLauncher
 from pipelines.live.loop.coordinator import Coordinator
 from pipelines.live.loop.reporting import Reporting
@@ -94,6 +95,23 @@ def launcher(forks: ForkServer) -> Iterator[RayLauncher]:
     launcher.shutdown()
 
 
+PLAIN_START = """
+import sys
+from functools import partial
+from pathlib import Path
+import psutil
+from pipelines.core.config.sections import Resources
+from pipelines.live.launch.ray import RayLauncher
+from pipelines.live.rules.causes import Died
+from tests.contracts.test_actors import build, lived
+launcher = RayLauncher(Resources(cpus_per_worker=0.1))
+report = lived(launcher, "none", Path(sys.argv[1]))
+servers = [each for each in psutil.Process().children() if "fork_server" in " ".join(each.cmdline())]
+print(servers, not isinstance(report, Died), report.done)
+launcher.shutdown()
+"""
+
+
 def build(ending: str, place: Path, rendezvous: Rendezvous) -> Worker:
     return Scripted(ending, place)
 
@@ -115,9 +133,7 @@ def lived(launcher: RayLauncher, ending: str, place: Path) -> Report | Died:
         handle.kill()
 
 
-def test_a_worker_is_a_fork_of_the_server_that_was_started_first_and_ray_is_not_imported_for_it(
-    forks, launcher, tmp_path
-):
+def test_a_worker_is_a_fork_of_the_server_that_was_started_first(forks, launcher, tmp_path):
     handle = launcher.start("teacher", partial(build, "none", tmp_path), tmp_path / "teacher.log")
     deadline = time.monotonic() + PATIENCE_S
     while (report := handle.poll(Orders())) is None and time.monotonic() < deadline:
@@ -125,9 +141,21 @@ def test_a_worker_is_a_fork_of_the_server_that_was_started_first_and_ray_is_not_
     assert report is not None
     assert psutil.Process(report.pid).ppid() == forks.pid
     handle.kill()
-    (raylet,) = (child for child in psutil.Process().children() if child.name() == "raylet")
-    (command,) = (word for word in raylet.cmdline() if word.startswith("--python_worker_command="))
-    assert command.split()[1] == setup_worker.__file__
+
+
+@pytest.mark.slow
+def test_workers_run_too_where_ray_starts_them_by_itself(tmp_path):
+    """In a process of its own: a process has one Ray."""
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN_START)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        env={**os.environ, PLAIN: "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=10 * PATIENCE_S,
+    )
+    assert done.stdout.splitlines() == ["[] True True"], done.stderr
 
 
 @pytest.mark.parametrize(

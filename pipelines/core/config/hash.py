@@ -13,11 +13,8 @@ ELSEWHERE = ("tracking", "registry", "resources", "lake", "losses", "alarms")
 RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead")
 """Sections, and in them the settings, that say which processes and threads do the work: a run goes on under others."""
 
-TOPICS, CUT = ("impressions", "feedback", "examples"), ("partitions", "codec")
-"""The Kafka settings that decide what a run computes: how the topics are cut."""
-
-READ = ("unwrap", "impression_id")
-"""And how their messages are read, where a config says more than their codec."""
+TOPICS, CUT = ("impressions", "feedback", "examples"), ("partitions", "codec", "unwrap", "impression_id")
+"""The Kafka settings that decide what a run computes: how the topics are cut, and how their messages are read."""
 
 
 def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,10 +31,7 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
         kept["source"] = _as_written(source)
     if isinstance(kafka := kept.get("kafka"), Mapping):
         topics = {name: kafka[name] for name in TOPICS if isinstance(kafka.get(name), Mapping)}
-        kept["kafka"] = {
-            name: {key: topic.get(key) for key in CUT} | {key: topic[key] for key in READ if key in topic}
-            for name, topic in topics.items()
-        }
+        kept["kafka"] = {name: {key: topic.get(key) for key in CUT} for name, topic in topics.items()}
     return kept
 
 
@@ -48,8 +42,8 @@ def _as_written(source: Mapping[str, Any]) -> dict[str, Any]:
     {'path': 'clicks.parquet'}
     """
     kept = {key: value for key, value in source.items() if key not in ("written_path", "copies")}
-    if "written_path" in source:
-        kept["path"] = source["written_path"]
+    if (written := source.get("written_path")) is not None:
+        kept["path"] = written
     if isinstance(feedback := source.get("feedback"), Mapping):
         kept["feedback"] = _as_written(feedback)
     return kept

@@ -28,7 +28,6 @@ class Augmentation(Frozen):
     buffer_mb: float = Field(
         default=64.0,
         gt=0,
-        exclude_if=lambda most: most == 64,
         description="and their bytes, in MiB: what is decoded ahead of a partition that event time waits for",
     )
     idle_s: float = Field(
@@ -45,7 +44,6 @@ class TeacherSettings(Frozen):
     first_batch_rows: int = Field(
         default=FIRST_BATCH_ROWS,
         gt=0,
-        exclude_if=lambda rows: rows == FIRST_BATCH_ROWS,
         description="rows of the first steps: they double up to `batch_rows` as the lake grows",
     )
     only: tuple[str, ...] = Field(default=(), description="features that students never see")
@@ -101,55 +99,46 @@ class StudentSettings(Frozen):
     )
     where: str | None = Field(
         default=None,
-        exclude_if=lambda text: text is None,
         description="a condition on the rows that it is for, such as `bid > 0.5 and device in (1, 2)`; null: none",
     )
     first_seq: int = Field(
         default=0,
         ge=0,
-        exclude_if=lambda seq: seq == 0,
         description="the `lake_seq` at which it begins: rows before it are not learned",
     )
     joins_at_rows: int = Field(
         default=0,
         ge=0,
-        exclude_if=lambda rows: rows == 0,
         description="rows of the lake at which it joins the run, or at the stream's end where there are fewer; it then "
         "learns from its first row on, as a student that is spawned",
     )
     starts_from: str | None = Field(
         default=None,
-        exclude_if=lambda name: name is None,
         description="the student whose weights it starts with (`exfm spawn --from`); null: those of the seed",
     )
     label_rows: Whose = Field(
         default="own",
-        exclude_if=lambda whose: whose == "own",
         description="`own`: it learns the labels of its own rows; `all`: those of every row in the lake",
     )
     distillation_rows: Whose = Field(
         default="own",
-        exclude_if=lambda whose: whose == "own",
         description="`own`: it distils on its own rows; `all`: on every row in the lake that has a teacher logit",
     )
     tasks: tuple[str, ...] = Field(default=(), description="empty: all tasks")
     features: tuple[str, ...] = Field(default=(), description="empty: all but the teacher's own")
     own_features: OwnFeatures = Field(
         default=OwnFeatures(),
-        exclude_if=lambda own: not own.names,
         description="features of its own, besides those of the run; `features` left out, it reads them all",
     )
     batch_rows: int = Field(default=512, gt=0, description="rows of one training step")
     first_batch_rows: int = Field(
         default=FIRST_BATCH_ROWS,
         gt=0,
-        exclude_if=lambda rows: rows == FIRST_BATCH_ROWS,
         description="rows of the first steps: they double up to `batch_rows` as the student learns",
     )
     twin: bool = Field(default=False, description="also train a copy without the teacher, on the same rows")
     baselines: bool = Field(
         default=True,
-        exclude_if=lambda on: on,
         description="also train a logistic regression, and count the label rate, on the rows whose labels it learns",
     )
     checkpoint_every_rows: int = Field(default=50_000, gt=0, description="rows learned between two checkpoints")

@@ -33,7 +33,6 @@ class Pace(Frozen):
     first_block_rows: int = Field(
         default=FIRST_BLOCK_ROWS,
         gt=0,
-        exclude_if=lambda rows: rows == FIRST_BLOCK_ROWS,
         description="rows of the first blocks: they double up to `block_rows` as the lake grows, so that a young "
         "teacher's snapshots are not old",
     )
@@ -86,14 +85,12 @@ class Recorded(RecordedConfig):
     )
     written_path: str | None = Field(
         default=None,
-        exclude_if=lambda path: path is None,
         description="written by a run: `path` as the config had it, relative to its folder",
     )
     rate: Rate = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
     chunk_rows: int = Field(default=8192, gt=0, description="impressions sent at a time: few where the rate is low")
     copies: str | None = Field(
         default=None,
-        exclude_if=lambda folder: folder is None,
         description="a folder for the copies that are made of files, relative to that of the config; null: `source/` "
         "in the run directory",
     )
@@ -120,11 +117,9 @@ class MetricsSettings(Frozen):
         max_length=2,
         description="one or two columns, such as [user_id, ad_id], that intervals are clustered by: rows that share a "
         "user or an ad are not independent; empty: group_by alone, or without it stretches of neighbouring rows",
-        exclude_if=lambda columns: not columns,
     )
     value: str | None = Field(
         default=None,
-        exclude_if=lambda column: column is None,
         description="column that says what a row's click is worth, 0 or more: `exfm replay` judges decisions by it, "
         "where its spec names no other",
     )
@@ -253,7 +248,6 @@ class Resources(Frozen):
     students_per_host: int = Field(
         default=1,
         ge=1,
-        exclude_if=lambda many: many == 1,
         description="students that share a process: libraries take 1 GB of it, a student's own part some tens of MB; "
         "they step in turn",
     )
@@ -263,7 +257,6 @@ class Resources(Frozen):
         gt=0,
         description="how long to wait for Ray to place a worker; five times that for a Ray of the run's own to come up",
     )
-    object_store_mb: int = Field(default=100, ge=80, description="memory of Ray's object store")
     max_restarts: int = Field(default=5, ge=0, description="restarts of one worker within `restart_window_s`")
     restart_window_s: float = Field(default=600.0, gt=0, description="the time in which `max_restarts` counts")
     hang_s: float = Field(
@@ -289,7 +282,6 @@ class Resources(Frozen):
     shared_rows_mb: float = Field(
         default=128,
         gt=0,
-        exclude_if=lambda most: most == 128,
         description="memory of a process for rows of the lake that one of its students has read and another comes to "
         "later",
     )

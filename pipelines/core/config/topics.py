@@ -28,20 +28,17 @@ class Topic(Frozen):
     )
     unwrap: Envelope | None = Field(
         default=None,
-        exclude_if=lambda unwrap: unwrap is None,
         description="codec json: what is around each object, and taken off: connect: {schema, payload}; debezium: "
         "{before, after, op}, of which `after` is the row; cloudevents: {specversion, data}; confluent: a byte 0 and a "
         "schema's number. Also written as codec: {unwrap: connect}",
     )
     impression_id: Literal["value", "key"] = Field(
         default="value",
-        exclude_if=lambda place: place == "value",
         description="where the id of a row is: in the message's value, or, of codec json and avro, its key; {from: "
         "key} says the same",
     )
     avro_schemas: dict[int, dict[str, Any]] = Field(
         default={},
-        exclude_if=lambda schemas: not schemas,
         description="codec avro: the schemas of its messages, by the number that each message begins with",
     )
 

@@ -19,7 +19,6 @@ class TeacherSpec(Frozen):
     dial: int = Field(
         default=0,
         ge=0,
-        exclude_if=lambda dial: dial == 0,
         description="steps of the scaling family, each about twice the FLOPs: 2 is 4×, 4 is 16×",
     )
     model: dict[str, Any] = Field(default={}, description="merged into `teacher.model`")
@@ -51,10 +50,6 @@ TWIN = "twin"
 LAKE_ALONE = ("snapshot", "stale_rows", "stale_s", "stale_snapshots")
 
 
-def _unless(default: Any) -> Any:
-    return lambda value: value == default
-
-
 class Condition(Frozen):
     """The logged logits that students get, what is wrong with labels, and when a student starts."""
 
@@ -77,42 +72,35 @@ class Condition(Frozen):
     snapshot: int | None = Field(
         default=None,
         ge=0,
-        exclude_if=_unless(None),
         description="of a run's lake: rows are scored again by this stored snapshot; those that it has learned have no "
         "logit",
     )
     stale_rows: int = Field(
         default=0,
         ge=0,
-        exclude_if=_unless(0),
         description="of a run's lake: rows are scored again by the newest stored snapshot that had learned nothing of "
         "so many rows before them",
     )
-    stale_s: float = Field(default=0.0, ge=0, exclude_if=_unless(0), description="the same in seconds of event time")
-    stale_snapshots: int = Field(
-        default=0, ge=0, exclude_if=_unless(0), description="the same in stored snapshots: 1: by the one before"
-    )
+    stale_s: float = Field(default=0.0, ge=0, description="the same in seconds of event time")
+    stale_snapshots: int = Field(default=0, ge=0, description="the same in stored snapshots: 1: by the one before")
     scale: float = Field(default=1.0, allow_inf_nan=False, description="students see scale · logit + shift")
     shift: float = Field(default=0.0, allow_inf_nan=False, description="see scale")
     missing: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        exclude_if=_unless(0),
         description="share of impressions whose logits are missing, by their ids; 1: there is no teacher",
     )
     lost: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        exclude_if=_unless(0),
         description="share of positives whose feedback never comes, or too late, by their ids: students learn label 0, "
         "and are judged by the label that was logged",
     )
     window_s: float | None = Field(
         default=None,
         gt=0,
-        exclude_if=_unless(None),
         description="a shorter attribution window, seconds, of all tasks that have a longer one: students learn label "
         "0 where feedback came later, and are judged by the label that was logged. Rows keep their order: what earlier "
         "labels would gain is not in it",
@@ -121,7 +109,6 @@ class Condition(Frozen):
         default=0.0,
         ge=0,
         le=1,
-        exclude_if=_unless(0),
         description="share of impressions whose labels students do not get, by their ids; they are judged on all",
     )
     start: float = Field(

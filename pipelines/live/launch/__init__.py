@@ -6,7 +6,6 @@ ray_node     the processes of a Ray of the run's own
 fork_server  processes are forked from one that has imported what they need
 preloaded    what those of workers need
 forked       what asks it, in place of Python
-setup_worker what Ray runs first of a worker, in place of its own
 host         workers that share a process
 slots        which of them share which
 ranks        a worker that is several processes, polled as one

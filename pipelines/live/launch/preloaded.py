@@ -33,6 +33,16 @@ def worker_environment(threads: int) -> dict[str, str]:
     return dict.fromkeys(THREADS, str(threads)) | {"OMP_WAIT_POLICY": "passive", "RAY_DEDUP_LOGS": "0"}
 
 
+PLAIN = "EXFM_PLAIN_START"
+"""An environment variable: where it is set, Ray starts a run's workers as it starts any, in processes that import all
+that they need. Two short cuts are left out then: the fork server (a worker of the demo takes 1 s of a core instead of
+5), and a Ray without dashboard, autoscaler and readers of logs (3 s of a core, 280 MB)."""
+
+
+def starts_plainly() -> bool:
+    return bool(os.environ.get(PLAIN))
+
+
 def worker_forks(threads: int = 1, *, of_owner: bool = False) -> ForkServer:
     """A server that the processes of a run's workers are forked from. `of_owner`: it is a fork of this process, which
     was prepared for it."""
@@ -42,16 +52,17 @@ def worker_forks(threads: int = 1, *, of_owner: bool = False) -> ForkServer:
 def prepare_to_fork(threads: int = 1) -> bool:
     """Give this process the environment of workers, for a server that is a fork of it later; False where it is too late
     for that."""
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or starts_plainly():
         return False
     os.environ.update(worker_environment(threads))
     return True
 
 
 def fitting(given: ForkServer | None, threads: int, address: str | None) -> ForkServer | None:
-    """`given`, where it has that number of threads, else a new one; None for a cluster at `address`, whose other nodes
-    have no server to ask. One that does not fit is closed."""
-    if given is not None and (address is not None or given.environment != worker_environment(threads)):
+    """`given`, where it has that number of threads, else a new one; None where workers start plainly, and for a cluster
+    at `address`, whose other nodes have no server to ask. One that does not fit is closed."""
+    forks = address is None and not starts_plainly()
+    if given is not None and (not forks or given.environment != worker_environment(threads)):
         given.close()
         given = None
-    return given if given is not None or address is not None else worker_forks(threads)
+    return worker_forks(threads) if given is None and forks else given

@@ -15,18 +15,16 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pipelines.core.config.sections import Resources
-from pipelines.live.launch import setup_worker
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.host import Build, Host, last_turn
-from pipelines.live.launch.preloaded import fitting, worker_environment
+from pipelines.live.launch.preloaded import fitting, starts_plainly, worker_environment
 from pipelines.live.launch.ranks import RankHandle
-from pipelines.live.launch.ray_node import RayNode, require_answer
+from pipelines.live.launch.ray_node import LeanNode, PlainNode, lean_node, require_answer
 from pipelines.live.launch.slots import Slots
 from pipelines.live.rules.causes import Died, Gone
 from pipelines.live.workers.report import Report
@@ -34,6 +32,7 @@ from pipelines.live.workers.worker import Orders
 
 SLOW_STARTS = 5
 FORKS_END_S = 3.0
+OBJECT_STORE_BYTES = 100 << 20
 LOOK_S = 10.0  # between two looks into Ray's logs while a worker is placed
 
 
@@ -189,12 +188,11 @@ class RayLauncher:
 
     def __init__(self, resources: Resources, forks: ForkServer | None = None) -> None:
         import ray
-        from ray._private import node, ray_constants, services
-        from ray._raylet import persist_port  # type: ignore[attr-defined]
 
         variables = worker_environment(resources.threads)
         self._resources, wait_s = resources, SLOW_STARTS * resources.placement_timeout_s
-        self._node = RayNode(node.Node, services.get_node, persist_port)
+        own = not (resources.address or starts_plainly())
+        self._node: LeanNode | PlainNode = lean_node() if own else PlainNode()
         self._slots = Slots(resources.students_per_host)
         self._hosts: dict[str, Any] = {}
         self._running: set[str] = set()
@@ -203,20 +201,18 @@ class RayLauncher:
         self._forks = fitting(forks, resources.threads, resources.address)
         require_answer(resources.address)
         forking = {} if self._forks is None else {"py_executable": self._forks.command}
-        if self._forks is not None:
-            ray_constants.SETUP_WORKER_FILENAME = setup_worker.__file__
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # workers without an actor: none is ever used
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
-            with nullcontext() if resources.address else self._node.beginning(wait_s):
+            with self._node.beginning(wait_s):
                 ray.init(
                     address=resources.address or "local",
                     include_dashboard=False if not resources.address else None,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                     runtime_env={"env_vars": variables, **forking},
-                    object_store_memory=None if resources.address else resources.object_store_mb << 20,
+                    object_store_memory=None if resources.address else OBJECT_STORE_BYTES,
                 )
         except BaseException:
             if self._forks is not None:

@@ -29,7 +29,28 @@ LOG_BYTES = 20_000
 LATE_S = 60.0
 
 
-class RayNode:
+class PlainNode:
+    """A Ray that starts by itself, here or elsewhere: what becomes of its processes is not looked at."""
+
+    died: str | None = None
+
+    @contextmanager
+    def beginning(self, wait_s: float) -> Iterator[None]:
+        """Ray begins within this."""
+        yield
+
+    def limit_met(self) -> str | None:
+        return None
+
+
+def lean_node() -> LeanNode:
+    from ray._private import node, services
+    from ray._raylet import persist_port  # type: ignore[attr-defined]
+
+    return LeanNode(node.Node, services.get_node, persist_port)
+
+
+class LeanNode:
     """Ray's node on this machine, once it has begun.
 
     node                               its class, `ray._private.node.Node`

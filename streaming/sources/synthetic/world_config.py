@@ -68,7 +68,6 @@ class GeneratorConfig(BaseModel):
     base_rate_scale: float = Field(
         default=1.0,
         gt=0,
-        exclude_if=lambda scale: scale == 1.0,
         description="multiplies the `base_rate` of every vertical: 0.1 for a tenth of the clicks",
     )
 
@@ -80,14 +79,12 @@ class GeneratorConfig(BaseModel):
     user_zipf_offset: float = Field(
         default=0.0,
         ge=0,
-        exclude_if=lambda offset: offset == 0.0,
         description="added to a user's rank before it is raised to the exponent: the larger, the milder the top",
     )
     ad_zipf: float = Field(default=1.0, ge=0, description="exponent of the ads' popularity; 0: all are equally popular")
     ad_zipf_offset: float = Field(
         default=0.0,
         ge=0,
-        exclude_if=lambda offset: offset == 0.0,
         description="added to an ad's rank before it is raised to the exponent: the larger, the milder the top",
     )
     user_stay: float = Field(default=0.8, gt=0, description="mean time that a user stays, in spans of the stream")
@@ -106,33 +103,28 @@ class GeneratorConfig(BaseModel):
     moment_taste: float = Field(
         default=0.0,
         ge=0,
-        exclude_if=lambda strength: strength == 0.0,
         description="strength, in logits, of what an audience likes of a category at a time of day and on a device: an "
         "interaction of third order, which no pair of columns shows",
     )
     recent_taste: float = Field(
         default=0.0,
         ge=0,
-        exclude_if=lambda strength: strength == 0.0,
         description="strength, in logits, with which the categories of a user's last clicks decide the next click",
     )
     recent_clicks: int = Field(
         default=8,
         ge=1,
         le=64,
-        exclude_if=lambda length: length == 8,
         description="how many of a user's last clicks are kept, in the column `recent_categories` too",
     )
     recent_every_s: float = Field(
         default=300.0,
         gt=0,
-        exclude_if=lambda every: every == 300.0,
         description="clicks become known to `recent_categories` this often, all together",
     )
     campaigns: int = Field(
         default=1,
         ge=1,
-        exclude_if=lambda count: count == 1,
         description="campaigns that follow one another in equal parts of the stream; with each, half of the "
         "advertisers appeal to others at once, and by another amount",
     )
@@ -140,7 +132,6 @@ class GeneratorConfig(BaseModel):
         default=1,
         ge=1,
         le=100,
-        exclude_if=lambda count: count == 1,
         description="ads that compete for one request, of which the log shows one at random, preferring high bids; all "
         "are impressions, with columns `request_id` and `propensity`, and need a task `shown` that clicks are given. "
         "1: every impression is shown",
@@ -149,7 +140,6 @@ class GeneratorConfig(BaseModel):
         default=0.3,
         gt=0,
         le=1,
-        exclude_if=lambda share: share == 0.3,
         description="share of the requests whose candidate is drawn evenly, where several compete",
     )
     drift_period: float = Field(

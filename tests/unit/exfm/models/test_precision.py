@@ -64,8 +64,7 @@ def test_what_scores_says_what_the_teacher_says(group):
     np.testing.assert_array_equal(scorer.score(batch(9)), teacher.score(batch(9)))
 
 
-def test_a_config_of_fp32_is_stored_as_before_and_bf16_takes_no_other_dtype():
-    assert "precision" not in TeacherConfig().model_dump()
+def test_bf16_takes_no_other_dtype():
     assert BF16.model_dump()["precision"] == "bf16"
     with pytest.raises(ValueError, match="precision `bf16` computes products of a float32 teacher"):
         TeacherConfig.model_validate({"precision": "bf16", "dense_dtype": "float64"})

@@ -129,4 +129,3 @@ def test_a_step_that_is_not_finite_leaves_it_as_it_was():
 def test_without_a_prior_it_is_refused():
     with pytest.raises(ValidationError, match="needs `wide: false`"):
         StudentConfig(prior=False)
-    assert "wide" not in StudentConfig().model_dump()

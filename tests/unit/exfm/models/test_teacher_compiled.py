@@ -50,11 +50,6 @@ print(json.dumps([found, "torch._inductor.compile_fx" in sys.modules]))
 """
 
 
-def test_a_config_without_is_stored_as_before():
-    assert "compile" not in TeacherConfig().model_dump()
-    assert COMPILED.model_dump()["compile"] is True
-
-
 def test_without_a_compiler_nothing_begins(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda name: None)

@@ -45,7 +45,7 @@ def ctr(body: Any) -> list[float]:
 def counted(metrics: str) -> int:
     """The rows of all requests so far."""
     (line,) = [line for line in metrics.splitlines() if line.startswith("exfm_rows_total") and 'model="feed"' in line]
-    return int(line.split()[-1])
+    return int(float(line.split()[-1]))
 
 
 def columns_of(rows):
@@ -149,7 +149,8 @@ def test_what_it_says_of_itself(server):
     before = ask(server.app, "GET", "/metrics").body.decode()
     asked(server, {"rows": ROWS})
     after = ask(server.app, "GET", "/metrics").body.decode()
-    assert f'model="feed",version="{V1}"}} 1' in after
+    (info,) = [line for line in after.splitlines() if line.startswith("exfm_version_info{")]
+    assert all(words in info for words in ('model="feed"', f'version="{V1}"', "} 1"))
     assert counted(after) == counted(before) + len(ROWS)
     paths = json.loads(ask(server.app, "GET", "/openapi.json").body)["paths"]
     assert "user_id" in json.dumps(paths[PREDICT])

@@ -71,8 +71,7 @@ def test_an_unknown_sale_counts_where_there_was_a_click(tmp_path) -> None:
     assert labels_of(path, config, "cvr") == {2: 1, 3: 0}
 
 
-def test_a_setting_that_is_not_used_changes_nothing_of_what_a_run_is_known_by() -> None:
-    assert "nulls" not in CLICKS.model_dump()["labels"]["ctr"]
+def test_a_label_column_is_read_back_from_what_is_written_down() -> None:
     negative = LabelColumn(column="clicked", nulls="negative")
     assert LabelColumn(**negative.model_dump()) == negative
 

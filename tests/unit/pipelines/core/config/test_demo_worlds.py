@@ -46,8 +46,10 @@ def test_the_teacher_sees_nothing_that_no_real_teacher_would(name):
 
 def test_the_privileged_demo_is_the_demo_but_for_its_tastes():
     demo, privileged = _demo().model_dump(mode="json"), _demo("demo_privileged").model_dump(mode="json")
-    assert privileged["rows"]["columns"][-len(INTERESTS) :] == [
-        {"name": name, "type": "int64", "nullable": False, "minimum": 0, "maximum": 4} for name in INTERESTS
+    bounds = {"type": "int64", "nullable": False, "minimum": 0, "maximum": 4}
+    own = privileged["rows"]["columns"][-len(INTERESTS) :]
+    assert [{key: column[key] for key in ("name", *bounds)} for column in own] == [
+        {"name": name, **bounds} for name in INTERESTS
     ]
     del privileged["rows"]["columns"][-len(INTERESTS) :], privileged["features"]["sparse"][-len(INTERESTS) :]
     del privileged["teacher"]["only"][-len(INTERESTS) :]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines.core.config.identity import identity_of
-from pipelines.core.config.settings import dump, load, parse
+from pipelines.core.config.settings import parse
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import small
 
@@ -52,8 +52,3 @@ def test_an_own_index_needs_a_bounded_column():
             column.pop("maximum", None)
     with pytest.raises(BadInput, match=r"its own feature `mine` is an index of 10 rows, and nothing keeps `ad_id`"):
         parse(raw)
-
-
-def test_what_is_left_out_is_in_no_config_that_a_run_writes(tmp_path):
-    (tmp_path / "config.yaml").write_text(dump(parse(small())))
-    assert not {"where", "first_seq", "own_features"} & load(tmp_path / "config.yaml").students[0].model_dump().keys()

@@ -189,15 +189,12 @@ def _age(seconds: float | None) -> str:
 
 def _print(head: list[str], rows: list[list[Any]], mb: int | None = None) -> None:
     """A table; column `mb` holds bytes."""
-    from rich.console import Console
-    from rich.table import Table
+    from pipelines.report.table import TextTable
+    from pipelines.report.terminal import console, rendered
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for at, name in enumerate(head):
-        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=True)
-    for row in rows:
-        cells = [value / 2**20 if at == mb else value for at, value in enumerate(row)]
-        table.add_row(
-            *(f"{v:,.1f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in cells)
-        )
-    Console().print(table)
+    shown = [[value / 2**20 if at == mb else value for at, value in enumerate(row)] for row in rows]
+    texts = [
+        [f"{v:,.1f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in row]
+        for row in shown
+    ]
+    console().print(rendered(TextTable("", head, texts)))

@@ -11,9 +11,8 @@ from pipelines.cli.options import AsJson, Overrides
 from streaming.program import command
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pipelines.cli.tools.feeding import Fed
+    from pipelines.report.table import TextTable
 
 
 def generate(
@@ -56,33 +55,29 @@ def generate(
     if json_:
         typer.echo(json.dumps(written))
         return
-    from rich.console import Console
+    from pipelines.report.terminal import console, rendered
 
     typer.echo(
         f"{written['impressions']:,} impressions and {written['feedback']:,} feedback rows in {out_dir}, "
         f"{took_s:.1f} s, {written['rows_per_s']:,.0f} impressions/s"
     )
-    Console().print(_table(written["verticals"]))
+    console().print(rendered(_table(written["verticals"])))
     files = (out_dir / "impressions.parquet", "--feedback", out_dir / "feedback.parquet")
     typer.echo(f"play it: {command('exfm', 'ingest', *files, '--config', config)}")
     typer.echo(f"    and: {command('exfm', 'stream', config, '--set', 'source=null', '--until-end')}")
 
 
-def _table(verticals: dict[str, dict[str, Any]]) -> Table:
-    from rich.table import Table
+def _table(verticals: dict[str, dict[str, Any]]) -> TextTable:
+    from pipelines.report.table import TextTable
+    from pipelines.report.words import fixed
 
-    def shown(value: float | None) -> str:
-        return "–" if value is None else f"{value:.4f}"
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("vertical")
     tasks = [key for key in next(iter(verticals.values())) if key != "impressions"]
-    for title in ("impressions", *(f"{task} {what}" for task in tasks for what in ("rate", "optimum NE"))):
-        table.add_column(title, justify="right")
-    for name, row in verticals.items():
-        values = [shown(row[task][what]) for task in tasks for what in ("rate", "optimum_ne")]
-        table.add_row(name, f"{row['impressions']:,}", *values)
-    return table
+    rows = [
+        [name, f"{row['impressions']:,}", *(fixed(row[t][what]) for t in tasks for what in ("rate", "optimum_ne"))]
+        for name, row in verticals.items()
+    ]
+    figures = [f"{task} {what}" for task in tasks for what in ("rate", "optimum NE")]
+    return TextTable("", ["vertical", "impressions", *figures], rows)
 
 
 def ingest(

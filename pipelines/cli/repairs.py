@@ -49,10 +49,9 @@ def _register_mend(app: typer.Typer) -> None:
 
 def list_(run_dir: RunDirOption, reason: Reason = None, as_json: AsJson = False) -> None:
     """Count dead letters by reason and topic, and how many of them were put back."""
-    from rich.console import Console
-    from rich.table import Table
-
     from pipelines.cli.tools.dead_letters import DeadLetters
+    from pipelines.report.table import TextTable
+    from pipelines.report.terminal import console, rendered
 
     counts = DeadLetters(run_dir).counts(reason)
     if as_json:
@@ -61,12 +60,11 @@ def list_(run_dir: RunDirOption, reason: Reason = None, as_json: AsJson = False)
     if not counts:
         typer.echo("no dead letters")
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("letters", "replayed", "kind", "topic", "reason"):
-        table.add_column(name, justify="right" if name in ("letters", "replayed") else "left", overflow="fold")
-    for row in counts:
-        table.add_row(f"{row['letters']:,}", f"{row['replayed']:,}", row["kind"], row["topic"], row["reason"])
-    Console().print(table)
+    rows = [
+        [*(row[k] for k in ("reason", "kind", "topic")), *(f"{row[k]:,}" for k in ("letters", "replayed"))]
+        for row in counts
+    ]
+    console().print(rendered(TextTable("", ["reason", "kind", "topic", "letters", "replayed"], rows, names=3)))
 
 
 def show(

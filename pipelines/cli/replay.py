@@ -153,7 +153,7 @@ def _refuse_others(context: typer.Context, asked: str) -> None:
 
 
 def _compare(folders: list[str], out: Path | None, *, json_: bool) -> None:
-    from pipelines.lab.replay.compare import compare
+    from pipelines.lab.report.compare import compare
     from pipelines.report.terminal import console, rendered
     from streaming.errors import BadInput
 
@@ -254,14 +254,16 @@ def _run(
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.lab.policy.choices import policy_cells
     from pipelines.lab.replay.run import Runner
-    from pipelines.lab.replay.text import show
     from pipelines.lab.replay.workspace import Workspace
+    from pipelines.lab.report.outcome import write_outcome
+    from pipelines.lab.report.text import show
     from pipelines.report.terminal import console
 
     workspace = Workspace(spec, config, folder, None if run_dir is None else RunDir(run_dir))
     try:
-        runner = Runner(workspace, jobs or cores(), kind, _again(kind, context, folder), policy_cells)
-        report = runner.run()
+        report, parts = Runner(workspace, jobs or cores(), kind, _again(kind, context, folder)).run()
+        report = report.with_cells(policy_cells(workspace, parts))
+        files = write_outcome(workspace, kind, report, parts)
     except KeyboardInterrupt:
         typer.echo(f"stopped; finished parts are in {folder}; the same command resumes", err=True)
         raise typer.Exit(130) from None
@@ -269,7 +271,7 @@ def _run(
         typer.echo(report.model_dump_json())
         return
     show(console(), report)
-    for path in runner.written:
+    for path in files:
         typer.echo(str(path))
 
 

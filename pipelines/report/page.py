@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup
 
 from pipelines.report.figure import Figure
 from pipelines.report.pictures import svg
@@ -88,8 +87,8 @@ def page(title: str, sections: Sequence[Section], foot: str) -> str:
     """
     numbers = iter(range(1_000_000))
 
-    def drawn(figure: Figure) -> Markup:
-        return Markup(svg(figure, f"f{next(numbers)}"))  # matplotlib escapes texts
+    def drawn(figure: Figure) -> str:
+        return svg(figure, f"f{next(numbers)}")
 
     return _template().render(title=title, sections=sections, foot=foot, svg=drawn, kind=lambda of: type(of).__name__)
 

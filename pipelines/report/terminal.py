@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.report.table import Entry, TextTable, Toned
+from pipelines.report.table import DASH, Entry, TextTable, Toned
 
 STYLES = {"good": "green", "bad": "red", "warn": "yellow", "soft": "dim", "strong": "bold"}
 FILE_WIDTH = 220
@@ -31,14 +31,13 @@ def rendered(table: TextTable) -> Table:
         title_style="bold",
         box=None,
         pad_edge=False,
-        padding=(0, 2, 0, 0),
+        padding=(0, 1, 0, 0),
     )
     for at, (head, column) in enumerate(zip(table.head, table.columns(), strict=True)):
         widest = max((len(text) for text in column), default=0)
-        spaced = any(" " in text for text in column)
-        if at < table.names:
+        if at < table.names or all(text[:1].isalpha() or text in ("", DASH) for text in column):  # words, not figures
             made.add_column(Text(head), overflow="fold", min_width=min(max(widest, len(head)), 10))
-        elif spaced:
+        elif any(" " in text for text in column):
             made.add_column(Text(head), justify="right", min_width=min(widest, UNBROKEN))
         else:
             made.add_column(Text(head), justify="right", no_wrap=True)
@@ -50,4 +49,4 @@ def rendered(table: TextTable) -> Table:
 def _text(entry: Entry, *, name: bool) -> Text:
     if isinstance(entry, Toned):
         return Text(entry.text, style=STYLES[entry.tone])
-    return Text("–" if entry is None else entry, style="bold" if name else "")
+    return Text(DASH if entry is None else entry, style="bold" if name else "")

@@ -15,11 +15,11 @@ from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
-from pipelines.lab.replay.compare import read_report
 from pipelines.lab.replay.data import data_of, places_of
 from pipelines.lab.replay.report import Report
 from pipelines.lab.replay.settings import Spec, load_run
 from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.report.compare import read_report
 from pipelines.lab.spec.arms import ArmSpec
 from pipelines.lab.spec.conditions import Condition
 from pipelines.live.training.predictions import read_predictions

@@ -10,9 +10,5 @@ details   figures of an arm beyond its gain
 serving   what serving a student costs
 report    the result: one table of cells, and what was run
 verdict   which arm to ship
-tables    its tables, figures its pictures, as data
-text      the report on a terminal and in Markdown; page: as one HTML page
-compare   two finished replays side by side
 run       a replay from its rows to its report
-outcome   what a replay leaves in its folder
 """

@@ -75,6 +75,9 @@ class Report(Frozen):
     def table(self) -> Cells:
         return Cells(self.cells)
 
+    def with_cells(self, more: Sequence[Cell]) -> Report:
+        return Report(**dict(self) | {"cells": (*self.cells, *more)})
+
     @property
     def tuned(self) -> bool:
         """Settings were chosen, or the best of several baselines."""
@@ -88,16 +91,15 @@ def report(
     judged: Sequence[Judged],
     parts: Sequence[Path],
     *,
-    further: Sequence[Cell] = (),
     data: dict[str, Any] | None = None,
     command: str = "",
 ) -> Report:
     """Put together what was judged. `best_twins`: of each student, the baseline that is best where settings are
-    chosen; `further`: cells that others made of the same parts."""
+    chosen."""
     made = [_made(path) for path in parts]
     table = [cell for one in judged for cell in one.cells]
     table += [*means(judged), *_lost(workspace, judged), *_costs(workspace, choices, judged, table)]
-    table += [*_labels(workspace), *further]
+    table += [*_labels(workspace)]
     table += _discoveries(table)
     return Report(
         about=_about(workspace, best_twins, made, command),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -24,13 +24,11 @@ from pipelines.lab.replay.choice import Chosen, best_of, beyond, choose
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, TrainRequest, work
 from pipelines.lab.replay.judge import Judged, JudgeJob, Parts
-from pipelines.lab.replay.outcome import write_outcome
 from pipelines.lab.replay.report import Report, report
 from pipelines.lab.replay.settings import EXTENSIONS, Setting, setting_of, settings_of, students_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import TWIN, LogitSource
 from pipelines.live.loop.preflight import writable
-from pipelines.report.cells import Cell
 from pipelines.report.screens.progress import rows_bar
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
@@ -40,13 +38,6 @@ Choices = Mapping[tuple[str, str], Chosen]
 
 StudentParts = Mapping[tuple[str, str, str, int], Path]
 """Student, condition, arm and seed -> the part with the logits of a trained student."""
-
-Further = Callable[[Workspace, StudentParts], list[Cell]]
-
-
-def _nothing_further(workspace: Workspace, parts: StudentParts) -> list[Cell]:
-    return []
-
 
 PIECES_PER_PROCESS = 4
 """Jobs are cut this fine, so that all processes finish at about the same time."""
@@ -61,20 +52,16 @@ class Runner:
         processes: int,
         kind: Literal["replay", "sweep"] = "sweep",
         command: str = "",
-        further: Further = _nothing_further,
     ) -> None:
-        """`command`: what runs it again; `further`: makes more cells of the finished parts. `written`: the files that a
-        reader opens, once it has run."""
-        self._further = further
+        """`command`: what runs it again."""
         self._workspace, self._processes, self._kind, self._command = workspace, processes, kind, command
-        self.written: list[Path] = []
         self._pool = Pool(work, processes)
         self._spec = workspace.spec
         self._students = students_of(workspace.spec, workspace.config)
         self._counted: dict[tuple[int, str], int] = {}
 
-    def run(self) -> Report:
-        """Compute what is missing; return the report, which is written too (outcome.py)."""
+    def run(self) -> tuple[Report, StudentParts]:
+        """Compute what is missing; return the report, and the parts that it is made of."""
         writable(self._workspace.folder, f"the {self._kind}'s folder", "--out")
         try:
             self._pin()
@@ -89,12 +76,8 @@ class Runner:
             self._unpin()
         drop_snapshots(self._workspace.folder)
         made, best = sorted(set(parts.values())), self._best_twins(choices)
-        value = report(
-            self._workspace, choices, best, judged, made,
-            further=self._further(self._workspace, parts), data=examined, command=self._command,
-        )  # fmt: skip
-        self.written = write_outcome(self._workspace, self._kind, value, parts)
-        return value
+        value = report(self._workspace, choices, best, judged, made, data=examined, command=self._command)
+        return value, parts
 
     def teach(self) -> None:
         """Compute the teachers' logits that are missing, and nothing else."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from exfm.parallel.planner import Hardware
 from exfm.parallel.planning.alternatives import Attempt
 from exfm.parallel.planning.placement import Plan, PlanQuestion, RankLoad, Shortage, StepCost, TablePlan, format_bytes
+from pipelines.report.table import Entry, TextTable, Toned
+from pipelines.report.terminal import rendered
 from pipelines.teacher.plan.report import PlanReport, tables_to_place
 
 MOST_TABLES, MOST_RANKS = 24, 16
@@ -22,17 +22,7 @@ BAR = 24
 LINEAR = "linear part"
 
 
-class Glyph(NamedTuple):
-    text: str
-    colour: str
-
-
-PARTS = {
-    "forward_compute": Glyph("█", "green"),
-    "forward_comms": Glyph("▓", "cyan"),
-    "backward_compute": Glyph("▒", "yellow"),
-    "backward_comms": Glyph("░", "magenta"),
-}
+PARTS = {"forward_compute": "█", "forward_comms": "▓", "backward_compute": "▒", "backward_comms": "░"}
 
 
 def show_plan(report: PlanReport, console: Console) -> None:
@@ -49,7 +39,7 @@ def show_plan(report: PlanReport, console: Console) -> None:
     if isinstance(report.found, Plan):
         _show_costs(report.found, console)
     else:
-        console.print(wanted_table(asked))
+        console.print(rendered(wanted_table(asked)))
     for feature in report.unknown_bags:
         console.print(
             f"[yellow]note[/] `{escape(feature)}` reads a list; costs count 1 id a row. Set sharding.ids_per_row to "
@@ -57,7 +47,7 @@ def show_plan(report: PlanReport, console: Console) -> None:
             highlight=False,
         )
     if report.tried:
-        console.print(tried_table(report.tried, report.found))
+        console.print(rendered(tried_table(report.tried, report.found)))
     for check in report.machine:
         colour = {"ok": "green", "warn": "yellow", "fail": "red"}[check.status]
         console.print(f"[{colour}]{check.status:<4}[/] {escape(check.message)}", highlight=False)
@@ -65,11 +55,9 @@ def show_plan(report: PlanReport, console: Console) -> None:
 
 def _show_costs(plan: Plan, console: Console) -> None:
     asked = plan.question
-    console.print(tables_table(plan))
-    console.print(ranks_table(plan))
-    console.print(
-        *(Text(f"{glyph.text} {part.replace('_', ' ')}", glyph.colour) for part, glyph in PARTS.items()), sep="  "
-    )
+    console.print(rendered(tables_table(plan)))
+    console.print(rendered(ranks_table(plan)))
+    console.print("  ".join(f"{glyph} {part.replace('_', ' ')}" for part, glyph in PARTS.items()))
     if asked.ranks > 1:
         console.print(picture(plan, console.width))
     console.print(
@@ -83,39 +71,24 @@ def _show_costs(plan: Plan, console: Console) -> None:
     )
 
 
-def _plain(title: str) -> Table:
-    return Table(
-        title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-    )
+SIZES = ("rows × width", "weights", "optimizer")
 
 
-def by_bytes(tables: Sequence[TablePlan]) -> list[TablePlan]:
-    return sorted(tables, key=lambda t: (-t.weight_bytes, t.name))
-
-
-def tables_table(plan: Plan) -> Table:
+def tables_table(plan: Plan) -> TextTable:
     """The largest tables, one line each, one line for the rest, and one for the linear part."""
-    table = _plain("tables")
-    table.add_column("table", style="bold", overflow="fold", min_width=8)
-    for head in ("rows × width", "weights", "optimizer"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("pieces, and their ranks", overflow="fold")
-    tables = by_bytes(plan.tables)
-    shown, rest = tables[:MOST_TABLES], tables[MOST_TABLES:]
-    for t in shown:
-        rows, columns = max(t.pieces, key=lambda piece: piece.weight_bytes).size
-        pieces = "whole" if (rows, columns) == (t.rows, t.width) else f"{len(t.pieces)} of {rows:,} × {columns}"
-        weights, optimizer = format_bytes(t.weight_bytes), format_bytes(t.optimizer_bytes)
-        where = f"{pieces} on {numbers(t.ranks)}"
-        table.add_row(escape(t.name), f"{t.rows:,} × {t.width}", weights, optimizer, t.strategy, where)
-    if rest:
-        table.add_row(f"{len(rest)} more", "", *_in_sum(rest), "")
+    tables = sorted(plan.tables, key=lambda t: (-t.weight_bytes, t.name))
+    rows: list[list[Entry]] = []
+    for t in tables[:MOST_TABLES]:
+        size, columns = max(t.pieces, key=lambda piece: piece.weight_bytes).size
+        pieces = "whole" if (size, columns) == (t.rows, t.width) else f"{len(t.pieces)} of {size:,} × {columns}"
+        rows.append([t.name, f"{t.rows:,} × {t.width}", *_in_sum([t]), f"{pieces} on {numbers(t.ranks)}"])
+    if rest := tables[MOST_TABLES:]:
+        rows.append([f"{len(rest)} more", "", *_in_sum(rest), ""])
     if plan.linear:
         shape = f"{sum(t.rows for t in plan.linear):,} × {plan.linear[0].width}"
         where = f"on {numbers(sorted({rank for t in plan.linear for rank in t.ranks}))}"
-        table.add_row(LINEAR, shape, *_in_sum(plan.linear), where)
-    return table
+        rows.append([LINEAR, shape, *_in_sum(plan.linear), where])
+    return TextTable("tables", ["table", *SIZES, "strategy", "pieces, and their ranks"], rows)
 
 
 def _in_sum(tables: Sequence[TablePlan]) -> tuple[str, str, str]:
@@ -124,27 +97,17 @@ def _in_sum(tables: Sequence[TablePlan]) -> tuple[str, str, str]:
     return format_bytes(weights), format_bytes(optimizer), ", ".join(sorted({t.strategy for t in tables}))
 
 
-def wanted_table(question: PlanQuestion) -> Table:
+def wanted_table(question: PlanQuestion) -> TextTable:
     """What the tables take, where there is no plan for them."""
-    table = _plain("tables, which do not fit")
-    table.add_column("table", style="bold", overflow="fold", min_width=8)
-    for head in ("rows × width", "weights", "optimizer"):
-        table.add_column(head, justify="right", no_wrap=True)
     tables = sorted(tables_to_place(question, "tables"), key=lambda t: -t["weight_bytes"])
-    shown, rest = tables[:MOST_TABLES], tables[MOST_TABLES:]
-    for t in shown:
-        shape = f"{t['rows']:,} × {t['width']}"
-        table.add_row(escape(t["name"]), shape, format_bytes(t["weight_bytes"]), format_bytes(t["optimizer_bytes"]))
-
-    def add(name: str, shape: str, tables: list[dict[str, Any]]) -> None:
-        weights, optimizer = (format_bytes(sum(t[key] for t in tables)) for key in ("weight_bytes", "optimizer_bytes"))
-        table.add_row(name, shape, weights, optimizer)
-
-    if rest:
-        add(f"{len(rest)} more", "", rest)
+    groups = [(t["name"], f"{t['rows']:,} × {t['width']}", [t]) for t in tables[:MOST_TABLES]]
+    if rest := tables[MOST_TABLES:]:
+        groups.append((f"{len(rest)} more", "", rest))
     if linear := tables_to_place(question, "wide"):
-        add(LINEAR, f"{sum(t['rows'] for t in linear):,} × {linear[0]['width']}", linear)
-    return table
+        groups.append((LINEAR, f"{sum(t['rows'] for t in linear):,} × {linear[0]['width']}", linear))
+    keys = ("weight_bytes", "optimizer_bytes")
+    rows = [[name, shape, *(format_bytes(sum(t[key] for t in of)) for key in keys)] for name, shape, of in groups]
+    return TextTable("tables, which do not fit", ["table", *SIZES], rows)
 
 
 def numbers(ranks: Sequence[int]) -> str:
@@ -161,28 +124,22 @@ def numbers(ranks: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)
 
 
-def ranks_table(plan: Plan) -> Table:
+def ranks_table(plan: Plan) -> TextTable:
     """One line per rank: bytes, their share of its memory, and a bar of its cost by part."""
-    table = _plain("ranks: bytes, and predicted milliseconds of a step")
-    for head in ("rank", "weights", "optimizer", "exchange", "full", "ms"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
     capacity = plan.question.world.capacity_bytes
     limited = plan.question.sharding.memory_gb is not None
     loads, slowest = plan.ranks, plan.bottleneck
     shown = elided(loads, slowest, plan.fullest)
+    head = ["rank", "weights", "optimizer", "exchange", "full", "ms", "by part"]
+    rows: list[list[Entry]] = []
     for before, load in zip([None, *shown[:-1]], shown, strict=True):
         if before is not None and load.rank > before.rank + 1:
-            table.add_row("…")
-        share = f"{load.bytes / capacity:.0%}" if limited else "–"
-        rank = Text(str(load.rank), style="bold red" if load is slowest and len(loads) > 1 else "bold")
-        bytes_ = (
-            format_bytes(load.weight_bytes),
-            format_bytes(load.optimizer_bytes),
-            format_bytes(load.exchange_bytes),
-        )
-        table.add_row(rank, *bytes_, share, f"{load.cost.total:.3g}", bar(load.cost, slowest.cost.total))
-    return table
+            rows.append(["…", *[""] * (len(head) - 1)])
+        sizes = [format_bytes(size) for size in (load.weight_bytes, load.optimizer_bytes, load.exchange_bytes)]
+        share = f"{load.bytes / capacity:.0%}" if limited else None
+        rank = Toned(str(load.rank), "bad" if load is slowest and len(loads) > 1 else "strong")
+        rows.append([rank, *sizes, share, f"{load.cost.total:.3g}", bar(load.cost, slowest.cost.total)])
+    return TextTable("ranks: bytes, and predicted milliseconds of a step", head, rows)
 
 
 def elided(loads: Sequence[RankLoad], *kept: RankLoad) -> list[RankLoad]:
@@ -193,21 +150,18 @@ def elided(loads: Sequence[RankLoad], *kept: RankLoad) -> list[RankLoad]:
     return [some[rank] for rank in sorted(some)]
 
 
-def bar(cost: StepCost, longest: float) -> Text:
+def bar(cost: StepCost, longest: float) -> str:
     """A rank's cost by part; as long as `BAR` for the slowest rank."""
-    text = Text()
-    drawn, until = 0, 0.0
+    text, until = "", 0.0
     for part, glyph in PARTS.items():
         until += getattr(cost, part)
-        end = round(BAR * until / longest) if longest else 0
-        text.append(glyph.text * (end - drawn), style=glyph.colour)
-        drawn = end
-    return text
+        text += glyph * ((round(BAR * until / longest) if longest else 0) - len(text))
+    return text.ljust(BAR)
 
 
 def picture(plan: Plan, width: int) -> Text:
     """Tables × ranks, shaded by bytes (a logarithmic scale, from the smallest cell to the largest)."""
-    tables = by_bytes(plan.tables)
+    tables = sorted(plan.tables, key=lambda t: (-t.weight_bytes, t.name))
     rows = [(t.name, [t]) for t in tables[:MOST_TABLES]]
     if tables[MOST_TABLES:]:
         rows.append((f"{len(tables) - MOST_TABLES} more", tables[MOST_TABLES:]))
@@ -252,25 +206,19 @@ def _bytes_by_rank(tables: Sequence[TablePlan], ranks: int) -> list[int]:
     return held
 
 
-def tried_table(tried: Sequence[Attempt], found: Plan | Shortage) -> Table:
+def tried_table(tried: Sequence[Attempt], found: Plan | Shortage) -> TextTable:
     """The alternatives, and what each would cost."""
-    table = _plain("what was tried")
-    table.add_column("plan", style="bold", no_wrap=True)
-    table.add_column("ms", justify="right", no_wrap=True)
-    table.add_column("fullest rank", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
     best = min((a.plan.cost_ms for a in tried if a.plan), default=None)
-    given: set[str] = set()
+    rows: list[list[Entry]] = []
+    advised: set[str] = set()
     for attempt in tried:
-        if attempt.plan is None:
+        if (plan := attempt.plan) is None:
             why, colon, rest = attempt.why_not.partition(": ")
             what, more, advice = rest.partition(": ")
-            table.add_row(
-                attempt.name, "–", "–", Text(why + colon + what + (more + advice if advice not in given else ""), "dim")
-            )
-            given.add(advice)
+            words = why + colon + what + (more + advice if advice not in advised else "")
+            rows.append([attempt.name, None, None, Toned(words, "soft")])
+            advised.add(advice)
             continue
-        plan = attempt.plan
         notes = []
         if len({t.strategy for t in plan.tables}) > 1:
             kinds = [t.strategy for t in plan.tables]
@@ -279,5 +227,5 @@ def tried_table(tried: Sequence[Attempt], found: Plan | Shortage) -> Table:
             notes.append("least cost")
         if isinstance(found, Plan) and (plan.tables, plan.linear) == (found.tables, found.linear):
             notes.append("the plan above")
-        table.add_row(attempt.name, f"{plan.cost_ms:.3g}", format_bytes(plan.fullest.bytes), "; ".join(notes))
-    return table
+        rows.append([attempt.name, f"{plan.cost_ms:.3g}", format_bytes(plan.fullest.bytes), "; ".join(notes)])
+    return TextTable("what was tried", ["plan", "ms", "fullest rank", "notes"], rows)

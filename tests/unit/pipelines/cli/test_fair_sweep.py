@@ -13,11 +13,11 @@ from pipelines.cli import console as cli
 from pipelines.lab.judging.figures import mean_over_students
 from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.lab.parts import load_part
-from pipelines.lab.replay.compare import read_report
 from pipelines.lab.replay.judge import Judge
 from pipelines.lab.replay.settings import load, settings_of
-from pipelines.lab.replay.text import markdown
 from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.report.compare import read_report
+from pipelines.lab.report.text import markdown
 from pipelines.lab.spec.conditions import LogitSource
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 

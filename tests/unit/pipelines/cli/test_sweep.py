@@ -12,13 +12,13 @@ from pipelines.lab.judging.figures import losses
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
 from pipelines.lab.replay.choice import choose
-from pipelines.lab.replay.compare import read_report
 from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.judge import Judge
 from pipelines.lab.replay.report import Report
 from pipelines.lab.replay.settings import load, settings_of
-from pipelines.lab.replay.text import markdown
 from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.report.compare import read_report
+from pipelines.lab.report.text import markdown
 from tests.support.pipelines.small_sweeps import MORE, SWEEP, run, with_small_stream, written
 
 

@@ -10,8 +10,8 @@ import yaml
 
 from pipelines.cli import console as cli
 from pipelines.lab.parts import load_part
-from pipelines.lab.replay.compare import read_report
-from pipelines.lab.replay.text import markdown
+from pipelines.lab.report.compare import read_report
+from pipelines.lab.report.text import markdown
 from pipelines.report.cells import MEAN
 
 SWEEP = {

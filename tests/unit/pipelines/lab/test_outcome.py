@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from pipelines.core.config.sections import Tracking
-from pipelines.lab.replay.outcome import track
+from pipelines.lab.report.outcome import track
 from tests.support.pipelines.reports import report
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelines.lab.replay.page import FOOT
 from pipelines.lab.replay.report import Report
+from pipelines.lab.report.page import FOOT
 from pipelines.report.cells import Figures
 from pipelines.report.page import Block, Folded, Section, Words, page
 from pipelines.report.table import Entry, TextTable

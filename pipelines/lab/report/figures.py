@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pipelines.lab.judging.evidence import flips
 from pipelines.lab.replay.report import Report
-from pipelines.lab.replay.tables import speed
+from pipelines.lab.report.tables import speed
 from pipelines.report.cells import MEAN, Cell, Figures
 from pipelines.report.figure import Figure, Point, Series
 from pipelines.report.table import Entry, TextTable

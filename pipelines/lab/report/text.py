@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from pipelines.lab.replay.report import Report
-from pipelines.lab.replay.tables import every_table
+from pipelines.lab.report.tables import every_table
 from pipelines.report.markdown import markdown as markdown_of
 from pipelines.report.terminal import rendered
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from pipelines.lab.replay import figures, tables
 from pipelines.lab.replay.report import Report
 from pipelines.lab.replay.verdict import SHIP, STAY, Verdict
+from pipelines.lab.report import figures, tables
 from pipelines.report import page as document
 from pipelines.report.cells import MEAN, Figures
 from pipelines.report.page import Block, Card, Code, Facts, Folded, Section, Words

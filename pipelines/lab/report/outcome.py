@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 from pipelines.lab.mapped import PIECE_ROWS, release_pages
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.data import places_of
-from pipelines.lab.replay.figures import by_tenth, gains, over_time
-from pipelines.lab.replay.page import page_of
 from pipelines.lab.replay.report import Report
-from pipelines.lab.replay.text import markdown
 from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.report.figures import by_tenth, gains, over_time
+from pipelines.lab.report.page import page_of
+from pipelines.lab.report.text import markdown
 from pipelines.live.feeds.table import taken
 from pipelines.report.cells import MEAN
 from pipelines.report.pictures import write_png

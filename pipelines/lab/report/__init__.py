@@ -1,0 +1,9 @@
+"""A replay's report for people: the same tables and pictures on a terminal, in Markdown and on a page.
+
+tables   its tables as data
+figures  its pictures as data
+text     the report on a terminal and in Markdown
+page     the report as one HTML page
+compare  two finished replays side by side
+outcome  what a replay leaves in its folder
+"""

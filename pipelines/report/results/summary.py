@@ -15,7 +15,9 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.training.predictions import count_predictions, read_predictions
 from pipelines.live.workers.report import Report
+from pipelines.report.cells import Cells
 from pipelines.report.results.age import by_tenth
+from pipelines.report.results.cells import summary_cells
 from pipelines.report.results.columns_read import columns_read
 from pipelines.report.results.counts import counts_of
 from pipelines.report.results.figures import MODELS, columns_of, judge, no_rows
@@ -84,6 +86,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
     for name, given in _given_rows(config, run_dir, reports, counters["lake_rows"]).items():
         if name in workers:
             workers[name] |= _rows_of_model(reports[name].counts or {}, given)
+    students = students_of(config, run_dir, last_seq)
     value: dict[str, Any] = {
         "format": FORMAT,
         "run": {
@@ -103,7 +106,8 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
         },
         "counts": counts_of(counters),
         "workers": workers,
-        "students": students_of(config, run_dir, last_seq),
+        "students": students,
+        "cells": Cells(summary_cells(students)).as_json(),
         "columns": _columns(config, run_dir, counters),
         "losses": {
             "examples": counters["dead_letter_examples"],

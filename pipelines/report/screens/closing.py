@@ -21,7 +21,8 @@ from pipelines.report.results.summary import rows_hold
 from pipelines.report.results.verdict import JUDGED, Outcome, outcome_of, verdict_on
 from pipelines.report.screens.losses import losses_text
 from pipelines.report.screens.screen import duration
-from pipelines.report.screens.tables import COLOURS, WINDOWS, baselines_text, ne_table
+from pipelines.report.screens.tables import COLOURS, WINDOWS, Results, baselines_text, ne_table
+from pipelines.report.terminal import rendered
 from streaming.program import command
 
 MOST_COLUMNS = 12
@@ -37,8 +38,9 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
         _print_short(console, summary, run_dir)
     else:
         print_verdicts(console, summary)
-        console.print(ne_table(summary))
-        print_baselines(console, summary)
+        results = Results(summary)
+        console.print(rendered(ne_table(results)))
+        print_baselines(console, results)
         _say(console, f"\nmore      {command('exfm', 'report', run_dir.root)}")
     _say(console, "\n" + counts_text(summary))
     console.print(losses_text(losses, words=False))
@@ -88,9 +90,9 @@ def print_verdicts(console: Console, summary: dict[str, Any]) -> None:
         _paragraph(console, f"try {step}", indent)
 
 
-def print_baselines(console: Console, summary: dict[str, Any], window: str | None = JUDGED) -> None:
+def print_baselines(console: Console, results: Results) -> None:
     """NE of the baselines, where a run has them."""
-    if (words := baselines_text(summary, window)) is not None:
+    if (words := baselines_text(results)) is not None:
         _paragraph(console, words, "  ")
 
 

@@ -7,10 +7,12 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.report.results.advice import WARM_IMPRESSIONS
+from pipelines.report.results.cells import WHOLE
 from pipelines.report.results.verdict import JUDGED
 from pipelines.report.screens.closing import counts_text, print_baselines, print_verdicts, too_short
 from pipelines.report.screens.losses import losses_text
 from pipelines.report.screens.tables import (
+    Results,
     auc_table,
     gauc_table,
     ne_table,
@@ -18,6 +20,7 @@ from pipelines.report.screens.tables import (
     tenths_table,
     workers_table,
 )
+from pipelines.report.terminal import rendered
 
 
 def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> None:
@@ -31,14 +34,13 @@ def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> N
     losses = summary["losses"]
     console.print(losses_text(losses | {"lines": []}))
     print_verdicts(console, summary)
-    for window in (JUDGED, None) if whole else (JUDGED,):
-        console.print(ne_table(summary, window))
-        print_baselines(console, summary, window)
-        for table in (auc_table, teaching_table):
-            console.print(table(summary, window))
-        if summary["run"].get("group_by") is not None:
-            console.print(gauc_table(summary, window))
-    console.print(tenths_table(summary))
-    console.print(workers_table(summary))
+    for window in (JUDGED, WHOLE) if whole else (JUDGED,):
+        results = Results(summary, window)
+        console.print(rendered(ne_table(results)))
+        print_baselines(console, results)
+        for table in (auc_table, teaching_table, *([gauc_table] if results.group_by is not None else [])):
+            console.print(rendered(table(results)))
+    console.print(rendered(tenths_table(summary)))
+    console.print(rendered(workers_table(summary)))
     console.print("\n" + counts_text(summary), highlight=False, markup=False)
     console.print(losses_text(losses, words=False))

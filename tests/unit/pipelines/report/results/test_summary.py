@@ -120,7 +120,7 @@ def test_the_summary_holds_every_field_that_others_rely_on(run_dir):
     summary = finished(run_dir)
     write_json(run_dir.summary, summary.value)
     value = json.loads(run_dir.summary.read_text())
-    assert value.keys() == {"format", "run", "counts", "workers", "students", "columns", "losses"}
+    assert value.keys() == {"format", "run", "counts", "workers", "students", "cells", "columns", "losses"}
     assert value["run"].keys() >= {"name", "config_hash", "versions", "started_at", "wall_s", "pace", "seed"}
     assert value["run"]["config_hash"] == CONFIG.hash
     assert value["workers"]["student-feed"] == {

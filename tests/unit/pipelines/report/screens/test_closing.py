@@ -13,9 +13,10 @@ from rich.console import Console
 
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.report import terminal
 from pipelines.report.screens.closing import print_closing
 from pipelines.report.screens.report import print_report
-from pipelines.report.screens.tables import ne_table
+from pipelines.report.screens.tables import Results, ne_table
 from tests.support.pipelines.summaries import FEW, HALF, SUMMARY, figures, gain, summary_of
 
 WIDTHS = (80, 120, 180)
@@ -207,7 +208,7 @@ def test_what_is_not_known_is_a_dash():
 def test_a_gain_is_green_a_loss_red_and_an_open_question_yellow(low, high, colour):
     console = Console(width=80, force_terminal=True, color_system="standard")
     with console.capture() as captured:
-        console.print(ne_table(summary_of(feed={"ctr": HALF | {"gain": gain(low, high)}})))
+        console.print(terminal.rendered(ne_table(Results(summary_of(feed={"ctr": HALF | {"gain": gain(low, high)}})))))
     assert f"\x1b[{colour}m" in captured.get()
 
 

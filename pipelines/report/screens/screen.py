@@ -17,20 +17,19 @@ from pipelines.live.rules.alarms import Alarm
 from pipelines.live.rules.states import RunState, WorkerState
 from pipelines.live.status.status import RunStatus
 from pipelines.report.screens.losses import STYLES, losses_text
+from pipelines.report.table import Entry, TextTable, Tone, Toned
+from pipelines.report.terminal import rendered
+from pipelines.report.words import count
 
 PLAIN_INTERVAL_S = 5.0
 WIDE = 110
-_COLOURS = {
-    WorkerState.RUNNING: "green",
-    WorkerState.DONE: "cyan",
-    WorkerState.RESTARTING: "yellow",
-    WorkerState.FAILED: "red",
-    WorkerState.STARTING: "dim",
+_TONES: dict[WorkerState, Tone] = {
+    WorkerState.RUNNING: "good",
+    WorkerState.DONE: "good",
+    WorkerState.RESTARTING: "warn",
+    WorkerState.FAILED: "bad",
+    WorkerState.STARTING: "soft",
 }
-
-
-def number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def duration(seconds: float | None) -> str:
@@ -68,36 +67,34 @@ def eta_s(status: RunStatus) -> float | None:
 def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
     """One line per worker, from its entry in status.json; below `WIDE` columns the less urgent figures are left out."""
     wide = width >= WIDE
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2 if wide else 1, 0, 0))
-    table.add_column("worker", overflow="fold", min_width=10)
-    titles = ["state", "rows", "rows/s", "lag rows", "NE so far"]
-    for title in titles + (["teacher", "logit age", "pid", "MB"] if wide else []):
-        table.add_column(title, justify="left" if title in ("state", "NE so far") else "right", no_wrap=True)
-    notes = []
+    head = ["worker", "state", "rows", "rows/s", "lag rows", "NE so far"]
+    head += ["teacher", "logit age", "pid", "MB"] if wide else []
+    rows, notes = [], []
     for name, worker in workers.items():
         state, alarms = worker["state"], worker.get("alarms") or []
         shown = Alarm.STALLED if Alarm.STALLED in alarms else state
         restarts = f" ×{worker['restarts']}" if worker["restarts"] else ""
-        cells: list[str | Text] = [
-            Text(name),
-            Text(shown + restarts, style="bold red" if shown is Alarm.STALLED else _COLOURS[WorkerState(state)]),
-            number(worker["rows"]),
-            number(worker["rows_per_s"]),
-            number(worker["lag_rows"]) if worker.get("lag_known", True) else "unknown",
-            Text(ne_text(worker["ne"])),
+        lag = count(worker["lag_rows"]) if worker.get("lag_known", True) else "unknown"
+        row: list[Entry] = [
+            name,
+            Toned(shown + restarts, "bad" if shown is Alarm.STALLED else _TONES[WorkerState(state)]),
+            count(worker["rows"]),
+            count(worker["rows_per_s"]),
+            lag,
+            ne_text(worker["ne"]),
         ]
         if wide:
             version, rss = worker["teacher_version"], worker["rss_bytes"]
-            cells += [
-                "–" if version is None else f"v{version}",
+            row += [
+                None if version is None else f"v{version}",
                 duration(worker["logit_age_s"]),
                 _pids(worker),
-                number(None if rss is None else rss / 2**20),
+                count(None if rss is None else rss / 2**20),
             ]
-        table.add_row(*cells)
+        rows.append(row)
         if note := worker["reason"] or worker["note"]:
             notes.append(Text(f"{name}: {note}", style="dim", no_wrap=True, overflow="ellipsis"))
-    return Group(table, *notes)
+    return Group(rendered(TextTable("", head, rows, names=2)), *notes)
 
 
 def _pids(worker: dict[str, Any]) -> str:
@@ -164,7 +161,7 @@ class Screen:
             parts[0] += f" ETA {duration(eta)}"
         for worker in status.workers.values():
             report = worker.report
-            rate = number(worker.recent_rows_per_s) + "/s" if worker.recent_rows_per_s else str(worker.state)
+            rate = f"{worker.recent_rows_per_s:,.0f}/s" if worker.recent_rows_per_s else str(worker.state)
             ne = next((f" NE {v:.4f}" for v in ((report.ne if report else None) or {}).values() if v), "")
             parts.append(f"{worker.name} {rate}{ne}")
         self._console.print(" | ".join(parts), highlight=False, markup=False, soft_wrap=True)

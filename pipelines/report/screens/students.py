@@ -6,62 +6,50 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from pipelines.report.screens.screen import WIDE, duration, ne_text, number
+from pipelines.report.screens.screen import WIDE, duration, ne_text
+from pipelines.report.table import Entry, TextTable, Tone, Toned
+from pipelines.report.terminal import rendered
+from pipelines.report.words import count
 
-COLOURS = {
-    "running": "green",
-    "done": "green",
-    "failed": "red",
-    "refused": "red",
-    "paused": "yellow",
-    "asked": "yellow",
+TONES: dict[str, Tone] = {
+    "running": "good",
+    "done": "good",
+    "failed": "bad",
+    "refused": "bad",
+    "paused": "warn",
+    "asked": "warn",
 }
 
 
 def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
     """One line per student, from `exfm students --json`; below `WIDE` columns the less urgent figures are left out."""
     wide = width >= WIDE
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("student", overflow="fold", min_width=8)
-    table.add_column("state", no_wrap=True)
-    table.add_column("rows of", overflow="fold", min_width=8)
-    for title in ("rows", "lag rows"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("NE so far", no_wrap=True)
-    lives = any(student["host"] is not None for student in students)
-    more = ("teacher", "logit age", "champion", "int8, int4 NE", *(("pid", "MB") if lives else ()))
-    for title in more if wide else ():
-        table.add_column(title, justify="right", no_wrap=True)
-    notes = []
+    lives = wide and any(student["host"] is not None for student in students)
+    head = ["student", "state", "rows of", "rows", "lag rows", "NE so far"]
+    head += ["teacher", "logit age", "champion", "int8, int4 NE"] if wide else []
+    rows, notes = [], []
     for student in students:
-        cells: list[str | Text] = [
-            Text(student["name"], style="bold"),
-            Text(student["state"], style=COLOURS.get(student["state"], "dim")),
-            Text(_filter(student["filter"])),
-            number(student["rows"]),
-            number(student["lag_rows"]),
-            Text(ne_text(student["ne"], 2 if wide else 1)),
+        row: list[Entry] = [
+            student["name"],
+            Toned(student["state"], TONES.get(student["state"], "soft")),
+            _filter(student["filter"]),
+            count(student["rows"]),
+            count(student["lag_rows"]),
+            ne_text(student["ne"], 2 if wide else 1),
         ]
         if wide:
-            version, champion, rss = student["teacher_version"], student["versions"]["champion"], student["rss_bytes"]
-            cells += [
-                "–" if version is None else f"v{version}",
-                duration(student["logit_age_s"]),
-                champion or "–",
-                _loss(student.get("tables")),
-            ]
-            if lives:
-                cells += [
-                    "–" if student["host"] is None else str(student["host"]),
-                    number(None if rss is None else rss / 2**20),
-                ]
-        table.add_row(*cells)
+            version = student["teacher_version"]
+            age, champion = duration(student["logit_age_s"]), student["versions"]["champion"]
+            row += [None if version is None else f"v{version}", age, champion, _loss(student.get("tables"))]
+        if lives:
+            host, rss = student["host"], student["rss_bytes"]
+            row += [None if host is None else str(host), count(None if rss is None else rss / 2**20)]
+        rows.append(row)
         if student["reason"]:
             notes.append(Text(f"{student['name']}: {student['reason']}", style="dim"))
-    return Group(table, *notes)
+    return Group(rendered(TextTable("", [*head, *(("pid", "MB") if lives else ())], rows, names=3)), *notes)
 
 
 def _loss(tables: dict[str, Any] | None) -> str:

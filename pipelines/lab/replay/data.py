@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +32,8 @@ from streaming.schema import SAMPLE_WEIGHT
 HELD_ROWS = 1 << 18
 """A student that has no more rows of its own than this keeps all batches in memory."""
 
-RELEASE_ROWS = 1 << 16
-"""Every so many of its own rows, else, the pages of files that were read are given back."""
-
 SCORED_ROWS = 4096
-"""Rows that are predicted together when they were shown, at most."""
+"""Rows that are read together, and at most predicted together, in the order in which they were shown."""
 
 
 class BatchStream:
@@ -205,9 +203,8 @@ class _StudentStream:
         where its own rows stand. `timed`: with the time at which a batch had settled."""
         config, student = self.config, self.student
         read = self.places_and_seqs(OwnRows()) if config.reads_all_rows(student) else own
-        given_up = None
-        if student.negative_rate:
-            given_up = _GivenUp(self.stream, own, int(np.searchsorted(own.at, begins)), self._build)
+        first = int(np.searchsorted(own.at, begins))
+        given_up = _GivenUp(self.stream, own, first, self._build) if student.negative_rate else None
         unreleased = 0
         for cut, last in _with_last(self._feed(read, begins)):
             seqs = cut.rows["lake_seq"].to_numpy()[own_rows_of(cut.rows)]
@@ -218,7 +215,7 @@ class _StudentStream:
             settled_ms = int(self._settled_ms(cut.rows).max()) if timed else BEFORE_ALL
             yield IndexedBatch(cut.batch, index, settled_ms)
             unreleased += len(seqs)
-            if unreleased >= RELEASE_ROWS:
+            if unreleased >= PIECE_ROWS:
                 unreleased = 0
                 for array in (*own, *read):
                     release_pages(array)
@@ -238,14 +235,25 @@ class _StudentStream:
         shown_ms = mapped_array((len(order),), np.int64, self.folder)
         index = mapped_array((len(order),), np.int64, self.folder)
         shown_ms[:], index[:] = times[len(times) - len(order) :], first + order
+        build = self._build
+
+        @lru_cache(maxsize=1)
+        def read(n: int) -> pa.Table:
+            """Rows n · SCORED_ROWS to (n + 1) · SCORED_ROWS in that order."""
+            places = own.at[index[n * SCORED_ROWS : (n + 1) * SCORED_ROWS]]
+            order = np.argsort(places)
+            far = np.flatnonzero(np.diff(places[order]) > SCORED_ROWS) + 1  # groups settle hours apart
+            tables = [taken(self.stream, near) for near in np.split(places[order], far)]
+            return pa.concat_tables(tables).take(pa.array(np.argsort(order))).combine_chunks()
 
         @lru_cache(maxsize=1)  # the same batch for students that learn side by side
-        def piece(start: int, stop: int) -> IndexedBatch:
-            some = np.sort(index[start:stop])
-            return IndexedBatch(self._build(taken(self.stream, own.at[some])), some)
+        def batch(start: int, stop: int) -> IndexedBatch:
+            rows = read(start // SCORED_ROWS).slice(start % SCORED_ROWS, stop - start)
+            return IndexedBatch(build(rows), index[start:stop])
 
         def between(start: int, stop: int) -> Iterator[IndexedBatch]:
-            return (piece(at, min(at + SCORED_ROWS, stop)) for at in range(start, stop, SCORED_ROWS))
+            ends = range((start // SCORED_ROWS + 1) * SCORED_ROWS, stop, SCORED_ROWS)
+            return (batch(*piece) for piece in pairwise([start, *ends, stop])) if start < stop else iter(())
 
         return LabelDelay(shown_ms, between)
 

@@ -88,7 +88,7 @@ class Spec(Judging):
     as_shown: bool = Field(
         default=False,
         description="students also predict every row that is judged when it is shown, by what had settled by then, and "
-        "gains are shown of these predictions, too; a student takes about a quarter as long again",
+        "gains are shown of these predictions, too; a student takes about half as long again",
     )
     unequal_effort: bool = Field(
         default=False, description="allow arms that try more settings than others; the report then says so"

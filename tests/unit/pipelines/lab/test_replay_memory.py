@@ -176,3 +176,37 @@ def test_a_part_that_is_large_is_mapped_and_the_same(tmp_path):
     path.write_bytes(content)
     assert load_part(path) is None
     assert not path.exists()
+
+
+@pytest.mark.parametrize("share", [None, 0.4])
+def test_rows_in_the_order_in_which_they_were_shown_are_the_rows_of_the_student(workspace, monkeypatch, share):
+    monkeypatch.setattr("pipelines.lab.replay.data.SCORED_ROWS", 64)
+    student = workspace.config.student("feed")
+    if share is not None:
+        student = student.model_copy(update={"negative_rate": {"ctr": share}})
+    config, stream = workspace.of(1), workspace.lake(1, Condition()).slice()
+    data = data_of(stream, config, student, 0.3, as_shown=True)
+    times, count = stream["event_time_ms"].to_numpy()[data.places], len(data.places) - data.first
+    assert data.delay.shown_ms.tolist() == sorted(times[data.first :].tolist())
+    pieces = [piece for at in range(0, count, 50) for piece in data.delay.between(at, min(at + 50, count))]
+    rows = np.concatenate([piece.rows for piece in pieces])
+    assert sorted(rows.tolist()) == list(range(data.first, len(data.places)))
+    assert np.array_equal(times[rows], data.delay.shown_ms)
+    build = BatchBuilder(config.student_features(student), config.student_tasks(student))
+    for piece in pieces[::7]:
+        expected = build(stream.take(pa.array(data.places[piece.rows])).combine_chunks())
+        assert piece.batch.sparse.values().equal(expected.sparse.values())
+        assert piece.batch.dense.equal(expected.dense)
+    assert list(data.delay.between(count, count)) == []
+    assert all(each.settled_ms > times[each.rows].max() for each in data.stream if each.learned)
+
+
+def test_rows_that_the_first_weights_knew_too_much_of_are_not_predicted_as_shown(workspace):
+    student, stream = workspace.config.student("feed"), workspace.lake(1, Condition()).slice()
+    knows = 900
+    data = data_of(stream, workspace.of(1), student, as_shown=True, knows=knows)
+    delays_ms = workspace.of(1).delays_ms(student)
+    known = stream.slice(0, knows + 1).filter(pa.compute.field("settlement").isin(list(delays_ms)))
+    settled_ms = [row["event_time_ms"] + delays_ms[row["settlement"]] for row in known.to_pylist()]
+    assert data.delay.shown_ms[0] >= max(settled_ms)
+    assert 0 < len(data.delay.shown_ms) < len(data.places) - data.first

@@ -2,8 +2,7 @@
 
     arm           which losses and corrections a student has, as config; presets by name
     loss          the objective of each arm, from logits and labels to one scalar
-    terms         what it is made of, and the slopes by every logit, in one loop over a batch
-    heads         the logits of a student's heads, and their gradients from those slopes
+    lesson        what of a batch it is made of: corrected logits of the teacher, and the rows that count
     correction    what a correction of the teacher is: learn, apply, state
     corrections   those of one student, in their order
     platt, adapter, advantage   one correction each

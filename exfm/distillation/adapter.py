@@ -24,7 +24,7 @@ from torch import Tensor
 
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.terms import Lesson
+from exfm.distillation.lesson import Lesson
 from exfm.features.sampling import label_shift
 from exfm.loops import loop
 from exfm.randomness import named_generator

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.terms import Lesson
+from exfm.distillation.lesson import Lesson
 from exfm.logistic import PRIOR, Regression, Terms, initial, learned
 from exfm.loops import loop
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from torch import Tensor
 
-from exfm.distillation.terms import Lesson
+from exfm.distillation.lesson import Lesson
 
 if TYPE_CHECKING:
     from exfm.features.batch import Batch

@@ -23,8 +23,8 @@ from exfm.distillation.adapter import StudentAdapter
 from exfm.distillation.advantage import Advantage
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import Correction, SeenBatch
+from exfm.distillation.lesson import Lesson
 from exfm.distillation.platt import PlattScaling
-from exfm.distillation.terms import Lesson
 
 
 class Corrections(NamedTuple):

@@ -32,21 +32,23 @@ distillation rows that have a logit,
 Where only a share r of the rows with label 0 was kept, h(z_S, y) is h(z_S − log r, y), and in the other terms a row
 with label 0 counts 1/r (exfm/features/sampling.py says why). So all logits hold for the full stream.
 
+Losses are computed in double, whatever type logits have.
+
 B examples, T tasks.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as nnf
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from exfm.distillation.arm import Arm
-from exfm.distillation.terms import Lesson, RowMasks, terms_of
-
-N = TypeVar("N", float, Tensor)
+from exfm.distillation.lesson import Lesson, RowMasks
+from exfm.errors import ConfigError
+from exfm.features.sampling import label_shift, label_weights, row_weights
 
 
 class Objective(NamedTuple):
@@ -109,37 +111,55 @@ def objective(
     True
     """
     lesson = teacher if isinstance(teacher, Lesson) else Lesson(teacher)
-    terms, rows_3T = _Terms.apply(arm, labels, lesson, rows, z_S, z_D, z_D2)
-    label, distillation, adapted, single_head = terms.unbind()
-    of_teacher = teacher_part(arm, distillation, adapted, single_head)
-    total = label + of_teacher if arm.distils else label
-    return Objective(total, label, of_teacher, distillation, adapted, single_head, *rows_3T.unbind())
+    settled = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask
+    known = settled if rows.label_rows is None else settled & rows.label_rows.unsqueeze(1)
+    wanted = settled if arm.rows == "labelled" else torch.ones_like(settled)
+    if rows.distillation_rows is not None:
+        wanted = wanted & rows.distillation_rows.unsqueeze(1)
+    distilled = wanted if rows.teacher_mask is None else wanted & rows.teacher_mask
+
+    weights = labels.new_ones(len(labels)) if rows.weights is None else rows.weights
+    z = z_S if rows.negative_rate is None else z_S + label_shift(rows.negative_rate)
+    label = _cross_entropy(z, torch.where(known, labels, 0), _shares(known, weights.unsqueeze(1)))
+    distillation = adapted = single_head = torch.zeros_like(label)
+    if arm.distils:
+        shares = _shares(distilled, _counts(arm, labels, settled, weights, rows.negative_rate))
+        own = shares if lesson.factors is None else shares * lesson.factors
+        tau = arm.temperature
+        p_F = torch.sigmoid(torch.where(distilled, lesson.teacher_logits, 0).double() / tau)
+        z = z_S if arm.kind == "single_head" else _given(z_D, "z_D", arm)
+        distillation = _cross_entropy(z / tau, (arm.label_scale * p_F).clamp(max=1), own)
+        if rows.cold is not None:
+            single_head = _cross_entropy(z_S / tau, p_F, own * rows.cold.unsqueeze(1))
+        if arm.adapter:
+            z_D2, p_SA = _given(z_D2, "z_D2", arm), torch.sigmoid(_given(lesson.adapted, "adapted", arm).double())
+            own = shares if lesson.adapted_factors is None else shares * lesson.adapted_factors
+            adapted = _cross_entropy(z_D2, torch.where(distilled, p_SA, 0), own)
+    of_teacher = arm.weight * distillation + adapted + arm.single_head_weight * single_head
+    terms = (label + of_teacher, label, of_teacher, distillation, adapted, single_head)
+    counts = (mask.sum(0) for mask in (known, distilled, wanted & ~distilled))
+    return Objective(*(term.to(z_S.dtype) for term in terms), *counts)
 
 
-def teacher_part(arm: Arm, distillation: N, adapted: N, single_head: N) -> N:
-    """All terms of a loss but the label's, with their weights; a term that an arm does not have is 0."""
-    return arm.weight * distillation + adapted + arm.single_head_weight * single_head
+def _cross_entropy(z: Tensor, target: Tensor, shares: Tensor) -> Tensor:
+    """Σ share · h(z, target), a scalar in double. `shares` (B, T) have no gradient, and no more has `target`."""
+    target, shares = target.detach().double(), shares.detach().double()
+    return nnf.binary_cross_entropy_with_logits(z.double(), target, shares, reduction="sum")
 
 
-class _Terms(torch.autograd.Function):
-    """`terms_of`, with gradient: terms (4,) and rows (3, T)."""
+def _shares(mask: Tensor, counts: Tensor) -> Tensor:
+    """What each row has in a mean over the rows of a mask, (B, T): its count, (B, 1) or (B, T), over their number."""
+    return torch.where(mask, counts.double(), 0) / mask.sum(0).clamp(min=1)
 
-    @staticmethod
-    def forward(
-        ctx: Any, arm: Arm, labels: Tensor, lesson: Lesson, rows: RowMasks, z_S: Tensor, *others: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        found = terms_of(arm, labels, lesson, rows, z_S, *others)
-        ctx.single_head, ctx.others = arm.kind == "single_head", [z is not None for z in others]
-        ctx.save_for_backward(found.slopes.to(z_S))
-        terms, of_rows = found.values.to(z_S), found.rows.to(z_S.device)
-        ctx.mark_non_differentiable(of_rows)
-        return terms, of_rows
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        label, distillation, adapted, single_head = (gradients[0].view(4, 1, 1) * ctx.saved_tensors[0]).unbind()
-        if ctx.single_head:
-            label, distillation = label + distillation, torch.zeros_like(distillation)
-        others = zip((distillation, adapted), ctx.others, strict=True)
-        return None, None, None, None, label + single_head, *(slope if given else None for slope, given in others)
+def _counts(arm: Arm, labels: Tensor, settled: Tensor, weights: Tensor, negative_rate: Tensor | None) -> Tensor:
+    """What each row counts in the distillation terms, (B, 1) or (B, T)."""
+    if negative_rate is None:
+        return weights.unsqueeze(1)
+    return (label_weights if arm.rows == "labelled" else row_weights)(weights, labels, settled, negative_rate)
+
+
+def _given(logits: Tensor | None, name: str, arm: Arm) -> Tensor:
+    if logits is None:
+        raise ConfigError(f"arm `{arm.kind}` (adapter={arm.adapter}) needs `{name}`; pass it to the objective")
+    return logits

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.terms import Lesson
+from exfm.distillation.lesson import Lesson
 from exfm.features.sampling import label_shift
 from exfm.logistic import Regression, Terms, initial, learned
 

@@ -31,7 +31,7 @@ from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.jagged import offsets_of
-from exfm.kernels.tables import add_rows, find_first, learn_by_element, learn_by_row
+from exfm.kernels.tables import find_first, learn_by_element, learn_by_row, sum_rows_of_bags
 
 LINE = 16  # numbers in a line of the cache
 
@@ -127,7 +127,7 @@ class FusedTables(nn.Module):
         return torch.cat([parts[k] for k in sorted(parts)], dim=1)
 
     def learn(self, looked: Looked, gradient: Tensor) -> None:
-        """One step, with the gradient (B, E) of what was looked up."""
+        """One step, with the gradient (B, E) of what was looked up, which may be written over."""
         parts = None if len(self._of_width) == 1 else gradient.split(self._widths, dim=1)
         for tables, at in zip(self._of_width, looked.indices, strict=True):
             own = gradient if parts is None else torch.cat([parts[k] for k in tables.keys], dim=1)
@@ -193,16 +193,14 @@ class _TablesOfWidth:
 
     def look_up(self, at: RowIndices, weight: Tensor, B: int) -> Tensor:
         """(B, K, D)."""
-        pooled = torch.zeros(B, len(self.keys), self.D)
-        add_rows(at.rows, at.bags, weight.numpy(), pooled.numpy().reshape(-1, self.D))
+        pooled = (torch.empty if at.one_each else torch.zeros)(B, len(self.keys), self.D)
+        sum_rows_of_bags(at.rows, at.bags, weight.numpy(), pooled.numpy().reshape(-1, self.D))
         return pooled
 
     def learn(self, at: RowIndices, gradient: Tensor, lr: float, eps: float) -> None:
-        g = gradient.reshape(-1, self.D).numpy()
-        if at.one_each:
-            g_PD, own = g.copy(), at.bags
-        else:  # each id has a gradient of its own: that of its bag
-            g_PD, own = g[at.bags], np.arange(len(at.bags), dtype=np.int32)
+        g_PD, own = gradient.reshape(-1, self.D).numpy(), at.bags
+        if not at.one_each:  # ids of a bag have its gradient each
+            g_PD, own = g_PD[at.bags], np.arange(len(at.bags), dtype=np.int32)
         learn = learn_by_row if self.m.ndim == 1 else learn_by_element
         learn(at.rows, at.first, own, g_PD, self.weight.numpy(), self.m.numpy(), np.float32(lr), np.float32(eps))
 

@@ -4,9 +4,8 @@ interaction    what an interaction is: options that build a network
 registry       the interactions by name, and a student's trunk
 wukong, dlrm, dcn, mlp   one interaction each
 wukong_code    wukong as a compiler is given it
-wukong_loops   wukong between its large products, in fp32
 units          from looked-up embeddings to embeddings of one width
-passes         through units and trunk and back, by hand or by autograd
+
 pooling        attention over the places of a sequence
 dense          linear layers and MLPs whose weights follow from a generator
 """

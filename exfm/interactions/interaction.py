@@ -7,16 +7,15 @@ classes:
     network      an `Interaction`: (B, N, D), (B, C) -> (B, H), with H as `out_width`
 
 Teachers and students then take it by name, with its settings as `options`. Its parameters and FLOPs are counted from
-what `build` makes (exfm/parallel/planning/cost.py). Three more methods are optional: `feature_axes` lets a trained
-model gain and lose features, `widened` lets `exfm scale` compare it at equal FLOPs, `by_hand` spares students modules
-and autograd.
+what `build` makes (exfm/parallel/planning/cost.py). Two more methods are optional: `feature_axes` lets a trained model
+gain and lose features, `widened` lets `exfm scale` compare it at equal FLOPs.
 
 B examples, N embeddings of width D, C dense features, H width of the representation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import NamedTuple, Self
 
 import torch
@@ -41,23 +40,10 @@ class InputLabels(NamedTuple):
     dense: Labels
 
 
-class Pass(NamedTuple):
-    """A forward pass of which autograd knows nothing: h (B, H), and `back`: of ∂L/∂h, which it may write over, it
-    returns ∂L/∂e (B, N, D) and the gradients of the parameters by name."""
-
-    h: Tensor
-    back: Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]
-
-
 class Interaction(nn.Module):
     """Embeddings and dense features to a representation. Shapes: (B, N, D), (B, C) -> (B, H)."""
 
     out_width: int
-
-    def by_hand(self, e_BND: Tensor, dense_BC: Tensor) -> Pass | None:
-        """`forward` and its gradients in float32 on the CPU, to the bit, in fewer calls than modules and autograd take;
-        None where an interaction has none."""
-        return None
 
     def as_code(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
         """`forward`, as it is written for a compiler (exfm/machine_code.py), to rounding."""

@@ -94,10 +94,6 @@ class WukongLayer(nn.Module):
         self.norm = Norm(d) if layer_norm else nn.Identity()
 
     def forward(self, X: Tensor) -> Tensor:
-        from exfm.interactions import wukong_loops as loops  # a twentieth of a second, for those who have a Wukong
-
-        if loops.suit(self, X):
-            return loops.by_example(self, X)
         mixed = torch.cat([self.fmb(X), over_embeddings(self.W_L, X)], dim=1)
         return self.norm(mixed + (X if self.W_R is None else over_embeddings(self.W_R, X)))
 
@@ -254,8 +250,7 @@ class WukongSizes(BaseModel):
     rank: int = Field(
         default=8,
         gt=0,
-        description="Rank of the factorisation machine's projection (k). In fp32 on a CPU multiples of 8 are faster, "
-        "of the model's width too.",
+        description="Rank of the factorisation machine's projection (k).",
     )
     mlp: tuple[int, ...] = Field(
         default=(64,),

@@ -20,15 +20,20 @@ LANES = 8
 
 
 @loop("void(i8[::1], i4[::1], f4[:, ::1], f4[:, ::1])")
-def add_rows(rows_N, bags_N, w_RD, pooled_PD):
-    """pooled[bag of n] += w[row of n]."""
+def sum_rows_of_bags(rows_N, bags_N, w_RD, pooled_PD):
+    """pooled[bag] = Σ w[row of n] over the ids n of a bag, which follow each other; a bag without ids is left as it
+    is."""
     N, D = len(rows_N), w_RD.shape[1]
     for n in range(N):
         if n + AHEAD < N:
             prefetch(w_RD, rows_N[n + AHEAD])
         row, bag = rows_N[n], bags_N[n]
-        for d in range(D):
-            pooled_PD[bag, d] += w_RD[row, d]
+        if n > 0 and bags_N[n - 1] == bag:
+            for d in range(D):
+                pooled_PD[bag, d] += w_RD[row, d]
+        else:
+            for d in range(D):
+                pooled_PD[bag, d] = np.float32(0) + w_RD[row, d]  # a weight of -0 is looked up as 0
 
 
 @loop("void(i8[::1], i4[::1])")

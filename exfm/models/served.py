@@ -30,7 +30,6 @@ from exfm.features.batch import Batch, Single
 from exfm.features.features import FeatureSet
 from exfm.features.history import Histories
 from exfm.features.statistics import Statistics
-from exfm.interactions.passes import representation
 from exfm.interactions.registry import TrunkConfig, build_trunk
 from exfm.interactions.units import Units
 from exfm.models.stack import stacked_rows
@@ -157,7 +156,7 @@ class ServedStudent(nn.Module):
         offset = self.prior.cached_offset
         with torch.inference_mode():
             dense = self.histories(batch.sparse, batch.dense)
-            x_BT: Tensor = self.serving(representation(self, pooled_BE, batch.sparse, dense))
+            x_BT: Tensor = self.serving(self.trunk(self.units(pooled_BE, batch.sparse), dense))
             z_S = x_BT + offset
             if self.wide is None or linear is None:
                 return z_S.numpy()

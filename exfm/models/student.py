@@ -12,8 +12,7 @@ One step, of a student with adapter:
        made of the batch as it would be served (exfm/features/as_served.py)
     2. SA' = SA after one update on this batch's labels, and so for all that corrects the teacher (corrections.py)
     3. L of the arm (exfm/distillation/loss.py), with SA' run again and its gradient stopped
-    4. gradients, by hand down to x (exfm/distillation/terms.py, heads.py), by autograd from there; if they and
-       L are finite: 5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
+    4. gradients of L; if they and L are finite: 5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
     6. as often as the arm has `extra_steps`: 1, 3, 4 and 5 again without h(z_S, y), and with the same SA'
 
 With rows of other verticals in its batches, what is said of labels holds for its label rows, and what is said of the
@@ -24,7 +23,7 @@ B examples, T tasks, H width of the trunk's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,10 +34,9 @@ from exfm.adam import Adam
 from exfm.baselines.prior import Prior, label_sums
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.corrections import Corrections
-from exfm.distillation.heads import Heads, Slopes, slopes_of
-from exfm.distillation.loss import teacher_part
+from exfm.distillation.lesson import Lesson, RowMasks
+from exfm.distillation.loss import Objective, objective, scale_gradient
 from exfm.distillation.residuals import Residuals
-from exfm.distillation.terms import Lesson, RowMasks, Terms, terms_of
 from exfm.embeddings.accumulators import scale_accumulator
 from exfm.embeddings.fused import FusedTables, Looked
 from exfm.features.as_served import AsServed
@@ -48,7 +46,6 @@ from exfm.features.history import Histories, HistoryValues
 from exfm.features.learned_rows import LearnedRows
 from exfm.features.statistics import Statistics
 from exfm.interactions.dense import seeded_linear
-from exfm.interactions.passes import forward_pass, representation
 from exfm.interactions.registry import build_trunk
 from exfm.interactions.units import Units
 from exfm.models.served import ServedStudent, export_student
@@ -75,20 +72,27 @@ class StudentNet(nn.Module):
             self.auxiliary = _heads("auxiliary" if own else "serving", H, tasks, seed)  # type: ignore[arg-type]
         if cfg.arm.adapter:
             self.adapted = _heads("adapted" if own else "serving", H, tasks, seed)  # type: ignore[arg-type]
+        self._arm = cfg.arm
+
+    def training_logits(self, x: Tensor, offset: Tensor, cold: Tensor | None) -> dict[str, Tensor]:
+        """`z_D` and `z_D2` (B, T), of the arm's heads, which are not served. `cold`: (B,) bool, rows on which they send
+        no gradient to x; None: no row."""
+        if self._arm.kind != "auxiliary_head":
+            return {}
+        x = x if cold is None else torch.where(cold.unsqueeze(1), x.detach(), x)
+        x = x if self._arm.gradient_scale == 1 else scale_gradient(x, self._arm.gradient_scale)
+        logits = {"z_D": self.auxiliary(x) + offset}
+        return logits | {"z_D2": self.adapted(x) + offset} if self._arm.adapter else logits
 
 
-class _Way(NamedTuple):
-    """A batch on its way through the net.
-
-    looked: what the tables give; x (B, H): the trunk's output, and `back`, its gradient's way; offset (T,): the
-    prior's; logits (B, T): z_S
-    """
+class _Forward(NamedTuple):
+    """A batch's way through the net, with gradient but for `looked`."""
 
     looked: Looked
-    x: Tensor
-    back: Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]
-    offset: Tensor
-    logits: Tensor
+    pooled: Tensor  # (B, E), a leaf: the tables learn from its gradient
+    x: Tensor  # (B, H), the trunk's output
+    offset: Tensor  # (T,), the prior's
+    z: Tensor  # (B, T), z_S
 
 
 class Student:
@@ -135,7 +139,6 @@ class Student:
         self.as_served = AsServed(self.features)
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
         self._adam, self._dense_lr = Adam(self._dense), cfg.dense_lr
-        self._heads = Heads(self.net, cfg.arm)
         tables = {feature.name: feature.rows for feature in features.sparse}
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
         self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
@@ -173,26 +176,24 @@ class Student:
         count = len(batch) if label_rows is None else int(label_rows.sum())
         self._share = share_of_full(count, self._full_batch)
         self._set_rates(self.cfg.learning_rate.factor(self.rows + count))
-        way = self._forward(batch)
-        z_S = way.logits
-        seen = SeenBatch(batch, z_S, way.x, label_rows, self.residuals(batch))
+        forward = self._forward(batch)
+        z_S, offset = forward.z.detach(), forward.offset
+        seen = SeenBatch(batch, z_S, forward.x.detach(), label_rows, self.residuals(batch))
         corrections, lesson = self._corrections.learn(seen)
         rows = self._row_masks(batch, label_rows)
-        terms = self._terms(batch, way, lesson, rows)
-        label, *of_teacher = terms.values.tolist()
-        loss = label + teacher_part(self.cfg.arm, *of_teacher)
+        losses = self._losses(batch, forward, lesson, rows)
+        loss = losses.total.item()
 
         labelled = self._learned_rows.without_teacher.of(batch)  # of the rows in label_rows
         deep = z_S if label_rows is None else z_S[label_rows]
-        stacked = None if self.wide is None else self.wide.on(deep, way.offset, labelled)
+        stacked = None if self.wide is None else self.wide.on(deep, offset, labelled)
         logits, wide = (deep, None) if stacked is None else (stacked.logits, stacked.wide)
         if self.features.train_only:
             logits, wide = self._scored(self._learned_rows.without_teacher.of(given))
         residuals = self.residuals.seen(batch, label_rows)
         finite = bool(np.isfinite(loss)) and _finite(z_S) and _finite(logits) and past.finite
-        labelled_rows, distilled_rows, without_teacher = terms.rows.unbind()
-        if finite and bool(terms.rows[:2].any()):
-            finite = self._learn(terms, way, rows, corrections, learn)
+        if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
+            finite = self._learn(losses.total, forward, corrections, learn)
             for _ in range(self.cfg.arm.extra_steps if finite and learn else 0):
                 self._distil_again(batch, lesson, rows)
         if finite and learn:
@@ -204,13 +205,12 @@ class Student:
             self.statistics.add(self.statistics.sums(given))
             self.residuals.add(residuals)
             self._rows += count
-            self._labelled += labelled_rows
-            self._distilled += distilled_rows
-            self._without_teacher += without_teacher
+            self._labelled += losses.labelled_rows
+            self._distilled += losses.distilled_rows
+            self._without_teacher += losses.rows_without_teacher
         own = slice(None) if labelled.own is None else labelled.own
-        return StepResult(
-            logits[own].numpy(), loss, labelled_rows.numpy(), finite, None if wide is None else wide[own].numpy()
-        )
+        judged = None if wide is None else wide[own].numpy()
+        return StepResult(logits[own].numpy(), loss, losses.labelled_rows.numpy(), finite, judged)
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32, without learning: what is served says the same."""
@@ -221,9 +221,7 @@ class Student:
         batch = self.statistics.complete(self.as_served(given))
         self.net.eval()
         with torch.no_grad():
-            dense = self.histories(batch.sparse, batch.dense)
-            x_BH = representation(self.net, self.net.tables.of(batch).pooled, batch.sparse, dense)
-            z_S = self._heads.served(x_BH, self.prior.cached_offset)
+            z_S = self._forward(batch).z
         self.net.train()
         stacked = None if self.wide is None else self.wide.on(z_S, self.prior.cached_offset, batch)
         return (z_S, None) if stacked is None else (stacked.logits, stacked.wide)
@@ -254,16 +252,16 @@ class Student:
         """Continue from a state. Raises ModelError, and changes nothing, where the state does not fit this student."""
         copy_tensors(self.tensors(), tensors)
 
-    def _forward(self, batch: Batch) -> _Way:
-        looked = self.net.tables.of(batch)
-        dense = self.histories(batch.sparse, batch.dense)
-        x_BH, back = forward_pass(self.net, looked.pooled, batch.sparse, dense)
-        offset = self.prior.cached_offset
-        return _Way(looked, x_BH, back, offset, self._heads.served(x_BH, offset))
+    def _forward(self, batch: Batch) -> _Forward:
+        looked, offset = self.net.tables.of(batch), self.prior.cached_offset
+        pooled = looked.pooled.requires_grad_()
+        units = self.net.units(pooled, batch.sparse)
+        x = self.net.trunk(units, self.histories(batch.sparse, batch.dense))
+        return _Forward(looked, pooled, x, offset, self.net.serving(x) + offset)
 
-    def _terms(self, batch: Batch, way: _Way, lesson: Lesson, rows: RowMasks) -> Terms:
-        others = self._heads.others(way.x, way.offset)
-        return terms_of(self.cfg.arm, batch.labels, lesson, rows, way.logits, *others)
+    def _losses(self, batch: Batch, forward: _Forward, lesson: Lesson, rows: RowMasks) -> Objective:
+        others = self.net.training_logits(forward.x, forward.offset, rows.cold)
+        return objective(self.cfg.arm, forward.z, batch.labels, lesson, rows=rows, **others)
 
     def _row_masks(self, batch: Batch, label_rows: Tensor | None) -> RowMasks:
         return RowMasks(
@@ -286,46 +284,38 @@ class Student:
             return torch.arange(len(batch)) < left
         return label_rows.cumsum(0) - label_rows.long() < left
 
-    def _learn(self, terms: Terms, way: _Way, rows: RowMasks, corrections: Corrections, learn: bool) -> bool:
+    def _learn(self, loss: Tensor, forward: _Forward, corrections: Corrections, learn: bool) -> bool:
         """Update everything, or nothing. Without `learn`, whether everything would be."""
-        slopes = slopes_of(self.cfg.arm, terms, label=True, scheduled=rows.cold is not None)
-        if not self._update(way, slopes, rows.cold, corrections, learn=learn):
+        if not self._update(loss, forward, corrections, learn=learn):
             return False
-        if not learn:
-            return True
-        self._corrections = corrections
-        self.random.advance()
+        if learn:
+            self._corrections = corrections
+            self.random.advance()
         return True
 
     def _distil_again(self, batch: Batch, lesson: Lesson, rows: RowMasks) -> None:
         """A further step on a batch that was just learned, by its distillation terms alone: labels are learned once.
 
         Where these weigh nothing, or are not finite, nothing changes."""
-        way = self._forward(batch)
-        terms = self._terms(batch, way, lesson, rows)
-        _, *of_teacher = terms.values.tolist()
-        if 0 < teacher_part(self.cfg.arm, *of_teacher) < LARGEST:
-            self._update(way, slopes_of(self.cfg.arm, terms, label=False, scheduled=rows.cold is not None), rows.cold)
+        forward = self._forward(batch)
+        loss = self._losses(batch, forward, lesson, rows).of_teacher
+        if 0 < loss.item() < LARGEST:
+            self._update(loss, forward)
 
     def _update(
-        self,
-        way: _Way,
-        slopes: Slopes,
-        cold: Tensor | None,
-        corrections: Corrections = Corrections(()),
-        *,
-        learn: bool = True,
+        self, loss: Tensor, forward: _Forward, corrections: Corrections = Corrections(()), *, learn: bool = True
     ) -> bool:
         """One step on all weights, or on none, once every gradient was seen finite."""
-        of_x, moved = self._heads.gradients(way.x, slopes, cold)
-        of_pooled, of_trunk = way.back(of_x)
-        moved |= of_trunk
-        every = (tensor.numpy() for tensor in (of_pooled, *moved.values(), *corrections.state().values()))
+        grad_pooled, *grads = torch.autograd.grad(loss, [forward.pooled, *self._dense.values()], allow_unused=True)
+        if grad_pooled is None:  # the loss is of heads that send no gradient to the trunk
+            grad_pooled = torch.zeros_like(forward.pooled)
+        learned = {name: g for name, g in zip(self._dense, grads, strict=True) if g is not None}
+        every = (tensor.numpy() for tensor in (grad_pooled, *learned.values(), *corrections.state().values()))
         if not sum(float(np.vdot(each, each)) for each in every) < LARGEST**2:
             return False
         if learn:
-            self.net.tables.learn(way.looked, of_pooled if self._share == 1 else of_pooled * self._share)
-            self._adam.step(moved, self._dense_lr)
+            self.net.tables.learn(forward.looked, grad_pooled if self._share == 1 else grad_pooled * self._share)
+            self._adam.step(learned, self._dense_lr)
         return True
 
     def _set_rates(self, factor: float) -> None:

@@ -17,7 +17,7 @@ def embedding_step() -> Benchmark:
     gradient, new = torch.full((BATCH, TABLES * WIDTH), 1e-3), new_batches(BATCH)
 
     def learn(batch: Batch) -> None:
-        tables.learn(tables(batch.sparse), gradient)
+        tables.learn(tables(batch.sparse), gradient.clone())
 
     def learn_by_sketch(batch: Batch) -> None:
         ids, _ = sketch.look_up(batch)

@@ -134,7 +134,7 @@ def test_the_tables_of_the_sketch_learn_what_the_tables_of_a_student_do():
     looked = fused(batch.sparse)
     ids, e = sketch.look_up(batch)
     assert torch.equal(looked.pooled.view(e.shape), e)
-    fused.learn(looked, gradient)
+    fused.learn(looked, gradient.clone())
     sketch.learn(ids, gradient)
     after = torch.cat(list(fused.weights.values()))
     assert len(after) == TABLES * TABLE_ROWS

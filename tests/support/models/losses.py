@@ -1,4 +1,4 @@
-"""The losses of every arm by torch's operators and autograd: what the loop of exfm/distillation/terms.py must say."""
+"""The losses of every arm, term by term: what exfm/distillation/loss.py must say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from exfm.distillation.arm import Arm
-from exfm.distillation.terms import Lesson, RowMasks
+from exfm.distillation.lesson import Lesson, RowMasks
 from exfm.features.sampling import label_shift, label_weights, row_weights
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from exfm.distillation.arm import Arm
+from exfm.distillation.lesson import Lesson, RowMasks
 from exfm.distillation.loss import Objective, objective
-from exfm.distillation.terms import Lesson, RowMasks
 
 
 def objective_of(arm: Arm, z_S: Tensor, labels: Tensor, teacher_logits: Tensor, **parts: Tensor) -> Objective:

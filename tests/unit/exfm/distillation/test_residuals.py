@@ -7,9 +7,9 @@ import torch
 
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
+from exfm.distillation.lesson import Lesson
 from exfm.distillation.platt import PlattScaling
 from exfm.distillation.residuals import Residuals
-from exfm.distillation.terms import Lesson
 from exfm.errors import ConfigError
 from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet

@@ -1,4 +1,4 @@
-"""The loop over a batch says what torch's operators and autograd say of every arm's loss."""
+"""The objective says what an oracle, written term by term, says of every arm's loss."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.distillation.arm import Arm
-from exfm.distillation.loss import objective, teacher_part
-from exfm.distillation.terms import Lesson, RowMasks, terms_of
+from exfm.distillation.lesson import Lesson, RowMasks
+from exfm.distillation.loss import objective
 from tests.support.models.losses import terms_by_autograd
 
 numbers = st.floats(0.0, 4.0)
@@ -48,59 +48,56 @@ def batches(draw, dtype=torch.float64):
     return arm, labels, lesson, RowMasks(*every), [z_S, z_D, z_D2]
 
 
+def told(terms, leaves):
+    """Values, and the gradient of each by each of the logits."""
+    gradients = [
+        torch.autograd.grad(term, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
+        if term.requires_grad
+        else [torch.zeros_like(leaf) for leaf in leaves]
+        for term in terms
+    ]
+    return [*(term.detach() for term in terms), *(g for of in gradients for g in of)]
+
+
+def terms_of(arm, labels, lesson, rows, leaves):
+    found = objective(arm, leaves[0], labels, lesson, z_D=leaves[1], z_D2=leaves[2], rows=rows)
+    return [found.label, found.distillation, found.adapted, found.single_head]
+
+
 @settings(deadline=None, max_examples=300)
 @given(batches())
-def test_terms_and_slopes_are_those_of_autograd(case):
+def test_terms_and_gradients_are_those_of_the_oracle(case):
     arm, labels, lesson, rows, logits = case
     leaves = [z.clone().requires_grad_() for z in logits]
-    expected = terms_by_autograd(arm, labels, lesson, rows, *leaves)
-    found = terms_of(arm, labels, lesson, rows, *logits)
-    torch.testing.assert_close(found.values, torch.stack([term.detach() for term in expected]))
-    of = (0, 0 if arm.kind == "single_head" else 1, 2, 0)
-    for term, slope, leaf in zip(expected, found.slopes, of, strict=True):
-        g = (
-            torch.autograd.grad(term, leaves[leaf], allow_unused=True, retain_graph=True)[0]
-            if term.requires_grad
-            else None
-        )
-        torch.testing.assert_close(slope, torch.zeros_like(slope) if g is None else g)
+    expected = told(terms_by_autograd(arm, labels, lesson, rows, *leaves), leaves)
+    for mine, theirs in zip(told(terms_of(arm, labels, lesson, rows, leaves), leaves), expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 @settings(deadline=None, max_examples=100)
-@given(batches(), st.data())
-def test_the_gradient_of_an_objective_is_that_of_its_terms(case, data):
-    """Of any sum of its parts, not of the total alone."""
-    arm, labels, lesson, rows, logits = case
-    parts = torch.tensor(data.draw(st.lists(numbers, min_size=4, max_size=4)), dtype=torch.float64)
-    sums = []
-    for autograd in (True, False):
-        leaves = [z.clone().requires_grad_() for z in logits]
-        if autograd:
-            terms = terms_by_autograd(arm, labels, lesson, rows, *leaves)
-            loss = terms[0] + teacher_part(arm, *terms[1:])
-        else:
-            found = objective(arm, leaves[0], labels, lesson, z_D=leaves[1], z_D2=leaves[2], rows=rows)
-            terms = [found.label, found.distillation, found.adapted, found.single_head]
-            loss = found.total
-        loss = loss + (parts * torch.stack(terms)).sum()
-        sums.append([loss.detach(), *torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)])
-    for a, b in zip(*sums, strict=True):
-        torch.testing.assert_close(a, b)
+@given(batches())
+def test_the_total_is_the_weighted_sum_of_the_terms(case):
+    arm, labels, lesson, rows, (z_S, z_D, z_D2) = case
+    found = objective(arm, z_S, labels, lesson, z_D=z_D, z_D2=z_D2, rows=rows)
+    of_teacher = arm.weight * found.distillation + found.adapted + arm.single_head_weight * found.single_head
+    torch.testing.assert_close(found.of_teacher, of_teacher)
+    torch.testing.assert_close(found.total, found.label + of_teacher)
 
 
 @settings(deadline=None, max_examples=50)
 @given(batches(torch.float32))
-def test_floats_are_as_close_to_the_truth_as_torch_is(case):
-    """The error of the loop in floats is no larger than a bit or two; torch's is."""
+def test_floats_are_as_close_to_the_truth_as_they_can_be(case):
+    """Losses of logits in single precision are computed in double: the error is no larger than a bit or two."""
     arm, labels, lesson, rows, logits = case
 
     def double(parts):
         return [t.double() if t is not None and t.is_floating_point() else t for t in parts]
 
-    truth = terms_of(arm, labels.double(), Lesson(*double(lesson)), RowMasks(*double(rows)), *double(logits))
-    found = terms_of(arm, labels, lesson, rows, *logits)
-    torch.testing.assert_close(found.values, truth.values, rtol=5e-7, atol=5e-7)
-    torch.testing.assert_close(found.slopes.double(), truth.slopes, rtol=5e-7, atol=5e-7)
+    exact, leaves = ([z.clone().requires_grad_() for z in of] for of in (double(logits), logits))
+    given_double = (labels.double(), Lesson(*double(lesson)), RowMasks(*double(rows)))
+    truth = told(terms_of(arm, *given_double, exact), exact)
+    for mine, theirs in zip(told(terms_of(arm, labels, lesson, rows, leaves), leaves), truth, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=5e-7, atol=5e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.kernels.tables import add_rows, find_first, learn_by_element, learn_by_row
+from exfm.kernels.tables import find_first, learn_by_element, learn_by_row, sum_rows_of_bags
 
 N, P, R, LR, EPS = 500, 90, 40, np.float32(0.1), np.float32(1e-8)
 
@@ -28,8 +28,8 @@ def first_of(rows: torch.Tensor) -> np.ndarray:
 
 def test_rows_are_summed_by_bag(given):
     rows, bags, _, w, _ = given
-    pooled = torch.zeros(P, w.shape[1])
-    add_rows(rows.numpy(), bags.int().numpy(), w.numpy(), pooled.numpy())
+    bags, pooled = bags.sort().values, torch.zeros(P, w.shape[1])
+    sum_rows_of_bags(rows.numpy(), bags.int().numpy(), w.numpy(), pooled.numpy())
     torch.testing.assert_close(pooled, torch.zeros(P, w.shape[1]).index_add_(0, bags, w[rows]))
 
 

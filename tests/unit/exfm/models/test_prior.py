@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from exfm.baselines.prior import label_sums, label_sums_anywhere
-from exfm.distillation.heads import Heads
 from exfm.errors import ModelError
 from exfm.features.learned_rows import LearnedRows
 from exfm.models.growth.refit import MadeWith, fitted_student, fitted_teacher
 from exfm.models.scorer import TeacherScorer, snapshot_of
 from exfm.models.served import check_parity, load_served, save_served
-from exfm.models.student import Student
+from exfm.models.student import Student, StudentNet
 from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
 from tests.support.models import teachers
@@ -72,14 +71,14 @@ def test_every_head_of_a_student_starts_from_it(arm, monkeypatch):
     batch = stream(256)[0]
     plain = student(arm)
     assert np.allclose(one.score(batch) - plain.score(batch), np.log(20.5 / 9_980.5), atol=1e-5)
-    seen, live = [], Heads.others
-    monkeypatch.setattr(Heads, "others", lambda self, *given: seen.append(live(self, *given)) or seen[-1])
+    seen, live = [], StudentNet.training_logits
+    monkeypatch.setattr(StudentNet, "training_logits", lambda self, *of: seen.append(live(self, *of)) or seen[-1])
     loss, from_zero = one.train_step(batch).loss, plain.train_step(batch).loss
     assert loss > from_zero  # this world's labels are 1 more often than that: every head pays for it
     mine, theirs = seen
     assert len(mine) == {"auxiliary_head": 1, "adapter": 2}.get(arm, 0)
-    for z, z_from_zero in zip(mine, theirs, strict=True):
-        assert np.allclose(z - z_from_zero, np.log(20.5 / 9_980.5), atol=1e-5)
+    for name, z in mine.items():
+        assert np.allclose((z - theirs[name]).detach(), np.log(20.5 / 9_980.5), atol=1e-5)
 
 
 def test_the_rate_is_that_of_the_whole_stream_where_negatives_are_downsampled():

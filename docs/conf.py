@@ -30,6 +30,7 @@ pygments_dark_style = "monokai"
 
 DOCS = Path(__file__).parent
 PAGE = re.compile(r"(?<!!)\[([^\]]+)\]\(([\w./-]+)\.md\)")
+SOURCE = re.compile(r"(?<!\[)`((exfm|streaming|pipelines)/(?:\w+/)*[a-z]\w*\.py)`")
 SECTIONS = (
     "tutorials/index",
     "guides/index",
@@ -62,5 +63,23 @@ def add_navigation(app: Any, page: str, source: list[str]) -> None:
         source[0] += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(below) + "\n```\n"
 
 
+def link_files(app: Any, page: str, source: list[str]) -> None:
+    """Link every source file that a page names in back quotes to its place in the pages of the Python API."""
+    here = PurePosixPath(page).parent
+    above = "../" * len(here.parts)
+    there = {path.name for path in generated(PurePosixPath("reference"))}
+
+    def link(match: re.Match[str]) -> str:
+        path, package = match[1], match[2]
+        if f"api-{package}.md" not in there:
+            return match[0]
+        return f"[`{path}`]({above}reference/generated/api-{package}.md#{re.sub(r'[^a-z0-9_-]', '', path.lower())})"
+
+    if here.name != "generated":
+        parts = re.split(r"(^```.*?^```$)", source[0], flags=re.M | re.S)
+        source[0] = "".join(part if part.startswith("```") else SOURCE.sub(link, part) for part in parts)
+
+
 def setup(app: Any) -> None:
     app.connect("source-read", add_navigation)
+    app.connect("source-read", link_files)

@@ -7,7 +7,7 @@ import doctest
 import pytest
 
 import docs.generate
-from docs.conf import generated
+from docs.conf import generated, link_files
 from docs.generate import GENERATED_PAGES, SCHEMA, api, commands, markdown, schema_text, settings, tree
 from tests.support.documents import broken
 from tests.support.places import ROOT
@@ -48,6 +48,19 @@ def test_the_site_has_the_generated_pages_in_its_navigation(monkeypatch, tmp_pat
     for name in docs.generate.pages():
         (folder / name).touch()
     assert [path.name for path in generated(folder.parent.relative_to(tmp_path))] == sorted(docs.generate.pages())
+
+
+def test_the_site_links_every_source_file_that_a_page_names(made, monkeypatch):
+    monkeypatch.setattr(
+        "docs.conf.generated", lambda folder: [folder / "generated" / name for name in docs.generate.pages()]
+    )
+    page = [
+        "see `exfm/features/batch.py`, `runs/demo/x.py`, [`exfm/features/batch.py`](a.md)\n\n```sh\n`exfm/features/batch.py`\n```\n"
+    ]
+    link_files(None, "concepts/map", page)
+    linked = "[`exfm/features/batch.py`](../reference/generated/api-exfm.md#exfmdatabatchpy)"
+    assert page[0].count(linked) == 1
+    assert broken("docs/concepts/map.md", linked, made) == []
 
 
 def test_the_schema_of_configs_is_up_to_date():

@@ -16,9 +16,10 @@ from exfm.embeddings.fused import FusedTables
 from exfm.errors import ConfigError
 from exfm.processor import multiplies_bf16
 from pipelines.cli.console import app
-from tests.benchmarks.suite.catalogue import CATALOGUE, Entry, chosen, estimated_s
+from tests.benchmarks.suite.catalogue import CATALOGUE, Entry, chosen, estimated_s, slowness
 from tests.benchmarks.suite.limits import SILICON
 from tests.benchmarks.suite.measuring import Benchmark, Demand, Work, figure_of, measured, planned_s, rates
+from tests.benchmarks.suite.processes import WORKER
 from tests.benchmarks.suite.rows import hashing, message_decoding
 from tests.benchmarks.suite.shape import BATCH, FEATURES, TABLE_ROWS, TABLES, WIDTH, new_batches
 from tests.benchmarks.suite.sketches import TablesSketch
@@ -152,7 +153,7 @@ def test_the_command_prints_every_field_that_scripts_read():
     bf16 = ["gemm-bf16"] if multiplies_bf16() else []
     assert [figure["name"] for figure in figures] == ["gemm-fp32", *bf16, "copy", "loopback", "disk"]
     assert all(figure["value"] > 0 for figure in figures)
-    assert "minutes" in done.stderr.splitlines()[0]
+    assert "measuring takes about" in done.stderr.splitlines()[0]
 
 
 def test_without_a_checkout_the_command_says_where_the_benchmarks_are(monkeypatch, tmp_path):
@@ -172,6 +173,12 @@ def test_a_name_means_itself_else_those_that_begin_so():
     assert list(chosen(None)) == list(CATALOGUE)
 
 
+def test_the_worker_whose_start_is_measured_is_there():
+    names: dict[str, object] = {}
+    exec(WORKER, names)
+    assert callable(names["StudentWorker"])
+
+
 def test_what_keeps_memory_comes_after_what_does_not():
     keeping = [entry.keep_memory for entry in CATALOGUE.values()]
     assert keeping == sorted(keeping)
@@ -188,7 +195,16 @@ def test_bf16_is_skipped_in_words_where_the_processor_has_none(monkeypatch):
 
 def test_an_estimate_grows_with_runs_and_works():
     few, many = Entry(lambda runs: [], works=1), Entry(lambda runs: [], works=3)
-    assert few.seconds(3) < few.seconds(7) < many.seconds(7)
+    assert few.seconds(3, 1) < few.seconds(7, 1) < many.seconds(7, 1) < many.seconds(7, 2)
+    assert many.seconds(7, 2) - many.seconds(7, 1) == many.fixed_s  # turns end by the clock, on every machine
+
+
+def test_calls_that_are_longer_than_a_turn_are_estimated_by_their_length():
+    clock = SlowClock()
+    works = {name: clock.work(name, 2.0) for name in "abc"}
+    rates(works, 7, lambda: clock.now)
+    entry = Entry(lambda runs: [], works=3, fixed_s=0.0, call_s=3.0)
+    assert 1 / 1.5 < clock.now / entry.seconds(7, slowness(12.0)) < 1.5
 
 
 def test_messages_of_both_codecs_and_ids_of_both_kinds_are_made_what_is_measured():

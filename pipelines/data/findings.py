@@ -11,6 +11,7 @@ To add a finding, add a row to the `Rules` of a file and yield `RULES("label.rar
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -70,7 +71,7 @@ class Rules:
     """
 
     def __init__(self, text: str) -> None:
-        self._rules = {rule.id: rule for rule in map(_rule, text.strip().split("\n\n"))}
+        self._rules = {rule.id: rule for rule in map(_rule, re.split(r"\n(?=\S)", text.strip()))}
         if twice := self._rules.keys() & TABLE.keys():
             raise ValueError(f"findings of the same id: {', '.join(sorted(twice))}")
         TABLE.update(self._rules)
@@ -87,8 +88,8 @@ class Rules:
         return Finding(id_, severity, *(text.format(**values) for text in (rule.where, rule.seen, remedy)))
 
 
-def _rule(block: str) -> Rule:
-    header, *lines = block.strip().splitlines()
+def _rule(row: str) -> Rule:
+    header, *lines = row.splitlines()
     severities, id_, where = header.split(maxsplit=2)
     seen, _, remedy = " ".join(line.strip() for line in lines).partition("-> ")
     return Rule(id_, tuple(map(Severity, severities.split("|"))), where, seen.strip(), remedy)

@@ -28,7 +28,6 @@ from streaming.sources.tables.copies import Copies
 RULES = Rules("""
 stop  source.gone  source.path
     {problem}
-
 stop  source.changed  source.path
     {path} is not the file that the run in {run} was begun with, or was changed since
     -> put that one back, give another --run-dir, or start over with --fresh (deletes what is there)

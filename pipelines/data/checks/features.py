@@ -22,28 +22,22 @@ from pipelines.data.findings import Finding, Rules, percent
 RULES = Rules("""
 stop  feature.unreadable  features.{feature}
     {problem}
-
 note  feature.large  features.{feature}
     1 % of the values are beyond {large:,.4g} after its transform, and a model learns from inputs of about 1
     -> transform: log1p or standardise with statistics: online brings them there; clip cuts them off
-
 warn  feature.made-up-time  features.{feature}
     its {transform} is that of times that are made up: the file has none, rows are a second apart
     -> leave it out
-
 warn  feature.served-as  features.{feature}
     it is served as {value}, and no row looked at has that: what is served of it is never learned
     -> take a value that rows have
-
 note  feature.index-bounds  features.{feature}
     it indexes a table of {rows:,} rows: a value outside 0 to {last:,} makes its row a dead letter
     -> declare the column with minimum: 0 and maximum: {last} to say so
-
 warn  feature.small-table  features.{feature}
     {ids:,} distinct ids among the rows looked at share {rows:,} rows of its table: {share} of them share theirs with
     another
     -> rows: {more} leaves {share_then}
-
 note  feature.could-index  features.{feature}
     ids of `{column}` lie in {low} to {high} and fit into the table of {rows:,} rows; hashed, {share} of the {ids:,}
     seen share a row with another

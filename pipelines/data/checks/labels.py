@@ -18,48 +18,37 @@ RULES = Rules("""
 warn  label.absent  rows.tasks.{task}
     nothing says where the labels of task `{task}` are: every one of them will be 0
     -> add it to source.labels, or take it out; labels are given for {labels}
-
 warn|stop  label.unmatched  feedback
     {share} of feedback ({rows:,} of {of:,}) belongs to no impression that is there
     -> see that both carry the same impression_id
-
 note|warn  label.unmet  rows.tasks.{task}.given
     {share} of rows with `{task}` ({rows:,} of {of:,}) have no `{given}`, which it is given: they count as not
     applicable
     -> take `given` off the task if it happens without `{given}`
-
 warn  label.null  task {task}
     its label is null in every row: unknown
     -> name another column
-
 warn|stop  label.constant  task {task}
     every label is {every} ({positives:,} positives in {rows:,} rows): nothing can be learned
     -> check the label's column, and `at_least` or `values`
-
 warn  label.often  task {task}
     {share} of labels are positive ({positives:,} of {rows:,})
     -> that is much for clicks: check `at_least` or `values`
-
 warn  label.rare  task {task}
     {positives:,} positives in {rows:,} rows are too few to tell models apart
     -> use a longer stream
-
 warn  label.between  task {task}
     {share} of labels ({between:,} of {rows:,}) lie between 0 and 1, and a value above 0 is positive
     -> set `at_least` of the label to where a positive begins; shares and scores are no labels as they are
-
 note  label.unknown  task {task}
     {share} of labels are null: unknown, not learned
-
 note|warn|stop  label.late  rows.tasks.{task}.window_s
     {share} of the {task} feedback ({late:,} of {rows:,}) comes later than its window of {window_s:,g} s, and would not
     count
     -> window_s: {enough:.0f} catches 99 % of it (half of it comes within {half:,.0f} s)
-
 note|warn|stop  label.early  settlement.early_ms
     {share} of the {task} feedback ({early:,} of {rows:,}) lies before its impression, and would not count
     -> settlement.early_ms: {enough} takes 99 % of it
-
 note|warn|stop  label.much-too-early  task {task}
     {share} of the {task} feedback ({early:,} of {rows:,}) lies before its impression, and would not count
     -> most lies within {seconds:,.0f} s before it: check the clocks of both producers

@@ -30,12 +30,10 @@ warn|stop  leak.value  leakage: {feature}
     `{feature}` alone predicts {task} with an AUC of {auc:.3f} and takes {gain:.0f} % off the log-loss that time leaves
     (the next feature: {next_best:.0f} %){verdict}
     -> {remedy}
-
 stop  leak.filled  leakage: {feature}
     `{feature}` is filled in {of_positives:,} of {positives:,} rows that are positive for {task}, and in
     {of_negatives:,} of {negatives:,} others: it knows the label
     -> {remedy}
-
 warn  leak.not-judged  leakage of {task}
     {positives:,} of {rows:,} rows are positive: whether a feature knows the label was not judged, for {fewest} of each
     kind are needed in each half of the rows{unsure}

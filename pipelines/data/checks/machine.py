@@ -18,11 +18,9 @@ warn|stop  machine.memory  resources
     about {takes} are needed: {tables} for tables and their optimizers, {libraries} for libraries, {own} for
     {processes}, broker and Ray; this machine has {have}
     -> {remedy}
-
 stop  machine.compiler  teacher.model.compile
     it needs a C++ compiler, and there is none
     -> install g++, or leave it out
-
 warn  machine.bf16  teacher.model.precision
     bf16 is asked for, and this processor has no instructions for it (avx512_bf16 or amx_bf16): it is emulated, and a
     teacher's step was 18 × slower so than in fp32

@@ -22,39 +22,30 @@ from streaming.schema import SAMPLE_WEIGHT
 RULES = Rules("""
 note  rows.tombstones  {what}
     {rows:,} messages have no value (tombstones): dead letters, with which no row is lost
-
 note|warn|stop  rows.refused-in-all  {what}
     {share} of {what} ({rows:,} of {of:,}) would become dead letters in all, for {reasons} reasons
     -> mend the columns named for them
-
 note|warn|stop  rows.refused  {where}
     {share} of {what} ({rows:,} of {of:,}) would become dead letters: {reason}; for example {example}
     -> {remedy}
-
 warn|stop  rows.id-repeats  source.impression_id
     {share} of rows repeat the id of another one ({ids:,} ids in {rows:,} rows), and repeats are dropped{key}
     -> name a column that is different in every row; without `impression_id` rows are numbered
-
 stop  rows.no-weight  rows.columns.sample_weight
     it is 0 in all rows looked at: nothing is learned of them
-
 warn  rows.heavy  rows.columns.sample_weight
     one of {rows:,} rows looked at (impression_id {id}) has {share} of their weight, {weight:,.6g} of {total:,.6g}:
     figures and models would follow this row
     -> see whether its weight is right; a `maximum` of the column refuses larger ones
-
 warn  rows.weight-as-feature  rows.columns.sample_weight
     it says what a row counts, and features read it, too: who serves has to send it with every row
     -> take it out of the features
-
 stop  rows.beyond-int64  rows.columns.{column}
     values up to {largest:,} are more than int64 holds: rows with one of 2^63 or more are refused
     -> {setting}: string keeps their digits
-
 warn  rows.empty-column  rows.columns.{column}
     no row has a value of {columns}
     -> leave it out of the features
-
 note  rows.one-value  rows.columns
     one value in all rows looked at: {columns}
 """)

@@ -20,7 +20,6 @@ note|warn|stop  skew.differ  skew: {feature}
     recorded and rebuilt values of `{feature}` differ in {share} of {rows:,} rows; {first} {served} was served,
     {rebuilt} is rebuilt
     -> train on what was recorded, or mend what rebuilds it: a model learns one feature and is served another
-
 warn  skew.unmatched  skew
     only {share} of the rows ({matched:,} of {rows:,}) were recorded as served
 """)

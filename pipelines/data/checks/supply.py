@@ -17,27 +17,21 @@ RULES = Rules("""
 stop  supply.no-rows  rows
     there is no row
     -> give a lake or file that has some, or a longer range
-
 warn  supply.thin-day  volume
     {day} has {rows:,} rows, and half of the others have {usual:,.0f} or more; {days}
     -> leave a gap out of what is judged
-
 note|warn  supply.repeats  duplicates
     {repeats:,} of {rows:,} rows ({share}) repeat another one's id
     -> a label that is learned twice counts twice; drop repeats where rows come from
-
 note|warn  supply.unlabelled  join rate of {task}
     {share} of {rows:,} rows have no label of {task}
     -> see whether feedback was lost; rows without a label are neither learned nor judged
-
 warn  supply.few-positives  label rate of {task}
     {positives:,} positives in {rows:,} rows are too few to tell models apart
     -> give more rows
-
 warn  supply.odd-day  label rate of {task}
     {day}: {rate:.4f} of {rows:,} rows are positive, {usual:.4f} of the others
     -> see whether clicks were lost, or counted twice, on that day
-
 note|warn  supply.no-logits  teacher's logits of {task}
     {share} of {rows:,} rows have none
     -> they teach no student and are left out of every comparison with the teacher

@@ -28,19 +28,15 @@ RULES = Rules("""
 warn  time.one  {where}
     every row happened at {day}
     -> a stream needs the times of its rows
-
 stop  time.written  {where}
     {number} looks like a date written as {form}, and is read as a count of {unit}: times go from {first} to {last}
     -> make a time of it first (pandas: `pd.to_datetime(column.astype(str), format="{python}")`)
-
 stop  time.unit  {where}
     read as {unit}, times go from {first} to {last}; as {other} they would be of {other_first} to {other_last}
     -> {setting}
-
 warn  time.unusual  {where}
     times go from {first} to {last}; dates of {first_year} to {last_year} are usual
     -> see that this is the column of the time, and its unit; times that count from the start of a log are fine
-
 warn  source.burst  source.rate
     {rate} rows a second are sent {rows:,} at a time, one burst every {seconds:,.0f} s
     -> set source.chunk_rows={smooth} before the first start; a run that was begun keeps its own

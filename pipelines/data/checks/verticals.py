@@ -14,12 +14,10 @@ RULES = Rules("""
 warn|stop  vertical.absent  students.{student}
     no row has the vertical {absent}{consequence}
     -> {meant}there are: {verticals}
-
 warn|stop  vertical.too-many  source.vertical
     {count:,} verticals, which each get files of their own in the lake, and {most} are taken (lake.max_verticals): rows
     of further ones become dead letters, {lost:,} of {rows:,} at least
     -> name a column with few values, or raise lake.max_verticals
-
 warn  vertical.alike  source.vertical
     {spellings} differ in blanks or capitals alone, and are different verticals: students of one do not learn the
     others' rows

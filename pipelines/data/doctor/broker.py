@@ -18,15 +18,12 @@ RULES = Rules("""
 stop  doctor.java-broken  java
     {problem}
     -> make clean setup, {own_kafka}
-
 stop  doctor.jars-absent  jars
     {problem}
     -> {fetch} where there is a network, {own_kafka}
-
 stop  doctor.jars-damaged  jars
     the jars at {place} are not the ones that were fetched: damaged, or changed since
     -> rm -r {quoted}; {fetch}
-
 stop  doctor.broker-dead  broker
     {problem}
     -> see the findings `java`, `jars`, `memory`, `loopback`; {own_kafka}

@@ -21,39 +21,30 @@ RULES = Rules("""
 stop  doctor.loopback-down  loopback
     no port of 127.0.0.1 could be bound and reached: {error}
     -> bring the loopback interface up (ip link set lo up), and let the firewall pass 127.0.0.1
-
 stop  doctor.disk-read-only  disk
     {place} cannot be written: {error}
     -> name another place with --run-dir
-
 ok|warn|stop  doctor.disk-free  disk
     {free:.1f} GB free at {place} (the demo writes about 1 GB; 10 are comfortable)
     -> free some space, or name a place on another disk with --run-dir
-
 ok|warn|stop  doctor.memory-free  memory
     {have:.1f} GB available; the demo with Ray takes about 5 GB
     -> close other programs, or run with --local: one process instead of one per worker
-
 warn  doctor.shared-memory-absent  shared_memory
     there is no {place}; Ray keeps objects on disk
     -> mount a tmpfs there
-
 ok|warn  doctor.shared-memory-free  shared_memory
     {size:.1f} GB free in {place} for Ray's object store
     -> docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm; or run with --local
-
 ok|warn|stop  doctor.open-files  open_files
     {soft} open files allowed; broker and Ray need 4096 or more
     -> ulimit -n {most}
-
 warn  doctor.compiler-absent  compiler
     no C++ compiler: `teacher.model.compile` and `exfm serve --compile` are refused, all else runs
     -> install g++ if you want them
-
 warn  doctor.gpu-broken  gpu
     nvidia-smi fails: {error}
     -> repair the driver, or make setup VARIANT=cpu
-
 warn  doctor.clock-off  clock
     the clock says {now} UTC, {seconds:.0f} s apart from the disk's stamps
     -> set the clock (timedatectl set-ntp true)

@@ -24,35 +24,27 @@ RULES = Rules("""
 stop  doctor.python-version  python
     {name}; the pinned packages are for CPython {lowest} to {highest}
     -> install one of them, then: make clean && make setup PYTHON=python{lowest}
-
 warn|stop  doctor.packages-differ  packages
     {count} of {pins} packages differ: {packages}
     -> make clean setup (downloads are kept), or {install}
-
 stop  doctor.package-missing  {part}
     {package} is missing: {loss}
     -> make clean setup, or {install}
-
 stop  doctor.fbgemm-absent  fbgemm
     fbgemm is not installed; tables cannot be trained
     -> make clean setup
-
 warn|stop  doctor.fbgemm-wrong  fbgemm
     {problem}
     -> make setup VARIANT={variant} (it removes both builds, then installs the right one)
-
 stop  doctor.embeddings-broken  embeddings
     {problem}
     -> the versions must belong together; make clean setup, and see the findings `fbgemm` and `packages`
-
 warn  doctor.threads-unmeasured  threads
     not measured, since the embedding stack does not run
     -> see the finding `embeddings`
-
 warn  doctor.threads-contended  threads
     {seen}; the cores are shared
     -> export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-
 stop  doctor.codec-missing  compression
     {codecs}; a topic that uses it ends the run
     -> install the packages of the pinned list again: make clean setup

@@ -29,19 +29,14 @@ from streaming.sources.timed_parquet import TimedParquet
 RULES = Rules("""
 stop  source.unreadable  source
     {problem}
-
 note  source.prepared  source.path
     {said}
-
 stop  source.time  source.event_time: {column}
     {problem}
-
 stop  source.column  rows.columns.{column}
     row {row:,}: {problem} ({unfit:,} of {rows:,} rows)
-
 stop  source.label  source.labels.{task}
     {problem}
-
 stop  source.feedback  source.feedback
     {problem}
 """)

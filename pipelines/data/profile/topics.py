@@ -23,31 +23,23 @@ from streaming.messages.times import ClockChanges, ahead_ms, believed, in_second
 RULES = Rules("""
 stop  topic.broker  kafka.bootstrap_servers
     {problem}
-
 stop  topic.settings  kafka
     {problem}
-
 warn  topic.unreadable  kafka
     the topics could not be looked at: {problem}
-
 stop  topic.partitions  {setting}.partitions
     topic `{topic}` has {there} partitions, and {partitions} would be read
     -> set {setting}.partitions to {there}
-
 warn  topic.empty  topic {topic}
     it holds no messages yet: nothing to check
-
 stop  topic.codec  {setting}.codec
     messages of topic `{topic}` {seen}
     -> set {setting}.codec to {wanted}
-
 stop  topic.id  {setting}.impression_id
     messages of topic `{topic}` have no `impression_id`, and keys ({distinct:,} different ones of {rows:,})
     -> set {setting}.impression_id to {{from: key}}
-
 note  topic.zone  rows.event_time_zone
     without an offset, {said}
-
 warn  topic.timestamps  record timestamps
     {rows:,} of {of:,} records at {place} have timestamps that cannot be right: {recorded} ms since 1970 beside event
     time {event}. They count as none

@@ -16,43 +16,33 @@ RULES = Rules("""
 note|warn  init.column-left-out  column `{column}`
     {why}
     -> it is left out{instead}
-
 note  init.column-weight  column `{column}`
     {why}
     -> no model reads it
-
 note  init.column-nan  column `{column}`
     {nans:,} of {rows:,} values are NaN (not a number)
     -> NaN counts as null: the column is declared nullable, a missing value is 0
-
 note  init.column-nulls-in-lists  column `{column}`
     {nulls:,} values inside lists are null
     -> lists are taken without them
-
 warn  init.column-nulls-in-vectors  column `{column}`
     {nulls:,} values inside lists are null
     -> their rows become dead letters, for in a list of floats each has its place: fill them
-
 warn  init.column-several-values  column `{column}`
     texts hold several values with `{mark}` between, and each text as a whole is taken for one id
     -> write them as lists, and each value has a row of its table: in DuckDB string_split(x, '{mark}')
-
 warn  init.column-weighted-ids  column `{column}`
     texts hold ids, each with a number behind a colon, and each text as a whole is taken for one id
     -> write two columns: a list of the ids, and the numbers as dense features where their number is fixed
-
 warn  init.column-shown-lists  column `{column}`
     texts hold items that were shown, each with 1 or 0 for clicked or not
     -> {recipe}
-
 warn  init.column-merged-ids  column `{column}`
     {why}
     -> it was named, and so it is taken
-
 note  init.column-beyond-int64  column `{column}`
     {why}
     -> type: string keeps them as they are written
-
 note|warn  init.column-ids  column `{column}`
     {distinct:,} whole numbers from {low:,} to {high:,}: taken for ids, by their values{type}
     -> as numbers, they would be a dense feature: which is larger would count, and not which it is

@@ -20,19 +20,15 @@ warn  init.label-doubtful  column `{column}`
     it could be a second label ({positive}), by a part of its name, and it is left out of the features
     -> if it is, name both: --label LABEL --label {column}; if it is known when the row is shown, name it under
     rows.columns and features
-
 warn  init.label-between  label `{column}`
     {between:,} of {rows:,} values lie between 0 and 1, and what is above 0 is positive
     -> `at_least` of source.labels says from where on one is positive: {{column: {column}, at_least: 0.5}}
-
 warn  init.label-early  label time `{column}`
     {early:,} of {rows:,} positives come before their impression
     -> they are counted as such by a run, and are no positives; settlement.early_ms lets them in
-
 warn  init.label-time-unused  label time `{column}`
     `{column}` {why}
     -> labels count as known at once; mend it, or name another
-
 note|warn  init.label-outside  task {task}
     {outside:,} of its {positives:,} positives are of rows without a click in `{click}`: it is a task of all rows
     -> `given: ctr` would leave these out of the lake, as not applicable; see why they have no click

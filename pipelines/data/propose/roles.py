@@ -15,11 +15,9 @@ RULES = Rules("""
 warn  init.id-repeats  id `{column}`
     {repeats:,} of {rows:,} rows ({share}) repeat another row's id
     -> {remedy}
-
 warn  init.id-unusable  id `{column}`
     {why}, in {rows:,} rows
     -> so it is no id: rows are numbered; see what writes it
-
 warn  init.vertical-few-positives  vertical `{column}`
     fewer than {fewest} positives of {task}: {verticals}
     -> they get no student of their own

@@ -24,22 +24,17 @@ RULES = Rules("""
 warn  init.time-unusable  event time `{column}`
     {count:,} of {rows:,} {problem}it is not taken
     -> leave these rows out of the file, or fill them
-
 warn  init.time-zone  event time `{column}`
     `{text}` is no time{hint}
-
 warn  init.time-float32  event time `{column}`
     it is float32, which holds numbers of this size only to the nearest {step:,}: {distinct:,} times in {rows:,} rows
     -> rows of one time keep the order of the file; write it as a double, or as whole numbers
-
 warn  init.time-name  event time `{column}`
     its name says {by_name}, and its values are {unit}, the first {first}
     -> event_time_unit: {setting} is set; see who else reads it by its name
-
 warn  init.time-units  event time `{column}`
     {few:,} of {rows:,} rows are in {unit}, the others in {other}
     -> each is read in its own unit, in a copy; mend what writes them
-
 warn  init.time-strays  event time `{column}`
     98 of 100 rows lie between {early} and {late}, the others reach from {first} to {last}
     -> see whether the first or last rows are strays

@@ -33,33 +33,25 @@ from streaming.lake.reader import LakeReader
 RULES = Rules("""
 warn  served.unreadable  the log
     {messages:,} messages are not read: {why}
-
 warn  served.empty  the log
     it holds no rows
     -> serve with --log-topic, and requests with impression_id
-
 warn  served.other-run  the log
     {rows:,} rows are of `{model}`, which is no student of {run}
     -> name the run whose students were served
-
 note|warn|stop  served.coverage  {model}: coverage
     {share} of {served:,} impressions that were served are in the lake ({rows:,}){more}
     -> {remedy}
-
 note  served.same  {model}: predictions of {task}
     {version} predicts {rows:,} rows again as they were served: within {within:.1g}
-
 warn  served.differs  {model}: predictions of {task}
     {version} predicts {share} of {rows:,} rows otherwise than was served; first impression {id}: {served:.6f} was
     served, {now:.6f} now
     -> with --tables int8 or int4 that is their loss; else the version has been altered
-
 note  served.version-gone  {model}: predictions
     {rows:,} rows are of versions that are not on the disk any more, or of live increments: they are not predicted again
-
 note  served.no-positives  {model}: calibration of {task}
     none of {rows:,} served impressions whose label has settled is positive yet
-
 note|warn|stop  served.calibration  {model}: calibration of {task}
     {ratio:.3f} (95 %: {low:.3f} to {high:.3f}): {predicted:.4f} was predicted and {rate:.4f} came, over {rows:,}
     impressions with {positives:,.0f} positives; {least:g} to {most:g} is in order

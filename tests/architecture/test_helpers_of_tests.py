@@ -14,7 +14,7 @@ IMPORT = re.compile(r"^\s*(?:from\s+(tests[\w.]*)\s+import\s+\(?\s*(\w+)|import\
 
 
 def wrongly_shared(files: dict[str, str]) -> list[str]:
-    """Imports of a test module, and of a benchmark, except a script's of the benchmark that it stands in."""
+    """Imports of a test module, and of a benchmark, except a script's of the file that it stands in."""
     found = []
     for path, text in files.items():
         if not (path.startswith("tests/") and path.endswith(".py")):
@@ -22,7 +22,7 @@ def wrongly_shared(files: dict[str, str]) -> list[str]:
         own = path.removesuffix(".py").replace("/", ".")
         for module, name, plain in IMPORT.findall(text):
             place = (module or plain).split(".") + ([name] if name else [])
-            of_a_test = any(part.startswith("test_") for part in place)
+            of_a_test = module != own and any(part.startswith("test_") for part in place)
             of_a_benchmark = place[:2] == ["tests", "benchmarks"] and module != own
             if path.startswith("tests/benchmarks/") and place[2:3] == ["suite"]:
                 of_a_benchmark = False

@@ -55,10 +55,11 @@ def test_the_site_links_every_source_file_that_a_page_names(made, monkeypatch):
         "docs.conf.generated", lambda folder: [folder / "generated" / name for name in docs.generate.pages()]
     )
     page = [
-        "see `exfm/features/batch.py`, `runs/demo/x.py`, [`exfm/features/batch.py`](a.md)\n\n```sh\n`exfm/features/batch.py`\n```\n"
+        "see `exfm/features/batch.py`, `runs/demo/x.py`, [`exfm/features/batch.py`](a.md)\n\n"
+        "```sh\n`exfm/features/batch.py`\n```\n"
     ]
     link_files(None, "concepts/map", page)
-    linked = "[`exfm/features/batch.py`](../reference/generated/api-exfm.md#exfmdatabatchpy)"
+    linked = "[`exfm/features/batch.py`](../reference/generated/api-exfm.md#exfmfeaturesbatchpy)"
     assert page[0].count(linked) == 1
     assert broken("docs/concepts/map.md", linked, made) == []
 

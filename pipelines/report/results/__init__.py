@@ -12,5 +12,6 @@ losses    what was lost, why, and what to change
 remedies  what to change, by the reason of dead letters
 lost_feedback  which feedback was lost, and when
 stored    the summary of a finished run, read back
+cells     the figures of a summary as cells
 picture   ne.png: normalised entropy over the stream
 """

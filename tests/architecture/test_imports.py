@@ -101,7 +101,7 @@ FORBIDDEN = {
     "streaming": {"exfm", "pipelines", "torch", "torchrec", "fbgemm_gpu", "ray", "mlflow"},
     "pipelines": {"kafka", "deltalake"},
 }
-# The one file that knows a library; three know Ray, its actors, its processes and its Serve, and two Kafka, its client and our patches.
+# The files that know a library: of Ray its actors, its processes and its Serve; of Kafka its client and our patches.
 OWNERS = {
     "ray": {"pipelines/live/launch/ray.py", "pipelines/live/launch/ray_node.py", "pipelines/serve/ray_serve.py"},
     "mlflow": {"pipelines/track/mlflow.py"},

@@ -1,4 +1,4 @@
-"""Where columns of a batch lie in memory, for loops (exfm/loops.py) that read them there.
+"""Memory addresses of a batch's columns, for loops (exfm/loops.py) that read them in place.
 
 Arrow's C data interface says it of all columns at once, in a struct of words. To ask pyarrow takes a microsecond a
 column, and its tensor of several columns is a copy of them.

@@ -1,8 +1,8 @@
-"""Errors a caller can act on: what was asked, what is possible, what to try."""
+"""Errors a caller can act on: the message says the request, the options and a remedy."""
 
 
 class ModelError(Exception):
-    """A problem in a model, a checkpoint or a batch; the message says what it is."""
+    """A problem in a model, a checkpoint or a batch, described by the message."""
 
 
 class ConfigError(ModelError, ValueError):

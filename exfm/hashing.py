@@ -26,7 +26,7 @@ LARGEST = 2**63
 
 
 class Hashes:
-    """Which columns each of F features reads: numbers of columns, the C integers before the texts.
+    """Columns that each of F features reads, as indices: the C integer columns before the text columns.
 
     >>> ids = np.empty((2, 2), np.int64)
     >>> user, vertical = np.array([5, 9]), np.array([[77, 77]], np.uint64)

@@ -40,7 +40,7 @@ class Regression(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What stays the same from batch to batch: start, bounds and forgetting."""
+    """Settings of the regressions: start, bounds and forgetting."""
 
     start: tuple[float, ...]  # θ₀, P numbers: where it starts, and what the prior pulls towards
     least: tuple[float, ...]  # bounds of θ, P numbers each
@@ -70,9 +70,9 @@ def learned(
     shift: Tensor | None = None,
     total: Callable[[Tensor], Tensor] = lambda sums: sums,
 ) -> Regression:
-    """With one more batch: inputs (B, P − 1, R), to which a 1 is added, labels (B, T) over the rows of mask (B, T),
-    weights (B,), shift (R,). R is a multiple of T: regression r learns the labels of task r mod T. `total` sums over
-    the ranks that have the batch together.
+    """Update the regressions by one batch: inputs (B, P − 1, R), to which a 1 is appended, labels (B, T) over the rows
+    of mask (B, T), weights (B,), shift (R,). R is a multiple of T: regression r learns the labels of task r mod T.
+    `total` sums over the ranks that have the batch together.
 
     Inputs, labels and weights under a False mask are not looked at. A regression without rows stays as it is. The
     result is not checked: a caller that finds it not finite keeps the old one.

@@ -1,4 +1,4 @@
-"""Loops compiled by numba, for what NumPy and torch do in many passes over memory, or in many calls.
+"""Loops compiled by numba, for work that takes NumPy and torch many passes over memory, or many calls.
 
     @loop("void(f4[::1], i8[::1])")        a function compiled for these types when its module is imported
     @loop("…", "…")                        for each of several
@@ -6,7 +6,7 @@
 
 Compiled code is kept next to the source, or in the user's cache where that cannot be written, for later processes;
 where neither can, every process compiles, for some seconds. Sums are added in the order written, and no product is
-fused with a sum: a loop has the same bits on every processor. It lets go of Python's lock while it runs. What an inner
+fused with a sum: a loop has the same bits on every processor. A running loop releases the GIL. What an inner
 loop uses of an array again and again is a variable outside of it: for all that the compiler knows, writing into one
 array changes another.
 

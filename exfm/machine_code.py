@@ -61,7 +61,7 @@ class MachineCode:
 
 
 def cache_folder() -> Path:
-    """Where code is kept unless another folder is given: in the user's cache."""
+    """Default folder of compiled code, in the user's cache."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "exfm" / "compiled"
 
@@ -71,7 +71,7 @@ def has_compiler() -> bool:
 
 
 def no_compiler(what: str) -> str:
-    """In words, where `what` asks for one that is not there."""
+    """Error text for a `what` that needs a missing C++ compiler."""
     return f"{what} needs a C++ compiler (g++), and there is none; install one, or leave {what} out"
 
 

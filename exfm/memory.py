@@ -1,4 +1,4 @@
-"""Memory that this process keeps.
+"""Stop glibc from returning large freed buffers to the OS.
 
 A step of a wide teacher takes and lets go of hundreds of MB. The C library gives what is large back to the system each
 time, and the next step gets other pages, which the kernel has to find and clear: a tenth of the step.
@@ -16,8 +16,8 @@ LARGEST = 2**30
 
 
 def keep_memory() -> None:
-    """From now on keep the memory of tensors that are let go of for tensors to come: the process stays as large as it
-    was at most. A C library that knows no `mallopt` decides by itself.
+    """Keep freed memory for later tensors: the process stays at its peak size. A C library that knows no `mallopt`
+    decides by itself.
 
     >>> keep_memory()
     """

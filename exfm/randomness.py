@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed and a name alone, never on what else a process draws.
+"""Random numbers that depend only on a seed and a name, never on other draws of the process.
 
 A trunk may draw from torch's global generator (Dropout does). The n-th step of a model then draws from a generator
 seeded by (key, n) alone, whatever other models of the process drew before, and however often the run was restarted:
@@ -50,7 +50,7 @@ class StepRandomness:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """torch's global generator is this step's inside, and as it was outside."""
+        """Context in which torch's global generator is the step's; restored on exit."""
         outside = torch.get_rng_state()
         key, steps = self.state.tolist()
         torch.default_generator.manual_seed(_hashed(f"{key}/{steps}/{self._rank}"))

@@ -23,7 +23,7 @@ REASONS = (
 
 
 def share_of_full(rows: int, full_batch: int | None) -> float:
-    """The share of a full batch that a step over `rows` rows is; 1 where none is named.
+    """A step's share of a full batch; 1 without a full batch size.
 
     Learning rates are meant for full batches, and a young model's are smaller, as is the last one of a stream. A step
     of B rows of a full batch of F then moves dense weights by B / F of Adam's rate (the linear scaling rule, arXiv
@@ -55,12 +55,12 @@ class StepResult(NamedTuple):
 
     @property
     def finite_rows(self) -> int:
-        """Rows that were judged and learned: those that have a logit; none where the step was not finite."""
+        """Rows scored and learned, those with a logit; 0 if the step was not finite."""
         return int(np.isfinite(self.logits).all(1).sum()) if self.finite else 0
 
 
 def reason_of(failed: StepResult) -> int:
-    """Why a step was not finite, as a number of REASONS; it may be so on one rank only."""
+    """Reason why a step was not finite, as an index into REASONS; may differ between ranks."""
     if failed.left_out is not None and failed.left_out.all() and len(failed.left_out):
         return int(failed.left_out[0])
     judged = failed.logits

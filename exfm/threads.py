@@ -1,4 +1,4 @@
-"""How many threads this process computes with.
+"""Number of threads that this process computes with.
 
 OpenMP and FBGEMM kernels busy-wait: two threads on a core that another process is using cost a factor of 100 and more.
 """

@@ -1,5 +1,4 @@
-"""Rows that a served model is asked about, checked by the rules of ingestion: what is refused on its way into the lake
-is refused here, with the same words.
+"""Rows for a served model, checked by the rules and with the words of ingestion.
 
 A pandas frame is read as pandas means it: NaN is a missing value. Where a column of floats may not lack one, it is the
 number that is not finite.
@@ -38,15 +37,15 @@ SHOWN = 5
 
 
 def serving_rules(schema: RowSchema, features: FeatureSet) -> RowRules:
-    """The rules of ingestion for the columns that a model reads: its `schema` says what the model takes."""
+    """The rules of ingestion for the columns that a model reads; its `schema` is the model's input."""
     limits = Limits(features.index_rows, features.ranges)
     return RowRules("impression", schema, only=features.serving_columns(), limits=limits)
 
 
 def checked(frame: pd.DataFrame, rules: RowRules) -> tuple[pa.RecordBatch, Refusals]:
-    """The rows as ingestion would have them, and which of them it would refuse; cells of those may be null.
+    """Check the rows like ingestion; cells of refused rows may be null.
 
-    Raises BadInput where one column stands twice in the frame.
+    Raises BadInput for a duplicate column in the frame.
     """
     names = list(frame.columns)
     if twice := [name for name in rules.schema.names if names.count(name) > 1]:
@@ -59,7 +58,7 @@ def checked(frame: pd.DataFrame, rules: RowRules) -> tuple[pa.RecordBatch, Refus
 
 
 class TableColumns(Mapping[str, pa.ChunkedArray]):
-    """The columns of a table by name, each of which stands there once."""
+    """Columns of a table by name, without duplicates."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table, self._names = table, table.schema.names
@@ -77,7 +76,7 @@ class TableColumns(Mapping[str, pa.ChunkedArray]):
 def checked_columns(
     columns: Mapping[str, list[Any] | pa.ChunkedArray], context: Mapping[str, Any], count: int, rules: RowRules
 ) -> tuple[pa.RecordBatch, Refusals]:
-    """As `checked`, for `count` rows of lists or Arrow arrays, and values that all rows share. A null is a missing
+    """`checked` for `count` rows of lists or Arrow arrays, with values shared by all rows. A null is a missing
     value."""
     if isinstance(columns, TableColumns) and not context:
         batch, refusals = rules.conform(columns.table)
@@ -163,7 +162,7 @@ def _kind(value: Any) -> Hashable:
 
 
 def refusal_text(refusals: Refusals, count: int) -> str:
-    """Which rows are refused and why: a line per reason with its first row, counted from 0.
+    """Describe refused rows: a line per reason with its first row, counted from 0.
 
     >>> absent = Refusal("missing_column:bid", "`bid` is absent")
     >>> print(refusal_text({0: absent, 1: absent}, 3).splitlines()[1])

@@ -1,4 +1,4 @@
-"""Errors a caller can act on: what was asked, what is possible, what to try."""
+"""Errors a caller can act on: the message says the request, the options and a remedy."""
 
 
 class StreamingError(Exception):
@@ -10,12 +10,12 @@ class BadInput(StreamingError):
 
 
 class BrokerAway(StreamingError):
-    """No Kafka broker answers. Nothing is lost; workers wait for it (`kafka.give_up_s`)."""
+    """Error for a Kafka broker that does not answer. Nothing is lost; workers wait for it (`kafka.give_up_s`)."""
 
 
 class NotAdmitted(StreamingError):
-    """A Kafka broker answers and does not let us in: a user, a password or a certificate that it does not accept. The
-    command line exits with 2; a worker of a run that was let in before is started again, as after a crash."""
+    """A Kafka broker rejects our user, password or certificate. The command line exits with 2; a worker of a run
+    that was let in before is started again, as after a crash."""
 
 
 class DiskFull(StreamingError):
@@ -23,5 +23,5 @@ class DiskFull(StreamingError):
 
 
 class DataLost(StreamingError):
-    """Data that a reader or worker needs to continue is gone for good: deleted by retention, a topic created anew, a
-    state lost or altered. It is reported, never retried or skipped."""
+    """Data that a reader or worker needs is gone for good: deleted by retention, topic recreated, state lost or
+    altered. It is reported, never retried or skipped."""

@@ -1,4 +1,4 @@
-"""Columns that change while a stream runs: which changes there are rules for, and rows of before under today's schema.
+"""Schema evolution of a running stream: the supported changes, and earlier rows under today's schema.
 
     a column is added                 it must be nullable: rows from before have null
     a column disappears               it stays declared and becomes nullable: null from then on
@@ -24,7 +24,7 @@ Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
 def schema_changes(before: RowSchema, now: RowSchema) -> list[str]:
-    """What becomes of rows of `before` under `now`, a line for each column that differs; none: they are the same.
+    """Describe how rows of `before` change under `now`, a line for each column that differs; empty if none does.
 
     Raises BadInput for a change that there is no rule for, with what was, what is wanted, and what to do.
 
@@ -96,8 +96,8 @@ def _bounds(was: Column, now: Column) -> Iterator[tuple[str, bool]]:
 
 
 def filled(rows: Rows, schema: pa.Schema) -> Rows:
-    """`rows` with the columns of `schema`, in its order; a nullable one that they lack is null, others of theirs are
-    left out. Raises ValueError where another column is missing, or a type differs.
+    """`rows` with exactly the columns of `schema`, in its order; missing nullable columns are null. Raises ValueError
+    where another column is missing, or a type differs.
 
     >>> filled(pa.table({"b": [1], "c": [2]}), pa.schema([("a", pa.string()), ("b", pa.int64())])).to_pylist()
     [{'a': None, 'b': 1}]

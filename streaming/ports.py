@@ -1,4 +1,4 @@
-"""TCP ports of this machine: one that is free, and who has one that is not."""
+"""TCP ports of this machine: find a free one, or the owner of an occupied one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERYWHERE = ""
 
 
 def free_port(but: int | None = None) -> int:
-    """A port that no process has, from below those that the system gives to outgoing connections.
+    """A free port below the range that the system uses for outgoing connections.
 
     One of those above may be given away between this call and the moment its taker listens: to any process that
     connects somewhere, or, where the taker is down, to a client that knocks at that very port and so meets itself.
@@ -32,7 +32,7 @@ def free_port(but: int | None = None) -> int:
 
 
 def occupant(port: int, host: str = HOST) -> str | None:
-    """What occupies a port of `host`, in words; None when it is free."""
+    """Describe the owner of a port of `host`; None if it is free."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Where we are: a place in a source, and a place in the lake.
+"""Positions in a source and in the lake.
 
 A *source position* is (topic, partition, offset, row). `row` counts inside one Kafka message, since an Arrow
 micro-batch holds many rows and a commit may split one. A *lake position* is the last `lake_seq` consumed, a plain int;

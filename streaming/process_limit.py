@@ -1,4 +1,4 @@
-"""The most processes and threads that a user or a container may have: how many are left, and words where none is."""
+"""Limits on processes and threads of a user or a container: the number left, and an explanation when none is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 
 def limits() -> Iterator[Limit]:
-    """Those that hold for this process; root has none but the container's."""
+    """Limits that apply to this process; only the container's for root."""
     most, user = resource.getrlimit(resource.RLIMIT_NPROC)[0], os.getuid()
     if most != resource.RLIM_INFINITY and user != 0:
         yield Limit(f"user {user} (ulimit -u)", _tasks_of(user), most)
@@ -42,14 +42,13 @@ def limits() -> Iterator[Limit]:
 
 
 def too_few_left(needed: int) -> str | None:
-    """What to do where so many processes and threads cannot be started; None where they can, as far as is known."""
+    """Remedy if this many processes and threads cannot be started; None if they can, as far as known."""
     short = [limit for limit in limits() if limit.most - limit.used < needed]
     return f"{'; '.join(map(str, short))}. {REMEDY}" if short else None
 
 
 def met_limit(error: BaseException | str) -> str | None:
-    """What to do where this is an error, or the log, of a process or a thread that could not be started; None where it
-    is of something else.
+    """Remedy if an error, or a log, shows that a process or a thread could not be started; None for other errors.
 
     >>> met_limit(BlockingIOError(11, "Resource temporarily unavailable")).partition(":")[0]
     'no more processes or threads can be started here'

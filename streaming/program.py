@@ -1,4 +1,4 @@
-"""Commands that messages print, so that they run when pasted into the shell that the message appeared in."""
+"""Commands printed in messages, runnable when pasted into the reader's shell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command(program: str, *arguments: object) -> str:
 
 
 def spelled(path: Path, on_path: str | None, here: Path) -> str:
-    """How a shell in the folder `here` calls the program at `path`, where its bare name calls `on_path`.
+    """Spell the program at `path` for a shell in the folder `here`, whose PATH resolves the bare name to `on_path`.
 
     >>> spelled(Path("/srv/exfm/.venv/bin/exfm"), None, Path("/srv/exfm"))
     '.venv/bin/exfm'

@@ -1,4 +1,4 @@
-"""What a row holds: raw features, tasks and their attribution windows, and every Arrow schema made from them.
+"""Schema of rows: raw features, tasks and their attribution windows, and the derived Arrow schemas.
 
 One `RowSchema` gives all the shapes a row takes on its way:
 
@@ -185,7 +185,7 @@ class RowSchema(BaseModel):
         return self
 
     def with_columns(self, more: Iterable[Column]) -> RowSchema:
-        """The same with those of `more` that it does not name, behind its own."""
+        """The same schema with those columns of `more` appended that it lacks."""
         names = {column.name for column in self.columns}
         columns = (*self.columns, *(column for column in more if column.name not in names))
         return RowSchema(
@@ -198,12 +198,12 @@ class RowSchema(BaseModel):
 
     @property
     def weighted(self) -> bool:
-        """Whether rows say what they count."""
+        """True if rows have a sample weight."""
         return any(column.name == SAMPLE_WEIGHT for column in self.columns)
 
     @property
     def given(self) -> dict[str, str]:
-        """The task that each conditional one is given."""
+        """Condition of each conditional task, by name."""
         return {task.name: task.given for task in self.tasks if task.given is not None}
 
     @property
@@ -219,7 +219,7 @@ class RowSchema(BaseModel):
 
     @property
     def feedback_tasks(self) -> tuple[str, ...]:
-        """What the `task` of feedback may be: every task, then every task as unknown."""
+        """Allowed values of `task` in feedback: every task, then every task as unknown."""
         names = tuple(task.name for task in self.tasks)
         return (*names, *(UNKNOWN + name for name in names))
 
@@ -242,7 +242,7 @@ class RowSchema(BaseModel):
 
     @cached_property
     def feedback(self) -> pa.Schema:
-        """A click, conversion…: which impression, when, for which of `feedback_tasks`."""
+        """A click, conversion…: its impression, time, and one of `feedback_tasks`."""
         return pa.schema(
             [
                 pa.field("impression_id", self.id_type, nullable=False),

@@ -1,4 +1,4 @@
-"""Time zones that a config names."""
+"""Time zones named in a config."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 
 
 def known_zone(name: str) -> str:
-    """An IANA time zone's name. Raises ValueError for another, with one that is close.
+    """Validate the name of an IANA time zone. Raises ValueError for another, with one that is close.
 
     >>> known_zone("Europe/Berln")
     Traceback (most recent call last):

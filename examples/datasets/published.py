@@ -1,4 +1,4 @@
-"""What a published data set is: its files, its rows in SQL, and what its columns are for."""
+"""A published data set: its files, its rows in SQL, and the roles of its columns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Dataset:
     the first, `first_of_group`."""
 
     def found(self, path: Path) -> dict[str, list[Path]]:
-        """Its files at `path`: a folder, or the file of the impressions. Raises BadInput where one is missing."""
+        """Files of the set at `path`: a folder, or the file of the impressions. Raises BadInput where one is
+        missing."""
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder; {self.title} is {self._words}")
         folder = path if path.is_dir() else path.parent
@@ -77,12 +78,12 @@ def _named(folder: Path, name: str) -> list[Path]:
 
 
 def numbered(relation: str) -> str:
-    """A relation with the number of each of its rows, as `n`. A join does not keep the order of rows."""
+    """Relation with the row number as a column `n`. A join does not keep the order of rows."""
     return f"(SELECT *, row_number() OVER () AS n FROM {relation})"
 
 
 def csv(files: Iterable[Path], columns: Mapping[str, str] | Iterable[str], *, header: bool, more: str = "") -> str:
-    """The relation of text files whose columns are known. Columns: name -> type; or names, all of them texts."""
+    """Relation of text files with given columns. Columns: name -> type; or names, all of them texts."""
     types = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, "VARCHAR")
     inner = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
     names = ", ".join(file_literal(path) for path in files)

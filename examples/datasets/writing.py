@@ -31,7 +31,7 @@ DATASETS: dict[str, Dataset] = {
 
 
 def dataset(name: str) -> Dataset:
-    """Raises BadInput for a name that is none."""
+    """Find a data set; raises BadInput for an unknown name."""
     if name not in DATASETS:
         raise BadInput(f"`{name}` is no data set that is known; there are {', '.join(DATASETS)}")
     return DATASETS[name]
@@ -55,7 +55,7 @@ def init_arguments(name: str, rows: Path) -> list[str]:
 
 def write_dataset(name: str, path: Path, to: Path, *, force: bool = False) -> int:
     """Write the rows of data set `name`, whose published files lie at `path`, to the Parquet file `to`, in order of
-    `event_time_ms`; returns how many there are. The file is complete, or absent.
+    `event_time_ms`; returns their number. The file is complete, or absent.
 
     Raises BadInput where files are missing or not in that format, and where `to` is there already, unless `force`.
     """

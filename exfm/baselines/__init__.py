@@ -1,4 +1,4 @@
-"""Baselines that learn next to a student: what a deep model has to be better than.
+"""Baselines that learn next to a student: simple models that a deep one has to beat.
 
 baseline   what they have in common
 constant   the label rate so far, for every row

@@ -1,4 +1,4 @@
-"""What baselines have in common: the label rate so far, the rows that they learned, and a state of tensors."""
+"""Interface of the baselines: the label rate so far, the rows learned, and a state of tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Baseline(ABC):
         return int(self._rows)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state itself, not a copy: to write into it is to load it."""
+        """The state itself, not a copy: writing into it loads it."""
         return self._prior.tensors() | {"progress/rows": self._rows}
 
     def state(self) -> dict[str, Tensor]:

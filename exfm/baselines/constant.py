@@ -1,4 +1,4 @@
-"""The label rate so far, for every row: what any model has to be better than."""
+"""The label rate so far, predicted for every row: the least that any model has to beat."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What a batch makes of a task's slots: those that it has, U of them."""
+    """Updated slots of one task, U of them, after a batch."""
 
     task: int
     s: np.ndarray  # (U,) float32
@@ -85,8 +85,9 @@ class FTRL:
         return Seen(slots_U, places_I, at.starts, weights_TU, torch.from_numpy(z_TB.T))
 
     def learn(self, seen: Seen, batch: Batch, offset: Tensor) -> None:
-        """Learn a batch that was seen; offset (T,) of a prior that has counted it: with that of the rows before, all
-        weights of the first batch would learn what the prior is about to say. What is given must be finite."""
+        """Learn a scored batch. `offset` (T,) is the prior that has already counted the batch: with the prior before
+        it, all weights of the first batch would learn what the prior is about to predict. What is given must be
+        finite."""
         what = ("FTRL learns", self.past, offset.numpy().tobytes())
         learned = batch.once(what, lambda: self._learned(seen, batch, offset))
         for t, s_U, n_U in learned:
@@ -133,7 +134,7 @@ class FTRL:
         return self._marks[-1]
 
     def weights(self, slots: np.ndarray | None = None) -> Tensor:
-        """w (T, U) float32 of these slots, or of all, as they are now: what `served_linear` serves of them."""
+        """Weights w (T, U) float32 of these slots, or of all, as they are now; `served_linear` serves them."""
         slots_U = np.arange(SLOTS, dtype=np.int32) if slots is None else slots.astype(np.int32)
         w_TU = np.empty((len(self._s), len(slots_U)), np.float32)
         for s, n, w_U in zip(self._s.numpy(), self._n.numpy(), w_TU, strict=True):
@@ -141,12 +142,12 @@ class FTRL:
         return torch.from_numpy(w_TU)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state itself, not a copy: to write into it is to load it."""
+        """The state itself, not a copy: writing into it loads it."""
         return {"s": self._s, "n": self._n, "modulus": self.hashing.modulus}
 
 
 def served_linear(linear: HashedLinear, state: Mapping[str, Tensor]) -> None:
-    """Make `linear` what the regressions were that had these `tensors`."""
+    """Load `linear` with the weights of the regressions that had these `tensors`."""
     alpha = np.float32(RATE / linear.hashing.count)
     w = -alpha * state["s"].numpy() / (np.float32(BETA) + np.sqrt(state["n"].numpy()))
     copy_tensors(dict(linear.state_dict()), {"weight": torch.from_numpy(w), "hashing.modulus": state["modulus"]})

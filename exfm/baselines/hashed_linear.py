@@ -1,4 +1,4 @@
-"""A linear model of a row's ids and of pairs of them, hashed: what FTRL (exfm/baselines/ftrl.py) learns.
+"""A linear model of a row's ids and of pairs of them, hashed, learned by FTRL (exfm/baselines/ftrl.py).
 
     z_b = Σ_i w_i over the coordinates i of row b
 
@@ -37,20 +37,21 @@ UNBOUNDED = 2**62
 
 
 class Coordinates(NamedTuple):
-    """Of a batch: `slots` (I,) int32, row by row; those of row b begin at `starts[b]`, (B + 1,) int64."""
+    """Hashed coordinates of a batch: `slots` (I,) int32, row by row; those of row b begin at `starts[b]`, (B + 1,)
+    int64."""
 
     slots: np.ndarray
     starts: np.ndarray
 
     def sums(self, w_ST: np.ndarray) -> Tensor:
-        """(B, T), from weights of all slots, those of several tasks next to each other."""
+        """Sums of weights per row, (B, T), from the weights of all slots with the tasks side by side."""
         z_BT = np.empty((len(self.starts) - 1, w_ST.shape[1]), np.float32)
         _sum_slots(w_ST, self.slots, self.starts, z_BT)
         return torch.from_numpy(z_BT)
 
 
 class Hashing(nn.Module):
-    """From the ids and dense values of a batch to coordinates.
+    """Hashes the ids and dense values of a batch to coordinates.
 
     `modulus` is a part of the state: the rows that a hashed table began with. Where it has grown since, by a whole
     multiple, an id's place in it says its first place, and so its coordinates stay what they were.
@@ -76,12 +77,12 @@ class Hashing(nn.Module):
         """Coordinates of a row that has one id of every feature."""
 
     def of(self, batch: Batch) -> Coordinates:
-        """The coordinates of a batch, worked out once for all that hash alike."""
+        """Coordinates of a batch, computed once for all models with the same hashing."""
         return batch.once(("coordinates", self.key), lambda: self(batch.sparse, batch.dense))
 
     @property
     def key(self) -> bytes:
-        """All that coordinates depend on besides the batch."""
+        """Key of everything besides the batch that coordinates depend on."""
         return self._key + self.modulus.numpy().tobytes()
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Coordinates:
@@ -165,7 +166,7 @@ class HashedLinear(nn.Module):
 
 
 def crosses_of(features: FeatureSet) -> tuple[tuple[int, int], ...]:
-    """Pairs of sparse features, by their numbers: all pairs of those of one column with the largest tables.
+    """Pairs of sparse features to cross, by index: all pairs of the single-column features with the largest tables.
 
     >>> from exfm.features.sparse import SparseFeature
     >>> made = SparseFeature(name="user_x_ad", columns=["user", "ad"], rows=9000)

@@ -18,7 +18,7 @@ from exfm.step import StepResult
 
 
 class Logistic(Baseline):
-    """A logistic regression in training, over what a student reads of a row; of histories it has none.
+    """A logistic regression in training, over the features that a student reads; it has no histories.
 
     State: ftrl/{s,n,modulus}  prior/{positive,negative}  statistics/<name>/{total,counts}  progress/rows
     """

@@ -1,4 +1,4 @@
-"""The prior of a model: the log-odds of the label rate so far, per task, which is added to every logit that it makes.
+"""The prior of a model: the log-odds of the label rate so far, per task, added to all of its logits.
 
     n₁ = Σ w·y      n₀ = Σ w·(1 − y)        over past rows whose label is known
     z = z_net + log((n₁ + ½) / (n₀ + ½))
@@ -56,7 +56,7 @@ def label_sums(batch: Batch) -> Tensor:
 
 
 def label_sums_anywhere(batch: Batch) -> Tensor:
-    """The same by torch's operators, of a batch in any memory."""
+    """`label_sums` by torch's operators, for a batch on any device."""
     w = (batch.label_weights.double() * STEPS).round() / STEPS
     known = batch.label_mask if batch.own is None else batch.label_mask & batch.own.unsqueeze(1)
     w = torch.where(known, w, 0.0)
@@ -105,8 +105,8 @@ class Prior(nn.Module):
 
     @property
     def cached_offset(self) -> Tensor:
-        """(T,) float32, of a prior in the CPU's memory, worked out once for all that have counted the same. Shared: it
-        is not written into."""
+        """The offset (T,) float32 of a prior on the CPU, computed once for all priors with the same counts. Shared:
+        it is not written into."""
         return _cached_offset(self.positive.numpy().tobytes(), self.negative.numpy().tobytes())
 
     def add(self, sums: Sequence[Tensor] | Tensor) -> None:
@@ -119,7 +119,7 @@ class Prior(nn.Module):
         return {f"prior/{name}": tensor for name, tensor in self.named_buffers()}
 
     def load(self, tensors: Mapping[str, TensorSource]) -> None:
-        """Take up the prior of a state or snapshot. Raises ModelError where it is of other tasks."""
+        """Load the prior of a state or snapshot. Raises ModelError where it is of other tasks."""
         own = self.tensors()
         copy_tensors(own, {name: tensor for name, tensor in tensors.items() if name in own})
 

@@ -1,4 +1,5 @@
-"""What is compiled of a served student: `ServedStudent.forward` without what depends on a batch's values.
+"""The part of a served student that is compiled: `ServedStudent.forward` without anything that depends on a batch's
+values.
 
 K keys, B examples, W floats of dense features, T tasks.
 """
@@ -64,7 +65,7 @@ def _state(graph: Graph) -> dict[str, Tensor]:
 
 
 def not_compiled(served: ServedStudent) -> str | None:
-    """What a student has that a graph has not."""
+    """Name the parts of a student that cannot be compiled; None if all can."""
     features: FeatureSet = served.features
     parts = {
         "tables of whole numbers": served.quantised is not None,

@@ -29,16 +29,16 @@ AT_ONCE = 2
 
 
 class Packages:
-    """Compiled code in a folder, by default in the user's cache; what is loaded of it is kept, so that another version
-    of a shape loads nothing."""
+    """Compiled code in a folder, by default in the user's cache; loaded code stays in memory, so another version of
+    the same shape loads nothing."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._loaded: dict[str, MachineCode] = {}
 
     def compile(self, served: ServedStudent) -> None:
-        """Have the student score by compiled code where rows have one id of every key; others as before. The package is
-        taken from the folder, or made, which takes a minute.
+        """Make the student score rows with one id of every key by compiled code; other rows are scored as before. The
+        package is taken from the folder, or made, which takes a minute.
 
         Raises ModelError where there is no compiler, the student has what cannot be compiled, or the code differs.
         """

@@ -1,4 +1,4 @@
-"""Distillation: what a student learns from its teacher's logged logits (ExFM, arXiv 2502.17494).
+"""Distillation: a student learns from its teacher's logged logits (ExFM, arXiv 2502.17494).
 
     arm           which losses and corrections a student has, as config; presets by name
     loss          the objective of each arm, from logits and labels to one scalar

@@ -35,7 +35,7 @@ AGE_UNIT = 10.0
 
 
 class Fitted(NamedTuple):
-    """The whole state of the adapters. Immutable: an update returns a new one."""
+    """State of the adapters. Immutable: an update returns a new one."""
 
     weights: Tensor  # (T, P)
     exp_avg: Tensor  # (T, P)

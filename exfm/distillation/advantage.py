@@ -1,4 +1,4 @@
-"""The teacher's advantage: a factor on the distillation weight, measured on past rows alone.
+"""The teacher's advantage: a factor on the distillation weight, measured on past rows only.
 
 What counts is not which of the two loses less, but whether the teacher knows something that the student does not. So,
 for one task, the label is predicted from both logits, by a logistic regression that learns online and forgets:
@@ -46,8 +46,9 @@ def no_advantage_yet(tasks: int) -> Regression:
 
 
 def measured(state: Regression, z_S: Tensor, z_F: Tensor, labels: Tensor, mask: Tensor, weights: Tensor) -> Regression:
-    """With one more batch: logits of the student (B, T), and of one teacher or more, (B, T) each, one after the other,
-    as they were before anything learned from its labels (B, T), over the rows of mask (B, T), weights (B,).
+    """Update the regressions by one batch: logits of the student (B, T) and of one teacher or more, (B, T) each side by
+    side, as predicted before anything learned from the batch's labels (B, T); over the rows of mask (B, T), weights
+    (B,).
 
     Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
     that finds it not finite keeps the old one.
@@ -78,7 +79,7 @@ def factor(state: Regression) -> Tensor:
 
 
 def share(state: Regression) -> Tensor:
-    """The teacher's part of the combined logit's spread, (T,) float64 in [0, 1]."""
+    """The teacher's share of the combined logit's spread, (T,) float64 in [0, 1]."""
     return _shares(state)[0]
 
 

@@ -1,4 +1,4 @@
-"""How a student uses its teacher, as settings: the arms that are compared (ExFM, arXiv 2502.17494)."""
+"""Settings of distillation: the arms that are compared (ExFM, arXiv 2502.17494)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class Arm(BaseModel):
-    """How a student uses its teacher.
+    """Settings of how a student distils from its teacher.
 
     `Arm()` is a plain auxiliary head: everything beyond `kind` and `weight` is off. A preset is a set of settings with
     a name, given alone or with settings that differ from it. What is stored is always the settings themselves.
@@ -139,7 +139,7 @@ class Arm(BaseModel):
         if not isinstance(given, dict) or "preset" not in given:
             return data
         if not isinstance(given["preset"], str) or given["preset"] not in PRESETS:
-            raise ConfigError(f"there is no arm `{given['preset']}`; there are: {', '.join(PRESETS)}")
+            raise ConfigError(f"unknown arm `{given['preset']}`; choose from {', '.join(PRESETS)}")
         return PRESETS[given["preset"]] | {key: value for key, value in given.items() if key != "preset"}
 
     @model_validator(mode="after")
@@ -219,5 +219,5 @@ class Arm(BaseModel):
 
     @property
     def distils(self) -> bool:
-        """Whether the teacher is used at all."""
+        """True if the teacher is used at all."""
         return self.kind != "none"

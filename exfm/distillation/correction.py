@@ -1,4 +1,4 @@
-"""What a correction of the teacher is, and what it learns from.
+"""Interface of a correction of the teacher's logits, and the inputs it learns from.
 
 A correction changes what the teacher says to a student: its logits, or the weight that they get. It learns online, from
 the labels of each batch. A new one is a class that follows `Correction` and a line in `Corrections.of`
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenBatch:
-    """A batch, and what the student made of it. No tensor has a gradient."""
+    """A batch with the student's predictions for it. No tensor has a gradient."""
 
     batch: Batch
     student_logits: Tensor  # (B, T), before the step
@@ -34,7 +34,8 @@ class SeenBatch:
 
     @cached_property
     def known(self) -> Tensor:
-        """(B, T) bool: rows with a teacher logit and a label that the student learns. Corrections learn from these."""
+        """Mask (B, T) bool of rows with a teacher logit and a label that the student learns. Corrections learn from
+        these."""
         both = self.batch.label_mask & self.batch.teacher_mask
         return both if self.label_rows is None else both & self.label_rows.unsqueeze(1)
 
@@ -51,7 +52,7 @@ class Correction(Protocol):
         ...
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
-        """`lesson`, corrected."""
+        """Apply the correction to the targets `lesson`."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -59,5 +60,5 @@ class Correction(Protocol):
         ...
 
     def figures(self, tasks: Sequence[str]) -> dict[str, Tensor]:
-        """(T,) each, by name: what is worth watching."""
+        """Figures worth watching, (T,) each, by name."""
         ...

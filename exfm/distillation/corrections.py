@@ -28,13 +28,13 @@ from exfm.distillation.platt import PlattScaling
 
 
 class Corrections(NamedTuple):
-    """All that corrects a teacher; nothing, where the arm has no correction. Immutable."""
+    """Chain of corrections of a teacher; empty if the arm has none. Immutable."""
 
     each: tuple[Correction, ...]
 
     @classmethod
     def of(cls, arm: Arm, tasks: Sequence[str], width: int, seed: int) -> Corrections:
-        """Those of an arm before the first batch, which repeat the teacher. `width` is that of the trunk's output."""
+        """Corrections of an arm before the first batch, the identity. `width` is that of the trunk's output."""
         each: list[Correction] = []
         if arm.recalibration != "none":
             each.append(PlattScaling.initial(len(tasks), arm.platt_half_life_rows, tuple(arm.residuals_by)))
@@ -45,7 +45,7 @@ class Corrections(NamedTuple):
         return cls(tuple(each))
 
     def learn(self, seen: SeenBatch) -> tuple[Corrections, Lesson]:
-        """The corrections after this batch, and what they make of it."""
+        """Learn a batch; return the updated corrections and the corrected targets."""
         if not self.each:
             return self, Lesson(seen.batch.teacher_logits)
         lesson, learned = Lesson(seen.batch.teacher_logits), []
@@ -57,7 +57,7 @@ class Corrections(NamedTuple):
         return Corrections(tuple(learned)), lesson
 
     def apply(self, seen: SeenBatch) -> Lesson:
-        """What the corrections, as they are, make of a batch."""
+        """Apply the current corrections to a batch's teacher logits."""
         lesson = Lesson(seen.batch.teacher_logits)
         for correction in self.each:
             lesson = correction.apply(lesson, seen)
@@ -68,9 +68,9 @@ class Corrections(NamedTuple):
         return {name: tensor for correction in self.each for name, tensor in correction.state().items()}
 
     def figures(self, tasks: Sequence[str]) -> dict[str, float]:
-        """What is worth watching, by name and task: Platt's `platt_scale` a, `platt_shift` b and
-        `residual_weight_<feature>` c_f; the adapter's correction SA(0) − 0 of a teacher that says ½ as `adapter_shift`
-        (without context); the factors `teacher_weight` and `adapter_weight`."""
+        """Figures worth watching, by name and task: Platt's `platt_scale` a, `platt_shift` b and
+        `residual_weight_<feature>` c_f; the adapter's correction SA(0) − 0 of a teacher that predicts ½ as
+        `adapter_shift` (without context); the factors `teacher_weight` and `adapter_weight`."""
         found = {name: T for correction in self.each for name, T in correction.figures(tasks).items()}
         return {
             f"{name}_{task}": value for name, T in found.items() for task, value in zip(tasks, T.tolist(), strict=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Lesson(NamedTuple):
-    """What the teacher says of one batch, after correction. No gradient; undefined where the teacher mask is False.
+    """The teacher's targets for one batch, after correction. No gradient; undefined where the teacher mask is False.
 
     teacher_logits   (B, T), z_F
     adapted          (B, T), the logits SA of the student adapter
@@ -26,7 +26,7 @@ class Lesson(NamedTuple):
 
 
 class RowMasks(NamedTuple):
-    """Which rows of a batch count, and how much. A part that is None means that all rows do, alike.
+    """Masks and weights of a batch's rows. A part that is None means that all rows do, alike.
 
     label_mask     (B, T) bool, where the label is known
     teacher_mask   (B, T) bool, where there is a teacher logit

@@ -63,7 +63,7 @@ def updated(
     negative_rate: Tensor | None = None,
     residuals: Tensor | None = None,
 ) -> Regression:
-    """With one more batch, over the rows of mask (B, T), those with a label and a teacher logit.
+    """Update by one batch, over the rows of mask (B, T), those with a label and a teacher logit.
 
     Teacher logits and labels (B, T), residuals (B, T, F), weights (B,), negative_rate (T,) as `objective` takes it.
     Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
@@ -85,7 +85,7 @@ class PlattScaling(NamedTuple):
 
     @classmethod
     def initial(cls, tasks: int, half_life_rows: int, residuals_by: Sequence[str] = ()) -> PlattScaling:
-        """`residuals_by`: the features whose residuals r_f are."""
+        """Initial scaling; `residuals_by` names the features that have residuals r_f."""
         return cls(initial_platt(tasks, len(residuals_by)), half_life_rows, tuple(residuals_by))
 
     def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> PlattScaling:

@@ -1,4 +1,4 @@
-"""What a teacher gets wrong of late, by user, by item …: running means of its residuals, which correct a stale teacher.
+"""Running means of a teacher's recent residuals by user, by item …, which correct a stale teacher.
 
 For one task, an id of a sparse feature and the rows that had it, p = σ(z_F), f = 2^(−1/half-life):
 
@@ -31,7 +31,8 @@ LEAST_VARIANCE = 1e-6  # of p(1 − p): a teacher that says nothing but 0
 
 
 class Seen(NamedTuple):
-    """What a batch adds: by feature and task ids and residuals (I,); of all rows the number and Σ p(1 − p), (2, T)."""
+    """Values that a batch adds: ids and residuals (I,) by feature and task; over all rows their number and Σ p(1 −
+    p), (2, T)."""
 
     of: list[tuple[str, int, np.ndarray, np.ndarray]]
     total: Tensor
@@ -80,7 +81,7 @@ class Residuals:
         return torch.stack(found, dim=2)
 
     def seen(self, batch: Batch, label_rows: Tensor | None = None) -> Seen:
-        """What a batch has to add, by its `label_rows` (B,) or by all."""
+        """Values that a batch adds, over its `label_rows` (B,) or over all rows."""
         found: list[tuple[str, int, np.ndarray, np.ndarray]] = []
         if not self._means:
             return Seen(found, torch.zeros_like(self._total))
@@ -104,7 +105,7 @@ class Residuals:
         self._total += seen.total
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state itself, `<feature>/mean` and `total`: to write into it is to load it. Empty without features."""
+        """The state itself, `<feature>/mean` and `total`: writing into it loads it. Empty without features."""
         means = {f"{name}/mean": mean for name, mean in self._means.items()}
         return means | {"total": self._total} if means else {}
 

@@ -26,7 +26,8 @@ SparseOptimizer = Literal["row_wise_adagrad", "adagrad"]
 
 
 class AccumulatorConfig(BaseModel):
-    """How accumulators forget as rows are learned. By default they never do; the two settings exclude each other.
+    """Settings of how accumulators forget as rows are learned. By default they never do; the two settings exclude each
+    other.
 
     >>> AccumulatorConfig(reset_every_rows=1000).factor(900, 1100)
     0.0
@@ -68,5 +69,5 @@ class AccumulatorConfig(BaseModel):
 
 
 def scale_accumulator(accumulator: Tensor, factor: float) -> None:
-    """Multiply in place, any shape; what becomes tiny is zero. Each element's result depends on it alone."""
+    """Multiply in place, any shape; tiny results become zero. Each element's result depends on it alone."""
     torch.threshold_(accumulator.mul_(factor), SMALLEST, 0.0)

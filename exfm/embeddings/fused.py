@@ -37,7 +37,7 @@ LINE = 16  # numbers in a line of the cache
 
 
 class Looked(NamedTuple):
-    """What was looked up, and where, by width: `learn` needs it."""
+    """Result of a lookup, with the row indices that `learn` needs, by width."""
 
     pooled: Tensor  # (B, E): the sum of every bag's rows, keys in order; no gradient goes through it
     indices: tuple[RowIndices, ...]
@@ -89,11 +89,11 @@ class FusedTables(nn.Module):
         return self._looked(self._indices(sparse), sparse.stride())
 
     def of(self, batch: Batch) -> Looked:
-        """What is looked up for a batch; where, is worked out once for all tables of these rows."""
+        """Look up a batch; its row indices are computed once for all tables of these sizes."""
         return self._looked(self._indices_of(batch), len(batch))
 
     def pooled(self, batch: Batch, weights: Sequence[Tensor]) -> Tensor:
-        """(B, E): what is looked up in other tables of these sizes, by width as `parameters` are."""
+        """Look up (B, E) in other weights of these sizes, by width as in `parameters`."""
         return self._pooled(self._indices_of(batch), len(batch), weights)
 
     def packed(self, weights: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:

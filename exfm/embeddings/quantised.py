@@ -1,4 +1,4 @@
-"""Tables of whole numbers: each row as int8 or int4 with a scale and a bias of its own, looked up by FBGEMM's kernels.
+"""Quantised tables: each row as int8 or int4 with a scale and a bias of its own, looked up by FBGEMM's kernels.
 
     w_rj ≈ s_r · q_rj + b_r,   q in 0 … 255 or 0 … 15,   b_r = min_j w_rj,   s_r = (max_j w_rj − b_r) / (255 or 15)
 
@@ -22,7 +22,7 @@ Kind = Literal["int8", "int4"]
 
 
 class QuantisedTables(nn.Module):
-    """Tables that are served, of whole numbers. `kind`: int8 or int4.
+    """Quantised embedding tables for serving. `kind`: int8 or int4.
 
     >>> from exfm.features.features import FeatureSet
     >>> from exfm.features.sparse import SparseFeature
@@ -50,7 +50,7 @@ class QuantisedTables(nn.Module):
         return sum(rows.nbytes for rows in self.buffers())
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
-        """Sum-pooled rows, (B, E), as `ServedTables` has them."""
+        """Sum-pooled rows, (B, E), as in `ServedTables`."""
         pooled = [
             self._look_up(self.get_buffer(f"rows_{n}"), ids, own, include_last_offset=True)
             for n, (ids, own) in zip(self._places, stretches(sparse), strict=True)

@@ -1,4 +1,4 @@
-"""Tables as they are served: looked up, never trained, by torch's own operators on stretches of the ids in place.
+"""Embedding tables for serving: lookup only, by torch's own operators on slices of the ids in place.
 
 TorchRec's collection spends more on cutting the ids up than on looking them up where requests are small, and importing
 it takes a second, which a server that starts again does not have.
@@ -20,7 +20,8 @@ from exfm.features.jagged import offsets_of
 
 
 class ServedTables(nn.Module):
-    """What a TorchRec collection has as values, (B, E), bit for bit, without a gradient. `keys`: the table of each key.
+    """Lookup with a TorchRec collection's values, (B, E), bit for bit, without a gradient. `keys`: the table of each
+    key.
 
     >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
@@ -41,7 +42,7 @@ class ServedTables(nn.Module):
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """By table, (rows, width): the parameters themselves, without gradient."""
+        """Weights by table, (rows, width): the parameters themselves, without gradient."""
         return {name: bag.weight.detach() for name, bag in self.embedding_bags.items()}  # type: ignore[operator]
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
@@ -64,7 +65,7 @@ class ServedTables(nn.Module):
 
 
 def stretches(sparse: KeyedJaggedTensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each key the ids, and where each of the B bags begins among them, (B + 1,). B is at least 1."""
+    """Slices of the ids by key, each with the offsets of its B bags, (B + 1,). B is at least 1."""
     B, offsets, values = sparse.stride(), torch.from_numpy(offsets_of(sparse)), sparse.values()
     keys, single = len(sparse.keys()), one_id_each(sparse)
     firsts = [k * B for k in range(keys + 1)] if single else offsets[::B].tolist()
@@ -74,6 +75,6 @@ def stretches(sparse: KeyedJaggedTensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def one_id_each(sparse: KeyedJaggedTensor) -> bool:
-    """Whether every bag holds one id."""
+    """True if every bag holds exactly one id."""
     lengths = sparse.lengths()
     return len(sparse.values()) == len(lengths) and bool((lengths == 1).all())

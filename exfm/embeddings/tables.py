@@ -1,4 +1,4 @@
-"""The tables of a feature set as a TorchRec collection: to score with a teacher, to shard.
+"""The tables of a feature set as a TorchRec collection, to score with a teacher or to shard.
 
 To train in one process there is `FusedTables` (fused.py), whose optimizer is at work inside; to serve, `ServedTables`
 (served.py). All start from the same weights for the same seed.

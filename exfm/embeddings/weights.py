@@ -1,4 +1,4 @@
-"""Tables of a feature set by name: their sizes, their initial weights, and how weights get into them."""
+"""Tables of a feature set by name: sizes, initial weights, loading."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def table_sizes(features: FeatureSet, width: int) -> list[TableSize]:
 
 
 def initial_weights(name: str, rows: int, width: int, seed: int) -> Tensor:
-    """E ~ U(±√(1/rows)), (rows, width) float32, from the seed and the table's name alone."""
+    """E ~ U(±√(1/rows)), (rows, width) float32, a function of the seed and the table's name only."""
     bound = rows**-0.5
     return torch.empty(rows, width).uniform_(-bound, bound, generator=named_generator(seed, f"table/{name}"))
 
 
 def draw_initial_weights(name: str, rows: int, width: int, seed: int, windows: Sequence[Window]) -> None:
-    """Fill windows of a table with what `initial_weights` has there, without ever holding the whole table.
+    """Fill windows of a table with the values of `initial_weights`, without ever holding the whole table.
 
     torch's CPU generator draws one number per element in sequence, so chunk after chunk gives the same bits as at once.
 
@@ -60,8 +60,7 @@ def draw_initial_weights(name: str, rows: int, width: int, seed: int, windows: S
 
 
 def table_weights(collection: Any) -> dict[str, Tensor]:
-    """The weights by table name, (rows, width) each; they share memory with the collection: TorchRec's, or what is
-    served."""
+    """Weights by table name, (rows, width) each, sharing memory with the collection, TorchRec's or served."""
     return {name: bag.weight.detach() for name, bag in collection.embedding_bags.items()}
 
 

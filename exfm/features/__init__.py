@@ -1,4 +1,4 @@
-"""From raw rows to the tensors that a model learns from.
+"""Raw rows to tensors: everything between Arrow columns and a model's batch.
 
 calendar     hours and days of a time
 dense        one raw number, and the floats that it becomes, as config

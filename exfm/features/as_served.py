@@ -1,4 +1,4 @@
-"""Features that are known in training only, such as the position at which an ad was shown.
+"""Features known in training only, such as the position at which an ad was shown.
 
 A student learns from the logged value: so the position explains what it explains, and other weights need not. Where it
 predicts, every row has the constant `serve_as`. That is what is served, and so what it is judged by: the logits of a
@@ -22,7 +22,7 @@ from exfm.features.transforms import bags_of, constant_of, dense_of
 
 
 class AsServed:
-    """(Batch) -> the same rows with the constants of a feature set; the batch itself where there are none.
+    """(Batch) -> the same rows with the constants of a feature set; the batch itself if it has none.
 
     >>> import pyarrow as pa
     >>> from exfm.features.batch import BatchBuilder

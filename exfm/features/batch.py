@@ -39,7 +39,7 @@ logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step learns from, or scores.
+    """A batch of rows, to be learned or scored.
 
     A label or a teacher logit that is not known (column absent, or null; a logit that is not finite) is 0 with its mask
     False.
@@ -60,7 +60,7 @@ class Batch:
 
     @cached_property
     def label_weights(self) -> Tensor:
-        """(B, T): what every label counts in a metric, which is one of all rows, whatever share of them is here."""
+        """Weight of every label in a metric over all rows, (B, T): corrects for negative downsampling."""
         if self.negative_rate is None:
             return self.weights.unsqueeze(1).expand(self.labels.shape)
         return label_weights(self.weights, self.labels, self.label_mask, self.negative_rate)
@@ -69,15 +69,15 @@ class Batch:
         return self.dense.shape[0]
 
     def once(self, what: Hashable, make: Callable[[], V]) -> V:
-        """What several models work out of the batch alike: made for the first that asks, and kept until `forget`.
-        `what` names all that it depends on but the batch. Nobody writes into it."""
+        """Cache a value derived from the batch, shared by all models that read it: made on first use, held until
+        `forget`. `what` names all that it depends on but the batch. Nobody writes into it."""
         found = self._once
         if what not in found:
             found[what] = make()
         return cast(V, found[what])
 
     def forget(self) -> None:
-        """Let go of what was worked out of the batch."""
+        """Drop all cached values of the batch."""
         self._once.clear()
         if "_own_rows" in self.__dict__:
             self._own_rows.forget()
@@ -88,7 +88,7 @@ class Batch:
 
     @property
     def own_rows(self) -> Batch:
-        """The student's own rows alone: cut out once, for all models that learn the batch."""
+        """The student's own rows only; sliced once for all models that learn the batch."""
         return self if self.own is None else self._own_rows
 
     @cached_property
@@ -98,17 +98,18 @@ class Batch:
 
     @property
     def own_places(self) -> np.ndarray:
-        """Which of the rows are the student's own, (own,) int64."""
+        """Indices of the student's own rows, (own,) int64."""
         return np.arange(len(self)) if self.own is None else np.flatnonzero(self.own.cpu().numpy())
 
     def only(self, rows: Tensor) -> Batch:
-        """The rows that are True in (B,), in order: bit for bit what `BatchBuilder` makes of them alone."""
+        """Select the rows that are True in (B,), in order: bit for bit the batch that `BatchBuilder` makes of these
+        rows."""
         shared = ("sparse", "negative_rate")
         kept = {name: value[rows] for name, value in self._given().items() if name not in shared}
         return replace(self, sparse=only(self.sparse, rows), **kept)
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch there."""
+        """Move the batch to a device."""
         if self.dense.device == device:
             return self
         return Batch(**{name: value.to(device, non_blocking=True) for name, value in self._given().items()})
@@ -126,9 +127,9 @@ class Single(NamedTuple):
 
 
 class BatchBuilder:
-    """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
-    with (exfm/features/sampling.py), by task. What `stretches` have of the rows is taken from there, the same to the
-    bit. `serving`: for rows to be predicted; features that are known in training only have their constants, and no
+    """Builds a Batch from Arrow rows, for the features and tasks of one model; `negative_rate` is the sampling rate of
+    the rows (exfm/features/sampling.py), by task. What `stretches` have of the rows is taken from there, the same to
+    the bit. `serving`: for rows to be predicted; features that are known in training only have their constants, and no
     column.
 
     Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`,
@@ -172,8 +173,8 @@ class BatchBuilder:
         return self._batch(rows, Taken(Parts(rows)))
 
     def single(self, rows: pa.RecordBatch | pa.Table) -> Single | Batch:
-        """For rows to be predicted: what a model needs of them that reads no more than one id of every key and floats;
-        the batch where rows have more ids or none, or statistics of theirs are learned."""
+        """Inputs of rows to be predicted, as `Single` if the model reads exactly one id of every key and floats; a
+        `Batch` if rows have more ids or none, or the model learns statistics."""
         rows = self._readable(rows)
         arrays = self._arrays(rows, taken := Taken(Parts(rows)))
         if not self._reads_singles or not arrays.in_place():
@@ -326,7 +327,8 @@ def _nothing_known(count: int, tasks: int) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def snapshot_age(lake_seq: np.ndarray, block: np.ndarray, version: np.ndarray) -> np.ndarray:
-    """(N,) float64: rows between what the snapshot that scored a row had learned and the row, up to about half a block.
+    """Staleness of a row's teacher logit, (N,) float64: rows between the last one that the snapshot had learned and the
+    row, exact to about half a block.
 
     A snapshot's version v is a number of blocks: it has learned those before block v. They held about v times as
     many rows as blocks did on average up to here, so that, with a row in the middle of its block k,
@@ -344,7 +346,7 @@ def snapshot_age(lake_seq: np.ndarray, block: np.ndarray, version: np.ndarray) -
 
 
 def own_rows_of(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
-    """(N,) bool, the column `own row`; all True where there is none."""
+    """The column `own row`, (N,) bool; all True without one."""
     if OWN not in rows.schema.names:
         return np.ones(rows.num_rows, dtype=bool)
     return np.asarray(_array(rows, OWN).to_numpy(zero_copy_only=False)).copy()

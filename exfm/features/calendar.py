@@ -48,7 +48,7 @@ def place_of(kind: str, time_ms: np.ndarray, offset: str) -> np.ndarray:
 
 
 def angles_of(kind: str, time_ms: np.ndarray, offset: str) -> np.ndarray:
-    """Sine and cosine of the time's place in its day or week, minutes and all: (B,) int64 -> (B, 2) float64."""
+    """Sine and cosine of the time's position in its day or week, to the minute: (B,) int64 -> (B, 2) float64."""
     cycle = DAY_MS if kind == "hour_of_day" else 7 * DAY_MS
     local = time_ms + offset_ms(offset) + (0 if kind == "hour_of_day" else MONDAY_MS)
     angle = local % cycle * (2 * np.pi / cycle)

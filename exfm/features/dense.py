@@ -1,4 +1,4 @@
-"""Dense features: one raw number of a row, or a list of floats, and the floats that it becomes.
+"""Dense features: one raw number of a row, or a list of floats, and the floats they turn into.
 
     clip         x ← min(max(x, low), high)
     transform    `identity`, `log1p`, `standardise`, `quantiles`; of a time `hour_of_day`, `hour_of_week`
@@ -133,17 +133,17 @@ class DenseFeature(BaseModel):
 
     @property
     def of_time(self) -> bool:
-        """Whether it is the hour of a time."""
+        """True for a feature that is the hour of a time."""
         return self.transform in PLACES
 
     @property
     def online(self) -> bool:
-        """Whether its floats depend on rows that were learned, and not on the row alone."""
+        """True if the feature's floats depend on rows learned so far, not only on the row itself."""
         return self.statistics == "online" or self.transform == "quantiles"
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the floats that it becomes."""
+        """Names of the floats that the feature turns into."""
         if self.transform == "quantiles":
             return tuple(f"{self.name}:{bucket}" for bucket in range(self.buckets or BUCKETS))
         if self.length is not None:
@@ -154,12 +154,13 @@ class DenseFeature(BaseModel):
 
     @property
     def inputs(self) -> int:
-        """How many floats it becomes."""
+        """Number of floats that the feature turns into."""
         return len(self.labels)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The least and the greatest raw value whose transform is at most LARGEST_INPUT in size; None: any number is.
+        """The least and the greatest raw value whose transform is at most LARGEST_INPUT in size; None if any number is
+        allowed.
 
         >>> DenseFeature(name="age", transform="standardise", mean=40, std=0.5).bounds
         (-8388568.0, 8388648.0)
@@ -177,7 +178,7 @@ class DenseFeature(BaseModel):
 
 
 def check_number(feature: DenseFeature, kind: str, *, number: bool) -> None:
-    """Raises ConfigError where the column that a feature reads holds no numbers."""
+    """Raise ConfigError if the column that a feature reads holds no numbers."""
     if not number:
         raise ConfigError(
             f"dense feature `{feature.name}` reads column `{feature.reads[0]}` of type {kind}; it needs a number"

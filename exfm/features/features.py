@@ -1,5 +1,5 @@
-"""Which raw columns a model reads and what becomes of them: sparse features (bags of ids), sequences (ids in order of
-time), dense features (floats) and histories (what earlier rows with the same id were)."""
+"""Features of a model, by the raw columns they read: sparse (bags of ids), sequences (ids in order of time), dense
+(floats) and histories (running averages over earlier rows with the same id)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
 
 
 class HistoryFeature(BaseModel):
-    """What a student's earlier rows with the same id were, as dense inputs (exfm/features/history.py).
+    """Running averages over a student's earlier rows with the same id, as dense inputs (exfm/features/history.py).
 
     by          the sparse feature, a cross perhaps, whose ids have a history each, by their rows in its table;
     of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
@@ -99,8 +99,8 @@ class HistoryFeature(BaseModel):
 
 
 class FeatureSet(BaseModel):
-    """Everything a model reads from a row, in the order in which the model sees it. Histories are a student's: they
-    are made of its own rows, and a teacher of the same set does without.
+    """All features that a model reads from a row, in the model's order. Histories are a student's: they are made of its
+    own rows, and a teacher of the same set does without.
 
     >>> features = FeatureSet(
     ...     sparse=[SparseFeature(name="user_id", rows=1000),
@@ -139,7 +139,7 @@ class FeatureSet(BaseModel):
             if history.by not in self.sparse_names:
                 raise ValueError(
                     f"history `{history.name}` is by `{history.by}`, which is not one of its sparse features; "
-                    f"there are: {', '.join(self.sparse_names)}"
+                    f"choose from {', '.join(self.sparse_names)}"
                 )
         return self
 
@@ -153,22 +153,22 @@ class FeatureSet(BaseModel):
 
     @cached_property
     def table_names(self) -> tuple[str, ...]:
-        """One embedding table each, in this order: sparse features, then sequences."""
+        """Names of the embedding tables, in order: sparse features, then sequences."""
         return (*self.sparse_names, *(feature.name for feature in self.sequence))
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """The keys of a batch's ids, in order: a sparse feature's name, and the places of every sequence."""
+        """Keys of a batch's ids, in order: one per sparse feature, then one per position of every sequence."""
         return (*self.sparse_names, *(key for feature in self.sequence for key in feature.keys))
 
     @cached_property
     def dense_labels(self) -> tuple[str, ...]:
-        """Names of the floats that dense features become, in order."""
+        """Names of the floats that dense features turn into, in order."""
         return tuple(label for feature in self.dense for label in feature.labels)
 
     @cached_property
     def dense_slices(self) -> tuple[slice, ...]:
-        """Which of those floats each dense feature is."""
+        """Slice of the dense floats that each dense feature fills."""
         ends = [0, *accumulate(feature.inputs for feature in self.dense)]
         return tuple(slice(*pair) for pair in pairwise(ends))
 
@@ -179,17 +179,17 @@ class FeatureSet(BaseModel):
 
     @property
     def dense_inputs(self) -> int:
-        """Floats that a student's trunk gets in addition to embeddings: dense features, then those of histories."""
+        """Number of floats that a student's trunk gets besides embeddings: dense features, then histories."""
         return len(self.dense_labels) + sum(len(history.inputs) for history in self.history)
 
     @property
     def timed(self) -> bool:
-        """Whether a history forgets by event time: the rows that are learned have to say theirs."""
+        """True if a history forgets by event time, so that learned rows need event times."""
         return any(history.half_life_s is not None for history in self.history)
 
     @property
     def all(self) -> tuple[SparseFeature | DenseFeature | SequenceFeature, ...]:
-        """Those that are made of the row alone."""
+        """Features made from the row itself: all but histories."""
         return (*self.sparse, *self.dense, *self.sequence)
 
     def needs_columns(self) -> tuple[str, ...]:
@@ -198,18 +198,18 @@ class FeatureSet(BaseModel):
 
     @cached_property
     def train_only(self) -> tuple[SparseFeature | DenseFeature, ...]:
-        """Those that a student predicts without: a constant stands for them (exfm/features/as_served.py)."""
+        """Features known in training only; when serving, a constant stands for them (exfm/features/as_served.py)."""
         found: list[SparseFeature | DenseFeature] = [*self.sparse, *self.dense]
         return tuple(feature for feature in found if feature.serve_as is not None)
 
     def serving_columns(self) -> tuple[str, ...]:
-        """Raw columns to read where the model predicts only."""
+        """Raw columns to read for prediction only."""
         kept = (feature for feature in self.all if feature not in self.train_only)
         return tuple(dict.fromkeys(column for feature in kept for column in feature.reads))
 
     @cached_property
     def as_served(self) -> FeatureSet:
-        """The same features, those known in training only read from columns of their constants."""
+        """The same features, with those known in training only read from columns of constants."""
 
         def of(feature: D) -> D:
             column = {"column": served_column(feature.name)}
@@ -222,7 +222,7 @@ class FeatureSet(BaseModel):
 
     @property
     def index_rows(self) -> dict[str, int]:
-        """Columns that are used as an index, and the rows of the smallest table that each is an index into."""
+        """Columns that are used as an index, with the rows of the smallest table that each indexes."""
         tables: list[SparseFeature | SequenceFeature] = [*self.sparse, *self.sequence]
         indexes = [feature for feature in tables if feature.transform == "index"]
         columns = {column for feature in indexes for column in feature.reads}
@@ -230,8 +230,8 @@ class FeatureSet(BaseModel):
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Columns of dense features, and the values that all of these can take (`DenseFeature.bounds`); also of the
-        weight of a row."""
+        """Columns of dense features with the range of values that all of their features accept
+        (`DenseFeature.bounds`); includes the column of row weights."""
         found: dict[str, tuple[float, float]] = {"sample_weight": (0.0, float(LARGEST_INPUT))}
         for feature in self.dense:
             (name,) = feature.reads
@@ -245,7 +245,7 @@ class FeatureSet(BaseModel):
         return tuple(feature.name for feature in (*self.all, *self.history))
 
     def select(self, names: Collection[str]) -> FeatureSet:
-        """Those of the features that are named, in the order in which they stand here."""
+        """Select features by name, in the set's order."""
         return FeatureSet(
             sparse=tuple(feature for feature in self.sparse if feature.name in names),
             dense=tuple(feature for feature in self.dense if feature.name in names),
@@ -260,7 +260,7 @@ class FeatureSet(BaseModel):
         sequence: Sequence[SequenceFeature] = (),
         history: Sequence[HistoryFeature] = (),
     ) -> FeatureSet:
-        """These features, and more of each kind behind them. Raises ValueError as a new set of them does."""
+        """Append features of each kind to the set. Raises ValueError as a new set of them does."""
         return FeatureSet(
             sparse=(*self.sparse, *sparse),
             dense=(*self.dense, *dense),
@@ -269,7 +269,7 @@ class FeatureSet(BaseModel):
         )
 
     def without_teacher(self) -> FeatureSet:
-        """The same inputs, those made of a teacher's logits always 0."""
+        """The same inputs, with those made of a teacher's logits always 0."""
         if not any(history.of_teacher for history in self.history):
             return self
         history = tuple(h.model_copy(update={"of": None}) if h.of_teacher else h for h in self.history)
@@ -277,5 +277,5 @@ class FeatureSet(BaseModel):
 
 
 def served_column(name: str) -> str:
-    """The column of a feature's constant."""
+    """Name of the column that holds a feature's constant."""
     return f"{name}, as served"

@@ -1,5 +1,5 @@
-"""Histories: what a student's earlier rows with the same id were, as dense inputs of the next. They are its own rows,
-or those of all verticals that its batches hold.
+"""Histories: running averages over a student's earlier rows with the same id, as dense inputs of later rows. They are
+its own rows, or those of all verticals that its batches hold.
 
 For row r of a sparse feature's table, x_1 … x_n the values of the rows so far that had it, f = 2^(−1/half-life) or 1,
 k = `prior_rows`, μ and σ the mean and standard deviation of all values of all ids:
@@ -44,8 +44,8 @@ LEAST_VARIANCE = 1e-12  # values that are all the same have none
 
 
 class HistoryValues(NamedTuple):
-    """What a batch adds: of every history that counts, the table rows (I,) and values (I,) float64 that are known, and
-    how many each stands for (I,) float64; event times (I,) float64, in seconds, of those that forget by it."""
+    """Values that a batch adds to each history: table rows (I,), known values (I,) float64, the number of rows each
+    stands for (I,) float64, and event times (I,) float64 in seconds if the history forgets by time."""
 
     of: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]]
 
@@ -55,7 +55,7 @@ class HistoryValues(NamedTuple):
 
 
 class History(nn.Module):
-    """One history, in float64: a float32 would stop counting at 2^24.
+    """One history, in float64, because a float32 would stop counting at 2^24.
 
     sum, count  (R,) each: s and c;  total  (3,): the number of all values, their sum, the sum of their squares
     last        (R,), with a half-life in time: when s and c were what they say;  clock  (1,): T. In seconds
@@ -95,7 +95,7 @@ class History(nn.Module):
         return torch.stack([found[name] for name in self.feature.inputs], dim=1).float()
 
     def add(self, ids: np.ndarray, x: np.ndarray, n: np.ndarray, times: np.ndarray | None = None) -> None:
-        """(I,) each: n times x, one after the other, in order; an id may come several times."""
+        """Add values in order, (I,) each: n times x; an id may come several times."""
         s, c, total = self.sum.numpy(), self.count.numpy(), self.total.numpy()
         total += (n.sum(), (n * x).sum(), (n * x * x).sum())
         if self._f < 1 and len(ids):
@@ -178,8 +178,8 @@ class Histories(nn.Module):
         return torch.cat(inputs, dim=1)
 
     def values(self, batch: Batch, *, every_logit: bool = False) -> HistoryValues:
-        """What a batch has to add: labels, and logits of rows that settle the label (once per impression and task) or,
-        with `every_logit`, of all that have one. What is not known adds nothing."""
+        """Values a batch adds: labels, and logits of rows that settle the label (once per impression and task) or,
+        with `every_logit`, of all rows with a logit. What is not known adds nothing."""
         found: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
         if not self._counting:
             return HistoryValues(found)
@@ -207,12 +207,12 @@ class Histories(nn.Module):
             history.add(ids, x, n, times)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state itself, `<name>/{sum,count,total}`, and `last`, `clock`: to write into it is to load it."""
+        """The state itself, `<name>/{sum,count,total}`, `last` and `clock`: writing into it loads it."""
         return {f"{h.feature.name}/{key}": tensor for h in self._counting for key, tensor in h.named_buffers()}
 
 
 def unfit_history(features: FeatureSet, names: Collection[str], tasks: Collection[str], teacher: bool) -> str | None:
-    """Why a student that reads `names` of the features cannot keep one of its histories; None where it can."""
+    """Reason why a student that reads `names` of the features cannot have one of its histories; None if it can."""
     for history in features.history:
         if history.name not in names:
             continue
@@ -256,7 +256,7 @@ def _standing_for(batch: Batch, t: int, *, by_row: bool) -> np.ndarray:
 
 
 class BagIds(NamedTuple):
-    """The ids (I,) of a key's bags, and whose they are: (I,), or None where every example has exactly one."""
+    """The ids (I,) of a key's bags and the example of each: (I,), or None if every example has exactly one."""
 
     ids: Tensor
     owner: Tensor | None

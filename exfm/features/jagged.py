@@ -1,4 +1,4 @@
-"""Where the bags of a batch begin, and the ids of some of its rows."""
+"""Bag offsets of a batch, and the ids of a selection of its rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FEW_BAGS = 1 << 17
 
 
 def offsets_of(sparse: KeyedJaggedTensor) -> np.ndarray:
-    """(K · B + 1,) int64, key by key; of ids that do not say it, from their lengths. TorchRec itself works that out
-    with FBGEMM, which a server does not load.
+    """Bag offsets, (K · B + 1,) int64, key by key; computed from the lengths if the ids do not carry them. TorchRec
+    itself works that out with FBGEMM, which a server does not load.
 
     >>> lengths = torch.tensor([1, 0, 2])
     >>> offsets_of(KeyedJaggedTensor(["ad"], torch.tensor([7, 8, 9]), lengths=lengths)).tolist()

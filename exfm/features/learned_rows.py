@@ -1,4 +1,4 @@
-"""Whose rows a student learns from: its own, or those of every vertical in the lake.
+"""Rows that a student learns from: its own, or those of every vertical in the lake.
 
     L = Σ_{label rows} h(z_S, y) + w · Σ_{distillation rows} h(z_D, p_F)
 
@@ -21,24 +21,24 @@ Whose = Literal["own", "all"]
 
 
 class LearnedRows(NamedTuple):
-    """Whose labels and whose teacher logits are learned."""
+    """Choice of rows, own or all verticals', for labels and for teacher logits."""
 
     labels: Whose = "own"
     distillation: Whose = "own"
 
     @property
     def without_teacher(self) -> LearnedRows:
-        """Those of a model that does not distil."""
+        """The same choice for a model that does not distil."""
         return self._replace(distillation="own")
 
     def of(self, batch: Batch) -> Batch:
-        """The rows of a batch that one of the two is learned from."""
+        """Rows of a batch from which labels or teacher logits are learned."""
         return batch if "all" in self else batch.own_rows
 
     def label_rows(self, batch: Batch) -> Tensor | None:
-        """(B,) bool: rows whose labels are learned; None: all."""
+        """Mask (B,) bool of rows whose labels are learned; None if all are."""
         return None if self.labels == "all" else batch.own
 
     def distillation_rows(self, batch: Batch) -> Tensor | None:
-        """(B,) bool: rows whose teacher logits are learned; None: all."""
+        """Mask (B,) bool of rows whose teacher logits are learned; None if all are."""
         return None if self.distillation == "all" else batch.own

@@ -1,4 +1,5 @@
-"""Negative downsampling: train on all rows with label 1 and a share of those with label 0, and be right for all.
+"""Negative downsampling: train on all rows with label 1 and a share of those with label 0, with calibrated predictions
+for all traffic.
 
 r the share kept, z_S serving logit, h(z, y) binary cross-entropy. Which rows are kept depends on their labels alone
 (and on a hash of their id), so among rows that look alike, whatever it is that a model sees of them,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def label_shift(negative_rate: Tensor) -> Tensor:
-    """−log r: what makes a logit on all traffic one among the kept rows. Any shape.
+    """Shift −log r from a logit on all traffic to a logit on the sampled rows. Any shape.
 
     >>> label_shift(torch.tensor([0.25, 1.0]))
     tensor([1.3863, -0.0000])
@@ -46,7 +47,7 @@ def label_shift(negative_rate: Tensor) -> Tensor:
 
 
 def label_weights(weights: Tensor, labels: Tensor, mask: Tensor, negative_rate: Tensor) -> Tensor:
-    """What each label stands for among those of all rows, (B, T): weights (B,), and a kept 0 that over r.
+    """Weight of each label among all traffic, (B, T): the row's weight (B,), over r for a sampled 0.
 
     >>> label_weights(torch.ones(3), torch.tensor([[0.0], [1.0], [0.0]]), torch.tensor([[True], [True], [False]]),
     ...               torch.tensor([0.25])).flatten()
@@ -56,7 +57,7 @@ def label_weights(weights: Tensor, labels: Tensor, mask: Tensor, negative_rate: 
 
 
 def row_weights(weights: Tensor, labels: Tensor, mask: Tensor, negative_rate: Tensor) -> Tensor:
-    """What each row stands for among all rows, whichever of its labels kept it, (B, 1).
+    """Weight of each row among all traffic, (B, 1), whichever of its labels put it in the sample.
 
     >>> row_weights(torch.ones(2), torch.zeros(2, 2), torch.tensor([[True, True], [True, False]]),
     ...             torch.tensor([0.25, 0.5])).flatten()
@@ -67,8 +68,8 @@ def row_weights(weights: Tensor, labels: Tensor, mask: Tensor, negative_rate: Te
 
 
 class SampledRows(NamedTuple):
-    """`kept`: the rows that are left, in order. `lost`: those that lost a label, with the labels lost and no others;
-    `gone` says which of them are left out altogether."""
+    """Result of sampling; `kept`: the sampled rows, in order. `lost`: those that lost a label, with the labels lost
+    and no others; `gone` says which of them are left out altogether."""
 
     kept: pa.Table
     lost: pa.Table
@@ -78,7 +79,7 @@ class SampledRows(NamedTuple):
 def sample_negatives(
     rows: pa.Table, tasks: Sequence[str], negative_rate: Mapping[str, float], seed: int
 ) -> SampledRows:
-    """Keep, of the rows whose label for a task is 0, the share that `negative_rate` says; of other tasks all.
+    """Sample the rows with label 0 of each task at its `negative_rate`; rows of other tasks stay.
 
     Reads `impression_id` and `label_<task>`. Which rows are kept is a function of their id, their labels and the seed.
 
@@ -111,7 +112,8 @@ def sample_negatives(
 
 
 def uniform(hashes: np.ndarray, seed: int) -> np.ndarray:
-    """(N,) uint64 -> (N,) in [0, 1), as good as independent of what else the hashes decide, and of other seeds.
+    """Hash to a uniform number: (N,) uint64 -> (N,) in [0, 1), practically independent of other uses of the hashes and
+    of other seeds.
 
     >>> uniform(np.array([1, 2, 3], np.uint64), seed=1).round(3).tolist()
     [0.941, 0.841, 0.57]

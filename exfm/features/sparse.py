@@ -1,4 +1,4 @@
-"""Features that are ids: one embedding table each, looked up by bags of ids, or by ids in order of time."""
+"""Id features: one embedding table each, looked up by bags of ids, or by ids in order of time."""
 
 from __future__ import annotations
 
@@ -123,17 +123,18 @@ class SparseFeature(BaseModel):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The raw columns this feature is made from."""
+        """Raw columns that this feature reads."""
         return self.columns or (self.column or (EVENT_TIME if self.of_time else self.name),)
 
     @property
     def of_time(self) -> bool:
-        """Whether it is the hour or the day of a time."""
+        """True for a feature that is the hour or the day of a time."""
         return self.transform in PLACES
 
 
 class SequenceFeature(BaseModel):
-    """Ids in order of time, what a user did last for instance: one table, looked up for every place of the sequence.
+    """Ids in order of time (a user's last clicks, for instance): one table, looked up for every position of the
+    sequence.
 
     Reads `column` (default: the feature's name), a list of ids with the **most recent last**. Its last `length` ids are
     kept; nulls inside a list count as not there. Unlike a sparse feature's, the embeddings are not summed: attention
@@ -172,7 +173,7 @@ class SequenceFeature(BaseModel):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The raw columns this feature is made from."""
+        """Raw columns that this feature reads."""
         return (self.column or self.name, *([EVENT_TIME] if self.transform == "gap" else []))
 
     @property

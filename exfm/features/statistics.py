@@ -1,4 +1,4 @@
-"""Statistics of dense features, learned online: what the rows so far were, by which the next are scaled.
+"""Statistics of dense features, learned online: past rows give the scale of the next.
 
     standardise    y = (x − μ) / σ, cut off at ± `sigmas`; μ, σ of all values of all rows learned so far
     quantiles      a 1 in bucket ⌊K·u⌋ of K, u: the share of values so far that are smaller (of equal ones, half)
@@ -55,7 +55,7 @@ class Moments(nn.Module):
         return y.nan_to_num(nan=0.0).float().unsqueeze(1)
 
     def sums(self, x: Tensor) -> Tensor:
-        """What these values add to `total`."""
+        """Sums of these values, to be added to `total`."""
         return torch.stack([torch.as_tensor(len(x), dtype=x.dtype, device=x.device), x.sum(), (x * x).sum()])
 
 
@@ -79,7 +79,7 @@ class Quantiles(nn.Module):
         return nnf.one_hot(bucket, self._buckets).float() * (known & (n > 0)).unsqueeze(1)
 
     def sums(self, x: Tensor) -> Tensor:
-        """What these values add to `counts`."""
+        """Bin counts of these values, to be added to `counts`."""
         return torch.bincount(bins_of(x), minlength=2 * SIZES).to(x.dtype)
 
 
@@ -96,7 +96,8 @@ def bins_of(x: Tensor) -> Tensor:
 
 
 class Statistics(nn.Module):
-    """Those of all features of a set that have any: `complete` makes a batch's dense floats whole, `add` counts one.
+    """Statistics of all features of a set that have any: `complete` fills in a batch's dense floats, `add` counts a
+    batch.
 
     >>> import pyarrow as pa
     >>> from exfm.features.batch import BatchBuilder
@@ -122,7 +123,7 @@ class Statistics(nn.Module):
         self._key = repr((features.online, self._at))
 
     def forward(self, dense_BW: Tensor, raw_BS: Tensor | None) -> Tensor:
-        """The dense floats, with those in place that follow from raw values and statistics."""
+        """The dense floats, with those filled in that follow from raw values and statistics."""
         if raw_BS is None or not self._at:
             return dense_BW
         dense_BW = dense_BW.clone()
@@ -131,14 +132,14 @@ class Statistics(nn.Module):
         return dense_BW
 
     def complete(self, batch: Batch) -> Batch:
-        """The batch with dense floats that are whole."""
+        """The batch with all its dense floats filled in."""
         if batch.raw is None:
             return batch
         what = ("complete", self._key, *(state.cpu().numpy().tobytes() for state in self.buffers()))
         return batch.once(what, lambda: replace(batch, dense=self(batch.dense, batch.raw), raw=None))
 
     def sums(self, batch: Batch) -> Tensor | None:
-        """What the batch's own rows add, flat; None where there is nothing to learn."""
+        """Sums over the batch's own rows, flat; None if there are no statistics to learn."""
         if batch.raw is None or not self._at:
             return None
         raw_BS = batch.raw if batch.own is None else batch.raw[batch.own]
@@ -146,13 +147,13 @@ class Statistics(nn.Module):
         return torch.cat([of.sums(x[~x.isnan()]) for of, x in values])  # type: ignore[operator]
 
     def add(self, sums: Tensor | None) -> None:
-        """Count the rows of one step more, by their `sums`, of all ranks."""
+        """Count the rows of one more step by their `sums` over all ranks."""
         if sums is not None:
             states = list(self.buffers())
             for state, more in zip(states, sums.split([len(state) for state in states]), strict=True):
                 state += more
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state itself, `statistics/<name>/{total,counts}`: to write into it is to load it."""
+        """The state itself, `statistics/<name>/{total,counts}`: writing into it loads it."""
         found = zip(self._names, self.each, strict=True)
         return {f"statistics/{name}/{key}": state for name, of in found for key, state in of.named_buffers()}

@@ -1,4 +1,4 @@
-"""What batches hold of a stretch of rows, made once for all models of a process and all their batches.
+"""Cache of built features, shared by the students of a process and all their batches.
 
 A row's hashed ids, its floats, labels and logits depend on the row alone. So they are made for a stretch of a hundred
 thousand rows at a time, part by part (a feature, a label), when the first model asks for a part; a batch takes its rows
@@ -25,7 +25,7 @@ Part = TypeVar("Part")
 
 
 class Parts:
-    """Of a table's rows, `rows`; what was made stays.
+    """Cached features of one table's `rows`.
 
     >>> from exfm.features.features import SparseFeature
     >>> parts = Parts(pa.table({"ad": [3, 7, 3]}))
@@ -48,19 +48,19 @@ class Parts:
         return self.of(("column", name), lambda: _array(self.rows, name))
 
     def numbers(self, name: str) -> np.ndarray:
-        """A column without nulls as numpy has it, (N,)."""
+        """A column without nulls as a numpy array, (N,)."""
         return self.of(("numbers", name), lambda: np.asarray(self.column(name).to_numpy(zero_copy_only=False)))
 
     def known(self, name: str) -> np.ndarray:
-        """(N,) bool: where a column has a value."""
+        """Mask (N,) bool of rows in which a column has a value."""
         return self.of(("known", name), lambda: _known(self.column(name)))
 
     def filled(self, name: str) -> np.ndarray:
-        """A column, (N,), with 0 where it has no value."""
+        """A column, (N,), with 0 for null."""
         return self.of(("filled", name), lambda: _filled(self.column(name)))
 
     def bags(self, feature: SparseFeature | SequenceFeature) -> list[Bags]:
-        """A sparse feature's; of a sequence those of each place. (N bags each)"""
+        """Bags of a sparse feature, or of every position of a sequence. (N bags each)"""
         if isinstance(feature, SequenceFeature):
             return self.of(feature, lambda: places_of(feature, self._columns(feature)))
         return self.of(feature, lambda: [bags_of(feature, self._columns(feature))])
@@ -73,7 +73,7 @@ class Parts:
         return {name: self.column(name) for name in feature.reads}
 
     def of(self, key: Hashable, make: Callable[[], Part]) -> Part:
-        """A part, made now where it was not made before. What `make` raised is raised again."""
+        """A cached value, made on first use. What `make` raised is raised again."""
         if key not in self._made:
             try:
                 self._made[key] = make()
@@ -87,7 +87,7 @@ class Parts:
 
 
 class Taken:
-    """The rows `at` (B,) of a stretch's; None: all of them."""
+    """View of the cached rows at indices `at` (B,); None selects all."""
 
     def __init__(self, parts: Parts, at: np.ndarray | None = None) -> None:
         self.parts, self.at = parts, at
@@ -113,7 +113,7 @@ class Taken:
 
 
 class Stretches:
-    """The stretches that there are now. `tables`: their rows, each in order of `lake_seq`, as long as they are there.
+    """The cached tables of the process. `tables`: their rows, each in order of `lake_seq`, as long as they are there.
 
     >>> table = pa.table({"lake_seq": [4, 6, 7, 9], "ad": [1, 2, 3, 4]})
     >>> stretches = Stretches(lambda: [table])
@@ -128,7 +128,7 @@ class Stretches:
         """To be held while parts are made and taken: students may read in threads of their own."""
 
     def taken(self, rows: pa.RecordBatch | pa.Table, columns: Iterable[str] = ()) -> Taken | None:
-        """These rows as a part of a stretch that has these `columns`; None where they are not all of one."""
+        """View of a cached table that holds all these rows and these `columns`; None if no table does."""
         if "lake_seq" not in rows.schema.names or not rows.num_rows:
             return None
         self._look()

@@ -1,4 +1,5 @@
-"""Raw Arrow columns to table rows and floats: hashing, crosses, buckets, scaling. Vectorised throughout.
+"""Transforms from raw Arrow columns to table rows and floats: hashing, crosses, buckets, scaling. Vectorised
+throughout.
 
 A sparse transform gives a `Bags`: the ids of all bags one after the other, and how many belong to each example.
 Nulls, in a column or inside a list, become no id at all, so that a bag may be empty.
@@ -62,7 +63,7 @@ def _int64(ids: pa.Array) -> pa.Array:
 
 
 def mixed(x: np.ndarray) -> np.ndarray:
-    """The splitmix64 finaliser of (N,) uint64: what `pandas.util.hash_array` makes of integers, in less time.
+    """The splitmix64 finaliser over (N,) uint64: equals `pandas.util.hash_array` of integers, in less time.
 
     >>> mixed(np.array([1, 2], dtype=np.uint64)).tolist()
     [6238072747940578789, 15839785061582574730]
@@ -91,8 +92,8 @@ def bags_of(feature: SparseFeature, columns: Mapping[str, pa.Array]) -> Bags:
 
 
 def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list[Bags]:
-    """Table rows of a sequence by place, the most recent first: bag i of an example holds its i-th most recent id, or
-    none where it has fewer.
+    """Table rows of a sequence by position, the most recent first: bag i of an example holds its i-th most recent id,
+    or none if it has fewer.
 
     Raises ConfigError for a column that holds no lists, and as `bags_of` does.
 
@@ -129,8 +130,8 @@ def _gaps(before_ms: np.ndarray, event_ms: np.ndarray, rows: int) -> np.ndarray:
 
 
 def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarray:
-    """The floats of one dense feature: (B, inputs) float32; of one that is `online` its raw value, clipped and in
-    logarithm if it is to be: (B, 1) float64, NaN for null.
+    """Floats of one dense feature: (B, inputs) float32; for an `online` feature its raw value, clipped and in logarithm
+    if so configured: (B, 1) float64, NaN for null.
 
     Raises ConfigError for a column whose type it cannot take.
     """
@@ -180,13 +181,12 @@ def _vectors(feature: DenseFeature, length: int, column: pa.Array) -> np.ndarray
 
 
 def constant_of(value: float | str) -> pa.Array:
-    """One value as a column has it."""
+    """A constant as a column of one row."""
     return pa.array([value])
 
 
 def with_constants(rows: pa.RecordBatch | pa.Table, features: FeatureSet) -> pa.Table:
-    """Rows with a column for every feature that is known in training only, of its constant: `features.as_served` reads
-    them."""
+    """Rows with a column of constants for every feature known in training only, as `features.as_served` reads them."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     for feature in features.train_only:
         assert feature.serve_as is not None

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def seeded_linear(n: int, m: int, generator: torch.Generator, bias: bool = True) -> nn.Linear:
-    """A map from n to m values with W ~ N(0, √(2/(m+n))) and b ~ N(0, √(1/m)), drawn from `generator` alone."""
+    """A map from n to m values with W ~ N(0, √(2/(m+n))) and b ~ N(0, √(1/m)), drawn from `generator` only."""
     layer = nn.Linear(n, m, bias=bias, device="meta")  # or it would draw weights of its own first
     layer.weight = nn.Parameter(torch.empty(m, n).normal_(0.0, (2 / (m + n)) ** 0.5, generator=generator))
     if bias:
@@ -18,8 +18,7 @@ def seeded_linear(n: int, m: int, generator: torch.Generator, bias: bool = True)
 
 
 def seeded_mlp(n: int, sizes: Sequence[int], generator: torch.Generator, last_relu: bool = True) -> nn.Sequential:
-    """Linear layers of the given output sizes with a ReLU after each; `last_relu` says whether the last one has it,
-    too.
+    """Linear layers of the given output sizes with a ReLU after each; with `last_relu` also after the last one.
 
     No sizes: the identity.
 

@@ -1,4 +1,4 @@
-"""What every interaction has in common. An interaction lies between a model's embeddings and its heads.
+"""Interface of the interactions. An interaction lies between a model's embeddings and its heads.
 
 An interaction is one module of this folder and one line in exfm/interactions/registry.py. The module defines two
 classes:
@@ -46,7 +46,7 @@ class Interaction(nn.Module):
     out_width: int
 
     def as_code(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
-        """`forward`, as it is written for a compiler (exfm/machine_code.py), to rounding."""
+        """Exportable form of `forward` for a compiler (exfm/machine_code.py), equal up to rounding."""
         return self(e_BND, dense_BC)
 
     def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:
@@ -66,7 +66,7 @@ class Interaction(nn.Module):
         return None
 
     def grown_parameters(self, was: InputLabels, now: InputLabels) -> dict[str, Tensor]:
-        """Parameters that exist with the inputs `now` and did not with those that `was`, and what they start from.
+        """Parameters that exist with the inputs `now` but not with the inputs `was`, with their initial values.
 
         Only those that have to start from a certain value, so that the representation stays what it was.
 
@@ -81,11 +81,12 @@ class InteractionOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def build(self, embeddings: int, width: int, dense: int, generator: torch.Generator) -> Interaction:
-        """The network over `embeddings` of `width` and `dense` floats; initial weights come from `generator` alone."""
+        """Build the network over `embeddings` of `width` and `dense` floats; initial weights come from `generator`
+        only."""
         raise NotImplementedError
 
     def widened(self, times: float, inputs: int) -> Self:
-        """The usual shape of this interaction, `times` as wide, over `inputs` values.
+        """The usual shape of this interaction over `inputs` values, `times` as wide.
 
         Raises ConfigError where an interaction has no such shape.
         """

@@ -1,4 +1,4 @@
-"""Attention pooling of a sequence: the PMA of Set Transformer (arXiv 1810.00825, one head), with places.
+"""Attention pooling of a sequence: the PMA of Set Transformer (arXiv 1810.00825, one head), with positions.
 
     S = E + P                                   E the ids' embeddings, P what their place adds
     Z = softmax(Q (S W_K)ᵀ / √D, over places that hold an id) S W_V

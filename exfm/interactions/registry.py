@@ -38,7 +38,7 @@ def interaction_options(name: str, options: Mapping[str, Any]) -> InteractionOpt
     MLPOptions(sizes=(8,))
     """
     if name not in INTERACTIONS:
-        raise ConfigError(f"there is no interaction `{name}`; there are: {', '.join(INTERACTIONS)}")
+        raise ConfigError(f"unknown interaction `{name}`; choose from {', '.join(INTERACTIONS)}")
     return INTERACTIONS[name].model_validate(options)
 
 
@@ -54,7 +54,7 @@ class TrunkConfig(BaseModel):
     Traceback (most recent call last):
     ...
     pydantic_core._pydantic_core.ValidationError: 1 validation error for TrunkConfig
-      Value error, there is no trunk `wide`; there are: wukong, dlrm, dcn, mlp, or `package.module:Class` ...
+      Value error, unknown trunk `wide`; choose from wukong, dlrm, dcn, mlp, or `package.module:Class` ...
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +79,7 @@ class TrunkConfig(BaseModel):
     def _known(self) -> TrunkConfig:
         if self.name not in INTERACTIONS and ":" not in self.name:
             raise ConfigError(
-                f"there is no trunk `{self.name}`; there are: {', '.join(INTERACTIONS)}, "
+                f"unknown trunk `{self.name}`; choose from {', '.join(INTERACTIONS)}, "
                 "or `package.module:Class` for one of your own"
             )
         if self.options and self.name in _FLAT:
@@ -105,7 +105,7 @@ _FLAT = ("dlrm", "dcn", "mlp")  # whose settings are fields of `TrunkConfig`, fr
 
 
 def with_complete_options(data: dict[str, Any], name: Any, flat: tuple[str, ...]) -> dict[str, Any]:
-    """Settings whose `options`, those of the interaction `name`, have every default written out."""
+    """Settings with all defaults of `options`, those of the interaction `name`, written out."""
     if not isinstance(name, str) or name not in INTERACTIONS or name in flat:
         return data
     return {**data, "options": interaction_options(name, data.get("options", {})).model_dump(mode="json")}

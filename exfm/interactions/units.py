@@ -1,4 +1,4 @@
-"""From looked-up embeddings to units: the embeddings of one width, (B, N, D), that a model's trunk works on.
+"""Looked-up embeddings to units: the embeddings of one width, (B, N, D), that a model's trunk works on.
 
 A sparse feature of width m·D is m units, one after the other. A sequence is pooled to its own number of units.
 
@@ -49,7 +49,7 @@ class Units(nn.Module):
 
 
 def unit_count(features: FeatureSet, width: int) -> int:
-    """How many units of `width` the features make. Raises ConfigError where a width is not a multiple of it.
+    """Number of units of `width` that the features make. Raises ConfigError where a width is not a multiple of it.
 
     >>> from exfm.features.features import SparseFeature
     >>> unit_count(FeatureSet(sparse=[SparseFeature(name="ad", rows=9, width=32)]), 8)
@@ -66,7 +66,7 @@ def unit_count(features: FeatureSet, width: int) -> int:
 
 
 def input_labels(features: FeatureSet, width: int) -> InputLabels:
-    """Whose the units and the dense features of a teacher are, in order.
+    """Labels of a teacher's units and dense features, in order.
 
     >>> from exfm.features.features import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=9), SparseFeature(name="user", rows=9, width=8)])

@@ -109,7 +109,8 @@ class WukongLayer(nn.Module):
         return self.fm_mlp(self.fm_norm(self.fm(X).flatten(1))).unflatten(1, (self.num_fmb, self.d))
 
     def axes(self, X: Labels) -> dict[str, Axes]:
-        """By parameter, where `X` labels the embeddings; W_R is among them though the identity may stand for it."""
+        """Feature axes by parameter, with `X` the labels of the embeddings; W_R is listed even if the layer uses the
+        identity."""
         products = tuple(product(X, range(self.k)))  # the FM's outputs
         axes: dict[str, Axes] = {"W_L": (None, X), "W_R": (None, X), "Y_T": (None, X)}
         if self.attend is not None:
@@ -190,7 +191,7 @@ class Wukong(Interaction):
         return {f"layers.0.{name}": of for name, of in first.items()} | {"dense.0.weight": (None, inputs.dense)}
 
     def grown_parameters(self, was: InputLabels, now: InputLabels) -> dict[str, Tensor]:
-        """The first residual, where the identity becomes a map that picks the embeddings that were there.
+        """The first residual, when the identity turns into a map that selects the former embeddings.
 
         Raises ModelError where the first layer's residual would change: a learned map would be lost, or an embedding
         that passes through the identity would come out at another place.

@@ -1,4 +1,4 @@
-"""Figures of predictions, from numpy arrays alone.
+"""Metrics of predictions, computed from numpy arrays only.
 
 classification   log-loss, normalised entropy, calibration
 ranking          AUC and its mean over groups

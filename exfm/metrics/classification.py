@@ -48,7 +48,7 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def base_rate_entropy(rate: float) -> float | None:
-    """H(p) in nats; None at 0 and 1, where nothing is left to predict."""
+    """H(p) in nats; None at 0 and 1, where nothing remains to be predicted."""
     if not 0.0 < rate < 1.0:
         return None
     return float(-rate * np.log(rate) - (1 - rate) * np.log1p(-rate))
@@ -74,7 +74,7 @@ def normalised_entropy(logits: np.ndarray, labels: np.ndarray, weights: np.ndarr
 
 
 def normalise_loss(mean_loss: float | None, rate: float | None) -> float | None:
-    """NE from a log-loss and a base rate that are known already."""
+    """NE from a given log-loss and base rate."""
     entropy = None if rate is None else base_rate_entropy(rate)
     return None if mean_loss is None or entropy is None else mean_loss / entropy
 

@@ -1,4 +1,4 @@
-"""Clusters of rows by one column or by two, and the variance that they give a sum over rows.
+"""Clusters of rows by one column or by two, and the resulting variance of a sum over rows.
 
 ψ_i is what row i adds to the error of a figure, its influence. Rows of one user are not independent of each other, so
 influences are summed by cluster first. With G clusters
@@ -27,7 +27,7 @@ where a cluster has no row: it does not count."""
 
 
 class Variance(NamedTuple):
-    """`value` 0 with `freedom` 0 where it is unknown: a single cluster gives no error."""
+    """A variance; `value` 0 with `freedom` 0 if unknown: a single cluster gives no error."""
 
     value: float
     freedom: float
@@ -68,7 +68,7 @@ class Clusters(NamedTuple):
 
     @classmethod
     def of(cls, *columns: np.ndarray) -> Clusters:
-        """By one or two columns (N,) of ids of any type. Raises ConfigError for another number."""
+        """Cluster rows by one or two columns (N,) of ids of any type. Raises ConfigError for another number."""
         if len(columns) not in (1, 2):
             raise ConfigError(f"rows are clustered by one column or by two, not by {len(columns)}")
         codes = [_codes(column) for column in columns]
@@ -78,7 +78,7 @@ class Clusters(NamedTuple):
         return cls(tuple(codes), tuple(int(code.max(initial=-1)) + 1 for code in codes))
 
     def take(self, rows: np.ndarray) -> Clusters:
-        """Those of the rows at these places, or where this is true."""
+        """The clusters of a selection of rows, by indices or mask."""
         return Clusters(tuple(code[rows] for code in self.codes), self.counts)
 
     def sums(self, influence: np.ndarray) -> Sums:
@@ -90,8 +90,8 @@ class Clusters(NamedTuple):
         )
 
     def fewest(self, rows: np.ndarray | None = None) -> int:
-        """How many clusters have one of the N rows, or one of those where `rows` (N,) is true; of two columns, that
-        with fewer."""
+        """Number of clusters with at least one of the N rows, or of those where `rows` (N,) is true; for two
+        columns, the smaller number."""
         columns = zip(self.codes[:2], self.counts[:2], strict=True)
         return min(
             int(np.count_nonzero(np.bincount(code if rows is None else code[rows], minlength=count)))
@@ -100,8 +100,8 @@ class Clusters(NamedTuple):
 
 
 def variance_of(sums: Sequence[np.ndarray]) -> Variance:
-    """The variance of a figure whose influences, real or complex numbers, sum up so: by the clusters of one column, or
-    of two and their pairs.
+    """The variance of a figure from its influences, real or complex, summed by the clusters of one column, or of two
+    and their pairs.
 
     >>> variance_of([np.array([1.0, -1.0, np.nan])])
     Variance(value=4.0, freedom=1)

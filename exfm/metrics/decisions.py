@@ -1,4 +1,4 @@
-"""What predictions decide: which rows are shown at a threshold, among the top, and what bids by them are worth.
+"""Decisions by predictions: rows shown at a threshold, rows among the top, and the value of bids.
 
 Logged traffic: rows that were shown under another model. A model that is given the choice keeps some of them; what it
 would have shown instead is not in the log (policy.py, where propensities are).
@@ -28,7 +28,7 @@ from exfm.errors import ConfigError
 
 
 class Kept(NamedTuple):
-    """Of the rows that a rule keeps. `threshold`: the smallest probability among them.
+    """Figures of the rows that a decision rule selects. `threshold`: the smallest probability among them.
 
     shown, clicks, value     sums of weights, of weighted labels and values; `value` None without values
     share                    of the weight shown
@@ -51,7 +51,7 @@ def at_thresholds(
     weights: np.ndarray | None = None,
     values: np.ndarray | None = None,
 ) -> list[Kept]:
-    """What every threshold keeps. `values` (N,): what a row's click is worth.
+    """Figures of the rows that each threshold selects. `values` (N,): what a row's click is worth.
 
     >>> p, y = np.array([0.1, 0.3, 0.3, 0.8]), np.array([0, 1, 0, 1])
     >>> for kept in at_thresholds(p, y, [0.3, 0.9], values=np.array([1.0, 2.0, 3.0, 4.0])):
@@ -70,8 +70,8 @@ def top_shares(
     weights: np.ndarray | None = None,
     values: np.ndarray | None = None,
 ) -> list[Kept]:
-    """What remains of the rows with the largest probabilities, up to a share of the weight; of equals those that come
-    first. Raises ConfigError for a share outside (0, 1].
+    """Figures of the rows with the largest probabilities, up to a share of the weight; ties go to earlier rows. Raises
+    ConfigError for a share outside (0, 1].
 
     >>> (kept,) = top_shares(np.array([0.1, 0.3, 0.4, 0.8]), np.array([0, 1, 0, 1]), [0.5])
     >>> kept.threshold, kept.shown, kept.clicks, kept.rate

@@ -1,4 +1,4 @@
-"""Many comparisons at once: which of them are more than luck, at a stated share of false ones.
+"""Multiple comparisons: significant ones at a given false discovery rate.
 
 e-BH (Wang & Ramdas, arXiv 2009.02824): of K e-values, with e_(1) ≥ e_(2) ≥ …,
 
@@ -16,7 +16,7 @@ from exfm.errors import ConfigError
 
 
 def e_bh(log_e: np.ndarray, alpha: float = 0.05) -> np.ndarray:
-    """Which of K logs of e-values are discoveries, (K,) bool. Raises ConfigError for an α outside (0, 1).
+    """Mask (K,) bool of discoveries among K logs of e-values. Raises ConfigError for an α outside (0, 1).
 
     >>> e_bh(np.log([100.0, 50.0, 25.0, 2.0]), alpha=0.1).tolist()  # thresholds 40, 20, 13.3, 10
     [True, True, True, False]

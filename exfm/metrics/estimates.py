@@ -1,4 +1,4 @@
-"""Estimates that carry what each independent piece adds to their error.
+"""Estimates with the contribution of each independent cluster and seed to their error.
 
 An estimate E is a function of means, so that its error follows from the influence ψ of each piece on it (delta method).
 Pieces are of two kinds: clusters c of rows (users, stretches of the stream), and the S seeds s of the models.
@@ -46,8 +46,8 @@ KNOWN_OF_ROWS = 0.25
 
 
 class Estimate(NamedTuple):
-    """Influences of `clusters`, as `Clusters.sums` gives them, of `seeds` (S,), and of both, `crossed`: χ, a complex
-    number for each cluster; empty where there are no such pieces."""
+    """An estimate with its influences: `clusters` (see `Clusters.sums`), `seeds` (S,), and `crossed` for both: χ, a
+    complex number for each cluster; empty if there are no such clusters."""
 
     value: float
     clusters: Sums
@@ -56,7 +56,7 @@ class Estimate(NamedTuple):
 
     @property
     def seed_sd(self) -> float | None:
-        """The standard deviation of one seed's value, which the seeds' influences tell; None with fewer than two.
+        """Standard deviation of one seed's value, estimated from the seeds' influences; None with fewer than two.
 
         >>> mean_of_seeds([1.0, 2.0, 3.0]).seed_sd
         1.0
@@ -65,7 +65,7 @@ class Estimate(NamedTuple):
         return float(count * np.sqrt((self.seeds**2).sum() / (count - 1))) if count > 1 else None
 
     def summary(self) -> dict[str, Any]:
-        """{value, se, low, high, p}; None where it is unknown: a single piece gives no error."""
+        """{value, se, low, high, p}; None if unknown: a single cluster gives no error."""
         rows, seeds = variance_of(self.clusters), variance_of([self.seeds])
         if not rows.freedom or not seeds.freedom:
             return _summary(self.value, rows if rows.freedom else seeds)
@@ -79,11 +79,11 @@ class Estimate(NamedTuple):
         return _summary(self.value, Variance(V, freedom))
 
     def of_rows(self) -> dict[str, Any]:
-        """The same from clusters of rows alone: other rows, the same seeds."""
+        """Summary over clusters of rows only: uncertainty from other rows, with the same seeds."""
         return _summary(self.value, variance_of(self.clusters))
 
     def of_seeds(self) -> dict[str, Any]:
-        """The same from seeds alone: other seeds, the same rows.
+        """Summary over seeds only: uncertainty from other seeds, with the same rows.
 
         >>> influences = [np.array([2.0, 0.0]), np.array([1.5, -1.5]), np.array([1.0, -3.0])]
         >>> both = mean_of_shared([1.0, 2.0, 3.0], influences, Clusters.of(np.array([7, 8])))
@@ -137,7 +137,7 @@ def mean_of_shared(values: Sequence[float], influences: Sequence[np.ndarray], cl
 
 
 def estimate_ratio(numerator: Estimate, denominator: Estimate) -> Estimate | None:
-    """One estimate over another of the same pieces; None where the denominator is not known to be above 0.
+    """Ratio of two estimates of the same clusters; None if the denominator is not certainly above 0.
 
     Where the denominator's interval reaches 0, the ratio's has no bounds (Fieller 1954), and a number would say more
     than is known. Where its error is unknown, as of one seed alone, its value decides.
@@ -160,7 +160,7 @@ def estimate_ratio(numerator: Estimate, denominator: Estimate) -> Estimate | Non
 
 
 def average_estimates(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean of several estimates of the same pieces."""
+    """Mean of several estimates of the same clusters."""
 
     def mean(*pieces: np.ndarray) -> np.ndarray:
         stacked = np.stack(pieces)

@@ -14,7 +14,7 @@ MIN_CLUSTERS = 10
 
 
 def too_few(positives: int, negatives: int, clusters: int | None = None) -> str | None:
-    """What there is too little of, with its number, to go between `too few` and `to tell`; None where there is enough.
+    """Name and number of the scarce rows, to go between `too few` and `to tell`; None if there are enough.
 
     clusters  those that hold a row of the rarer label; None where no interval is asked for
 

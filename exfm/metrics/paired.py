@@ -1,4 +1,4 @@
-"""What one model gains over another on the same rows, with a 95 % interval.
+"""Gain of one model over another on the same rows, with a 95 % interval.
 
 With weights w and losses a of the model, b of the other (a student and its twin), A = Σ w a and B = Σ w b:
 
@@ -52,7 +52,7 @@ def paired_gain(
     clusters: np.ndarray | Clusters,
     weights: np.ndarray | None = None,
 ) -> PairedGain:
-    """What `logits` gain over `other_logits`, all columns (N,). `clusters` are ids of any type (users, or
+    """Gain of `logits` over `other_logits`, all columns (N,). `clusters` are ids of any type (users, or
     `consecutive_blocks`), or `Clusters.of(users, items)`. Rows of weight 0 count in `rows` alone.
 
     >>> rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""What another choice among candidates would have been worth, from a log of choices and their propensities.
+"""Off-policy evaluation: the value of another choice among candidates, from a log of choices and their propensities.
 
 A request r has candidates; the logging policy chose one of them at random, a_r with propensity p(a_r), and its reward
 y_r was seen. The new policy chooses candidate a with probability π(a). With ρ_r = π(a_r) / p(a_r) and a prediction q(a)
@@ -51,7 +51,8 @@ class Value(NamedTuple):
 
 
 class PolicyValue(NamedTuple):
-    """`refused` says why there is no estimate; it is None where there are some. `dr` is None without predictions.
+    """Estimates of a policy's value; `refused` is the reason if there are none, else None. `dr` is None without
+    predictions.
 
     requests, effective    R, and n_eff
     agreement              the share of requests where the new policy could choose what the log chose
@@ -81,9 +82,9 @@ def policy_value(
     predicted: np.ndarray | None = None,
     clusters: np.ndarray | None = None,
 ) -> PolicyValue:
-    """Of N candidates in any order: ids of their `requests`, the `propensities` by which the log chose them, which were
-    `chosen` (N,) bool, `rewards` of these (others are not read), and the new policy's probabilities `target`, which sum
-    to 1 in every request. `clusters`: an id per row, the same within a request.
+    """Evaluate a policy on N candidates in any order: ids of their `requests`, the `propensities` with which the log
+    chose them, `chosen` (N,) bool, `rewards` of the chosen ones (others are not read), and the new policy's
+    probabilities `target`, which sum to 1 in every request. `clusters`: an id per row, the same within a request.
 
     >>> R = 4000
     >>> rng = np.random.default_rng(0)
@@ -163,7 +164,7 @@ class _Log(NamedTuple):
 
 
 def best_of_request(requests: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The policy that chooses the candidate of the largest score, (N,): 1 for it, 0 for others; equals share it.
+    """The greedy policy, (N,): 1 for the candidate of the largest score in its request, 0 for others; ties share it.
 
     >>> best_of_request(np.array([7, 7, 8, 8]), np.array([0.1, 0.4, 0.3, 0.3])).tolist()
     [0.0, 1.0, 0.5, 0.5]

@@ -1,4 +1,4 @@
-"""How many rows a comparison needs before a difference of a given size shows.
+"""Power analysis: rows that a comparison needs until a difference of a given size shows.
 
 Looked at once, after n rows, with the standard error s of N rows of the same stream, shrinking as √(N/n):
 
@@ -36,8 +36,8 @@ def rows_needed(se: float, rows: int, effect: float, *, alpha: float = 0.05, pow
 def rows_to_stop(
     block_variance: float, scale: float, effect: float, *, block_rows: int, alpha: float = 0.05
 ) -> int | None:
-    """Rows after which one who watches may be expected to stop, for a mean difference of `effect` in nats; None: not
-    within 2⁴⁰ blocks. `scale`: the clip c. Raises ConfigError for an effect of 0.
+    """Expected rows until anytime-valid monitoring can stop, for a mean difference of `effect` in nats; None if more
+    than 2⁴⁰ blocks. `scale`: the clip c. Raises ConfigError for an effect of 0.
 
     >>> rows_to_stop(0.01, 0.6, 0.02, block_rows=64) // 64
     558

@@ -1,4 +1,4 @@
-"""Progressive validation: every batch is scored before it is trained on, and the figures are kept as running sums.
+"""Progressive validation: every batch is scored before it is trained on; metrics are running sums.
 
 AUC comes from a fixed histogram of logits: 16,384 bins of width 1/512 over [−16, 16]; logits beyond count in the
 outermost bins. Two logits in one bin count as a tie. The resulting error is at most ½ Σ_bins P_i·N_i / (P·N)
@@ -77,7 +77,7 @@ class Tally:
 
     @property
     def auc_error_bound(self) -> float | None:
-        """No arrangement of the logits inside their bins can put the exact AUC further from ours than this."""
+        """Largest possible distance of the exact AUC from the binned one, whatever the order within the bins."""
         negative, positive = self.histogram
         pairs = negative.sum() * positive.sum()
         return float(0.5 * (negative * positive).sum() / pairs) if pairs > 0 else None
@@ -90,7 +90,7 @@ class Tally:
         return float((positive * (np.cumsum(negative) - 0.5 * negative)).sum() / pairs)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything, lossless; the histogram only where it is not zero."""
+        """The complete state, lossless; the histogram as its non-zero bins."""
         filled = np.flatnonzero(self.histogram)
         return {
             "counts": self.counts.copy(),
@@ -100,14 +100,14 @@ class Tally:
         }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Replace everything by what `state` gave."""
+        """Restore from a `state`."""
         self.counts[:], self.sums[:] = state["counts"], state["sums"]
         self.histogram[:] = 0.0
         self.histogram.reshape(-1)[state["bins"]] = state["bin_weights"]
 
 
 class Progressive:
-    """Lifetime figures, and those of consecutive windows of exactly `window_rows` rows.
+    """Lifetime metrics, and those of consecutive windows of exactly `window_rows` rows.
 
     Windows are cut by the number of rows, never by batches: the same rows give the same windows however they came.
 
@@ -145,18 +145,18 @@ class Progressive:
         return self.lifetime_tally().metrics()
 
     def lifetime_tally(self) -> Tally:
-        """The sums over all rows so far: to merge with those of other rows, or for `auc_error_bound`."""
+        """Sums over all rows so far, to merge with other rows' or for `auc_error_bound`."""
         total = Tally()
         total.merge(self._lifetime)
         total.merge(self._open)
         return total
 
     def window(self) -> Metrics:
-        """The last complete window; before there is one, the rows so far."""
+        """Metrics of the last complete window; before the first one is complete, of the rows so far."""
         return (self._last or self._open).metrics()
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything, lossless, as named arrays: what a checkpoint keeps."""
+        """The complete state, lossless, as named arrays for a checkpoint."""
         parts = {"lifetime": self._lifetime, "open": self._open}
         if self._last is not None:
             parts["last"] = self._last
@@ -164,7 +164,7 @@ class Progressive:
         return {"window_rows": np.array(self.window_rows), **arrays}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from `state`. Raises ModelError if its windows have another length."""
+        """Restore from a `state`. Raises ModelError if its windows have another length."""
         if int(state["window_rows"]) != self.window_rows:
             raise ModelError(
                 f"the metrics were kept in windows of {int(state['window_rows'])} rows, and {self.window_rows} are "

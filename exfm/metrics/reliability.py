@@ -1,4 +1,4 @@
-"""Reliability: of rows that were given the probability p, is a share of p positive?
+"""Reliability: compares predicted probabilities with observed rates.
 
     Brier   B = Σ w (p − y)² / Σ w                    bounded, unlike log-loss: one bold mistake costs 1 at most
     ECE     Σ_b W_b |ȳ_b − p̄_b| / Σ W_b               over bins b of rows with similar p

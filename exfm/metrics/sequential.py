@@ -1,4 +1,4 @@
-"""Comparing two models while the stream runs: evidence at which one may look after every row (anytime-valid).
+"""Anytime-valid comparison of two models while the stream runs: its evidence may be inspected after every row.
 
 A plain interval or p-value holds at one moment that was fixed before. Looked at again and again, it crosses its level
 sooner or later though nothing is gained. An e-process does not: whoever stops whenever they like is wrong with
@@ -65,7 +65,7 @@ def log_e_values(total: np.ndarray, variance: np.ndarray, scale: np.ndarray | fl
 
 
 def reach(variance: np.ndarray | float, scale: np.ndarray | float, alpha: float) -> np.ndarray:
-    """u(V): how large S has to be for E = 1/α, in nats × blocks. Raises ConfigError for an α outside (0, 1).
+    """Threshold u(V) of S for E = 1/α, in nats × blocks. Raises ConfigError for an α outside (0, 1).
 
     >>> u = reach(100.0, 8.0, alpha=0.05)
     >>> bool(abs(log_e_values(u, np.array(100.0), 8.0) - np.log(20)) < 1e-9)
@@ -117,7 +117,7 @@ def path(
 
 
 class Evidence(NamedTuple):
-    """What is known of a candidate on one task. Differences are in nats per row, above 0: the candidate is better.
+    """Evidence on a candidate for one task. Differences are in nats per row, above 0: the candidate is better.
 
     log_e_better, log_e_worse    logs of the e-values that its mean difference is above 0, and below
     difference, low, high        the mean of the clipped blocks and its confidence sequence; None before the first, and
@@ -203,8 +203,8 @@ class PairedEvidence:
         counts["blocks"] += len(D)
 
     def look(self, alpha: float | None = 0.05) -> Evidence:
-        """The evidence as it stands; the confidence sequence is wrong at any time with probability `alpha` at most.
-        None: without one, which takes a hundredth of the time."""
+        """The current evidence; the confidence sequence is wrong at any time with probability `alpha` at most. None:
+        without one, which takes a hundredth of the time."""
         counts, sums = self._counts, self._sums
         T, S, V, c = counts["blocks"], sums["total"], sums["variance"], sums["scale"]
         better, worse = log_e_values(np.array([S, -S]), np.array([V, V]), c).tolist()
@@ -225,7 +225,7 @@ class PairedEvidence:
         )
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything, lossless: continuing from it gives the same bits as never having stopped."""
+        """The complete state, lossless: continuing from it gives the same bits as an uninterrupted run."""
         return {
             "cut": np.array([self.block_rows, self.pilot_blocks, self.clip_sd], dtype=np.float64),
             "counts": np.array([self._counts[name] for name in COUNTS], dtype=np.int64),
@@ -234,7 +234,7 @@ class PairedEvidence:
         }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Replace everything by what `state` gave. Raises ModelError if its blocks were cut otherwise."""
+        """Restore from a `state`. Raises ModelError if its blocks were cut otherwise."""
         now = [self.block_rows, self.pilot_blocks, self.clip_sd]
         if list(state["cut"]) != now:
             was = ", ".join(f"{value:g}" for value in state["cut"])

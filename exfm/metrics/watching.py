@@ -1,4 +1,4 @@
-"""A finished comparison, looked at as if it had been watched: what was known after N rows, and when one could stop.
+"""A finished comparison replayed as if monitored: the evidence after N rows, and the earliest stop.
 
 The evidence is that of sequential.py, over all blocks at once. Differences d = h(other) − h(model) in nats, above 0 the
 model is better; with several seeds on one stream, D_b is the mean over seeds of a block's weighted mean, and on streams
@@ -64,9 +64,10 @@ def watch(
     block_rows: int = BLOCK_ROWS,
     least_scale: float = 0.0,
 ) -> Watched | None:
-    """`differences` of S seeds, (N,) each in order of time, `weights` like them, 1 each where left out; `before`: those
-    of earlier rows; `least_scale`: c at least, known beforehand, for models that begin alike. None where there is no
-    block of evidence after the pilot. Raises ConfigError for an α outside (0, 1), and for a block of no rows.
+    """Replay anytime-valid monitoring over `differences` of S seeds, (N,) each in order of time, with `weights` alike,
+    1 each if omitted; `before`: differences of earlier rows; `least_scale`: lower bound of c for models that begin
+    alike. None where there is no block of evidence after the pilot. Raises ConfigError for an α outside (0, 1), and for
+    a block of no rows.
 
     >>> rng = np.random.default_rng(0)
     >>> found = watch([rng.normal(0.02, 0.1, 20_000)], before=[rng.normal(0.02, 0.1, 4096)])

@@ -1,4 +1,4 @@
-"""Teachers and students: networks, training steps, and what is served.
+"""Teachers and students: networks, training steps, and served models.
 
 teacher_net     the teacher's network
 teacher_config  its settings

@@ -1,4 +1,4 @@
-"""What of a student its batches changed: of what is served of it, row by row where that is large.
+"""Tensors of a served student that its batches changed: row by row for the large ones.
 
 A row of a table, or of a history, changes only in a step on a batch that has its id. So the ids are enough, and a step
 costs a reference to its batch; once there are many ids, each row is kept once. Rows that a batch has and a step left
@@ -32,7 +32,7 @@ MOST_IDS = 2**22
 
 
 class Rows(NamedTuple):
-    """Of a tensor the places `at` (K,) int64 along `dim` that changed, ascending, and their values now."""
+    """Changed entries of a tensor: positions `at` (K,) int64 along `dim`, ascending, and their current values."""
 
     dim: int
     at: Tensor
@@ -40,15 +40,15 @@ class Rows(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """By the names of a `ServedStudent`'s state: rows of what is large, and all that is small."""
+    """Changes of a `ServedStudent`'s state by tensor name: rows of the large tensors, all of the small ones."""
 
     rows: dict[str, Rows]
     whole: dict[str, Tensor]
 
 
 class TouchedRows(NamedTuple):
-    """Rows of tables, which lie one after the other: `rows` (K,) int64, each once and ascending, and where each table
-    begins and ends."""
+    """Touched rows of tables stored one after the other: `rows` (K,) int64, unique and ascending, with the bounds of
+    each table."""
 
     rows: np.ndarray
     tables: dict[str, tuple[int, int]]
@@ -61,7 +61,7 @@ class TouchedRows(NamedTuple):
 
 
 class Touched:
-    """Of a student, by table, since it was last asked; of the linear part, since it was first asked.
+    """Rows of a student touched since the last call, by table; for the linear part since the first call.
 
     >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=9000)])
@@ -90,14 +90,14 @@ class Touched:
         self._slots: np.ndarray | None = None  # (SLOTS,) bool, of the linear part
 
     def note(self, sparse: KeyedJaggedTensor) -> None:
-        """A batch was learned. Its ids are kept until they are taken, or until there are `MOST_IDS`."""
+        """Record a batch that was learned. Its ids are kept until they are taken, or until there are `MOST_IDS`."""
         self._noted.append(sparse)
         self._ids += sparse.values().numel()
         if self._ids >= MOST_IDS:
             self._fold()
 
     def take(self) -> TouchedRows:
-        """The rows of the batches noted since the last call."""
+        """Rows of the batches recorded since the last call."""
         self._fold()
         rows, self._rows = self._rows, np.zeros(0, np.int64)
         return TouchedRows(rows, self._tables)
@@ -124,7 +124,7 @@ class Touched:
 
 
 def changes_of(student: Student, touched: Touched) -> Changes:
-    """Copies of the rows that were touched since they were last taken, and of what is small."""
+    """Copies of the rows touched since the last call, and of the small tensors."""
     taken, rows = touched.take(), {}
     for name, (table, tensor) in by_row(student).items():
         if len(at := torch.from_numpy(taken.of(table))):
@@ -135,7 +135,7 @@ def changes_of(student: Student, touched: Touched) -> Changes:
 
 
 def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
-    """A copy of all that is served of a student, by the same names. What was touched until now is in it."""
+    """A copy of everything that is served of a student, by the same names. What was touched until now is in it."""
     touched.take()
     tensors = {name: tensor.clone() for name, (_, tensor) in by_row(student).items()}
     tensors |= {name: tensor.clone() for name, tensor in small(student).items()}
@@ -146,7 +146,7 @@ def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
 
 
 def by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
-    """What is large but the linear part: the table whose ids it goes by, and the tensor itself."""
+    """Large tensors but for the linear part: the table whose ids index each, and the tensor itself."""
     found = {f"tables.embedding_bags.{t}.weight": (t, tensor) for t, tensor in student.net.tables.weights.items()}
     by = [feature.by for feature in student.features.history if feature.of is not None]
     for n, table in enumerate(by):

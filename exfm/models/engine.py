@@ -1,4 +1,4 @@
-"""Engines: what learns, apart from what feeds it and what keeps it.
+"""Training engines: models that learn batch by batch, independent of feeds and checkpoints.
 
     batch ──► step ──► Judged: what every model of the engine predicted before it learned the batch
 
@@ -54,7 +54,7 @@ class Judged(NamedTuple):
 
     @property
     def finite_rows(self) -> int:
-        """Rows that the engine's first model was judged on and learned."""
+        """Rows that the engine's first model was scored on and learned."""
         return self._first.finite_rows
 
     @property
@@ -124,7 +124,8 @@ class StudentEngine:
 
     @property
     def names(self) -> list[str]:
-        """Of all that a step judges. A student's linear part is the logistic regression among its baselines."""
+        """Names of the models that a step scores. A student's linear part is the logistic regression among its
+        baselines."""
         linear = [LOGISTIC] if RATE in self.baselines and self.student.wide is not None else []
         return [*self.models, *linear, *self.baselines]
 
@@ -152,7 +153,7 @@ class StudentEngine:
         return Judged(results)
 
     def _nothing(self, batch: Batch, spoiled: np.ndarray) -> Judged:
-        """What comes of a batch of which no row can be learned."""
+        """Result of a batch without learnable rows."""
         T = len(self.student.tasks)
         logits = np.full((len(batch.own_rows), T), np.nan, np.float32)
         result = StepResult(logits, float("nan"), np.zeros(T, np.int64), finite=False, left_out=spoiled)
@@ -169,7 +170,7 @@ class StudentEngine:
     def load(
         self, tensors: Mapping[str, TensorSource], fitted: Callable[[State], State] = lambda tensors: tensors
     ) -> None:
-        """`fitted` makes a student's state, where it is of other sizes, one of this engine's."""
+        """Load a state; `fitted` converts one of other sizes."""
         for name, model in self.models.items():
             model.load_state(fitted(under(name, tensors)))
         for name, baseline in self.baselines.items():
@@ -189,7 +190,7 @@ class StudentEngine:
 
 
 class Prepared(NamedTuple):
-    """A teacher's batch on its way: what was sent of the `whole`, and what of it was `spoiled` before."""
+    """A teacher's batch in flight: the part sent of the `whole`, and the rows `spoiled` beforehand."""
 
     sent: SentBatch
     whole: Batch
@@ -219,7 +220,7 @@ class TeacherEngine:
         return self.teacher.state()
 
     def snapshot(self) -> dict[str, Tensor | TensorPieces]:
-        """Copies of what scoring needs."""
+        """Copies of the tensors that scoring needs."""
         return self.teacher.snapshot()
 
     def load(self, tensors: Mapping[str, TensorSource]) -> None:

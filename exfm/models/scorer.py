@@ -32,7 +32,7 @@ S = TypeVar("S")
 
 
 def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
-    """What scoring needs of a teacher's state; the same tensors, not copies.
+    """The tensors of a teacher's state that scoring needs, not copies.
 
     >>> state = {"table/ad/weight": torch.ones(1), "table/ad/accumulator": torch.ones(1), "rng": torch.ones(1)}
     >>> list(snapshot_of(state))
@@ -60,7 +60,7 @@ class TeacherScorer:
         self._statistics = Statistics(features)
 
     def load(self, snapshot: Mapping[str, TensorSource]) -> None:
-        """Score with these weights from now on. Raises ModelError where they are not of this configuration."""
+        """Load the weights of a snapshot. Raises ModelError where they are not of this configuration."""
         _load_dense(self._net, self._statistics, snapshot)
         load_table_weights(self._net.tables, tables_of(snapshot, "weight"))
         self._theta = None
@@ -122,7 +122,7 @@ class ShardedScorer:
         self.held = [piece for of in held for windows in of.windows.values() for _, piece in windows]  # in this process
 
     def load(self, snapshot: Mapping[str, TensorSource]) -> None:
-        """Score with these weights from now on; of the tables only this rank's windows are read. No collective.
+        """Load the weights of a snapshot; of the tables only this rank's windows are read. No collective.
 
         Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
         _load_dense(self._net, self._statistics, snapshot)
@@ -154,5 +154,5 @@ def _load_dense(net: TeacherNet, statistics: Statistics, snapshot: Mapping[str, 
 
 
 def tables_of(tensors: Mapping[str, S], what: str, *, of: str = "table") -> dict[str, S]:
-    """The tensors of a state called `<of>/<name>/<what>`, by name."""
+    """Tensors of a state with names `<of>/<name>/<what>`, by `<name>`."""
     return {k.split("/")[1]: v for k, v in tensors.items() if k.startswith(f"{of}/") and k.endswith(f"/{what}")}

@@ -1,5 +1,5 @@
-"""What is served of a student: tables, trunk, serving heads, prior and linear part, the same whether or not it ever had
-a teacher, and the histories and statistics that it reads, as they are at the moment.
+"""A served student: tables, trunk, serving heads, prior and linear part, the same whether or not it ever had a teacher,
+with its current histories and statistics.
 
 The auxiliary head and the student adapter (ExFM, arXiv 2502.17494) exist in training only. Every export is checked
 against the student it came from: the same batch must give the same predictions.
@@ -100,16 +100,16 @@ class ServedStudent(nn.Module):
 
     @property
     def table_bytes(self) -> int:
-        """Of the tables that are looked up."""
+        """Bytes of the tables used for lookup."""
         return sum(p.nbytes for p in self.tables.parameters()) if self.quantised is None else self.quantised.nbytes
 
     def quantise(self, kind: Kind) -> None:
-        """Look up tables of whole numbers from now on; those of float32 are let go. It cannot be saved any more."""
+        """Switch to quantised tables and drop those in float32. It cannot be saved any more."""
         self.quantised = QuantisedTables(self.tables, kind)
         del self.tables
 
     def quantised_as(self, kind: Kind) -> ServedStudent:
-        """The same student with tables of whole numbers; all else is shared, and this one stays as it is."""
+        """A copy with quantised tables, sharing everything else; the original stays as it is."""
         other = copy.copy(self)
         other.__dict__ = self.__dict__ | {"_modules": dict(self._modules)}
         other.quantise(kind)
@@ -117,12 +117,12 @@ class ServedStudent(nn.Module):
 
     @property
     def meta(self) -> dict[str, Any]:
-        """`served_meta`: two students that have it in common differ in their tensors alone."""
+        """The student's `served_meta`: two students with the same meta differ only in their tensors."""
         return served_meta(self.trunk_config, self.width, self.features, self.tasks, wide=self.wide is not None)
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> ServedStudent:
-        """A student of this one's features, tasks and trunk, which has these tensors, not copies of them. This one
-        stays as it is. Raises ModelError where they do not match."""
+        """A student of the same features, tasks and trunk that holds these tensors, not copies. This one stays as it
+        is. Raises ModelError where they do not match."""
         own = self.state_dict(keep_vars=True)
         check_fit({name: tensor.shape for name, tensor in own.items()}, tensors)
         memo: dict[int, Any] = {id(t): t for t in (*self.parameters(), *self.buffers())}
@@ -151,8 +151,7 @@ class ServedStudent(nn.Module):
         return self.score_with(batch, pooled_BE, linear)
 
     def score_with(self, batch: Batch, pooled_BE: Tensor, linear: Tensor | None) -> np.ndarray:
-        """As `score`, of a complete batch as it is served, with what tables and a linear part, which may be others
-        than its own, have for it: (B, E) and (B, T)."""
+        """Score a complete batch with given lookups (B, E) and linear logits (B, T), possibly another version's."""
         offset = self.prior.cached_offset
         with torch.inference_mode():
             dense = self.histories(batch.sparse, batch.dense)
@@ -190,20 +189,20 @@ class VersionScorer:
 
 
 def new_served(student: Student) -> ServedStudent:
-    """Of the student's sizes, with initial weights."""
+    """A served student of the student's sizes, with initial weights."""
     cfg = student.cfg
     return ServedStudent(cfg.trunk, cfg.width, student.features, student.tasks, wide=student.wide is not None)
 
 
 def export_student(student: Student) -> ServedStudent:
-    """A copy of what is served of a student, at this moment."""
+    """Copy the served part of a student as it is now."""
     served = new_served(student)
     load_student(served, student.tensors())
     return served
 
 
 def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
-    """Serve what a student was when it gave this `state()`. Raises ModelError where the tables do not match."""
+    """Load the served part of a student's `state()`. Raises ModelError where the tables do not match."""
     weights = _under("table/", state)
     load_table_weights(
         served.tables, {k.removesuffix("/weight"): w for k, w in weights.items() if k.endswith("/weight")}
@@ -248,7 +247,7 @@ def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) 
 def served_meta(
     trunk: TrunkConfig, width: int, features: FeatureSet, tasks: Sequence[str], *, wide: bool
 ) -> dict[str, Any]:
-    """What is saved with the tensors of a served student: all that it is made of."""
+    """Description saved with a served student's tensors: everything needed to rebuild it."""
     return {
         "trunk": trunk.model_dump(mode="json"),
         "width": width,
@@ -259,9 +258,8 @@ def served_meta(
 
 
 def load_served(path: str | os.PathLike[str], like: ServedStudent | None = None) -> ServedStudent:
-    """A served student from where it was saved. Where it is made of the same features, tasks and trunk as `like`, it
-    has all of that but its tensors, which takes a tenth of the time. Raises ModelError if something else is there, or
-    it is damaged."""
+    """Load a saved student. Where it is made of the same features, tasks and trunk as `like`, it has all of that but
+    its tensors, which takes a tenth of the time. Raises ModelError if something else is there, or it is damaged."""
     stored = load_checkpoint(path)
     if stored.kind != KIND:
         raise ModelError(f"`{Path(path).name}` is a {stored.kind}, not a {KIND}; give the path of a student's export")

@@ -1,4 +1,4 @@
-"""A batch that cannot be learned as it is, learned without the rows that spoil it: quarantine by row.
+"""Bad-row quarantine: find and skip the rows that make a step non-finite (bisection).
 
     1. rows with an input beyond LARGEST_INPUT, or a weight beyond it, are left out before the step
     2. where the step is not finite all the same: rows whose own logits are not finite are left out, and it is repeated
@@ -33,7 +33,7 @@ MOST_TRIES = 128
 
 
 class Learner(Protocol):
-    """A model that changes nothing where a step is not finite. On several ranks every method is a collective."""
+    """A model that changes nothing if a step is not finite. On several ranks every method is a collective."""
 
     def train_step(self, batch: Batch) -> StepResult: ...
     def try_step(self, batch: Batch) -> StepResult: ...  # the step, without learning
@@ -41,7 +41,8 @@ class Learner(Protocol):
 
 
 def spoiled_inputs(batch: Batch) -> np.ndarray | None:
-    """(B,) int8, INPUT for rows with an input or a weight that no step bears, 0 for others; None: there are none.
+    """Mask (B,) int8 of unusable rows: INPUT for an input or a weight outside the accepted range, else 0; None if there
+    are none.
 
     What is refused at ingestion is not here: such rows are of lakes before that was so, or of a student that came
     later and reads a column with another transform."""
@@ -59,7 +60,7 @@ def rows_of(batch: Batch, kept: np.ndarray) -> Batch:
 
 
 def sieved(model: Learner, batch: Batch, failed: StepResult, group: RankGroup | None = None) -> StepResult:
-    """Learn what can be learned of a batch whose step `failed`; the failed step itself where nothing can be."""
+    """Learn the good rows of a batch whose step `failed`; returns the failed step if no rows can be learned."""
     left_out = np.zeros(len(batch), np.int8)
     left_out[~(np.abs(model.score(batch)) < LARGEST).all(1)] = LOGIT
     if (found := _without(model, batch, left_out, failed, group)) is not None:

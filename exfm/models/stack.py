@@ -1,4 +1,4 @@
-"""Two logits stacked online: a network's, and that of a linear model of the same rows (a stacked generalisation).
+"""Stacking of two logits, online: a network's, and that of a linear model of the same rows (a stacked generalisation).
 
     z = o + θ_d·(deep − o) + θ_w·(wide − o) + θ_0            per task; o is the prior's offset (prior.py)
 
@@ -30,7 +30,7 @@ TERMS = Terms(start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 
 
 
 class Stack:
-    """θ of T tasks, and what it is learned from.
+    """Weights θ of T tasks, and the statistics from which they are learned.
 
     >>> import torch
     >>> stack, offset = Stack(1), torch.zeros(1)
@@ -56,10 +56,10 @@ class Stack:
         counted: Tensor,
         total: Callable[[Tensor], Tensor] = lambda sums: sums,
     ) -> None:
-        """Learn a batch's own rows on the CPU, wherever offset and logits are, which were made of all of it. `counted`:
-        the offset of a prior that has counted the batch; with the one before it, θ_0 would learn in the first batches
-        what the prior is about to say, and then be wrong by as much. `total` sums over ranks. Nothing changes where
-        the result is not finite."""
+        """Learn a batch's own rows on the CPU, from the offset and logits of the whole batch on any device.
+        `counted`: the offset of a prior that has counted the batch; with the one before it, θ_0 would learn in the
+        first batches what the prior is about to say, and then be wrong by as much. `total` sums over ranks. Nothing
+        changes where the result is not finite."""
         o, shift = offset.cpu(), counted.cpu()
         own = batch.label_mask if batch.own is None else batch.label_mask & batch.own.unsqueeze(1)
         known, labels, weights = (t.cpu() for t in (own, batch.labels, batch.weights))
@@ -80,12 +80,12 @@ class Stack:
         return {f"stack/{name}": tensor for name, tensor in self._regression._asdict().items()}
 
     def load(self, tensors: Mapping[str, TensorSource]) -> None:
-        """Take up a state. Raises ModelError where it is of other tasks."""
+        """Load a state. Raises ModelError where it is of other tasks."""
         copy_tensors(self.tensors(), {name: tensors[name] for name in self.tensors()})
 
 
 def stacked(theta: Tensor, offset: Tensor, deep: Tensor, wide: Tensor) -> Tensor:
-    """(B, T) where and in the type that `deep` is; theta (T, 3), offset (T,)."""
+    """Stacked logits (B, T) on the device and in the type of `deep`; theta (T, 3), offset (T,)."""
     theta_d, theta_w, theta_0 = theta.to(deep).unbind(1)
     o = offset.to(deep)
     return o + theta_d * (deep - o) + theta_w * (wide.to(deep) - o) + theta_0

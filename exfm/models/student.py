@@ -213,7 +213,7 @@ class Student:
         return StepResult(logits[own].numpy(), loss, losses.labelled_rows.numpy(), finite, judged)
 
     def score(self, batch: Batch) -> np.ndarray:
-        """Logits (B, T) float32, without learning: what is served says the same."""
+        """Logits (B, T) float32, without learning; equal to the served student's."""
         return self._scored(batch)[0].numpy()
 
     def _scored(self, given: Batch) -> tuple[Tensor, Tensor | None]:
@@ -227,7 +227,7 @@ class Student:
         return (z_S, None) if stacked is None else (stacked.logits, stacked.wide)
 
     def export(self) -> ServedStudent:
-        """What is served: tables, trunk, serving heads and linear part, as they are now."""
+        """The student to be served: tables, trunk, serving heads and linear part, as they are now."""
         return export_student(self)
 
     @property
@@ -237,11 +237,12 @@ class Student:
 
     @property
     def progress(self) -> dict[str, int | list[int]]:
-        """Label rows seen; by task, rows `labelled`, `distilled`, and `without_teacher` where one was wanted."""
+        """Label rows seen; by task, rows `labelled`, `distilled`, and `without_teacher` if the teacher's logit was
+        missing."""
         return {key: value.tolist() for key, value in self._progress().items()}
 
     def correction_figures(self) -> dict[str, float]:
-        """What corrects the teacher, as figures to watch: see `Corrections.figures`. Empty where nothing does."""
+        """Figures of the teacher's corrections, see `Corrections.figures`. Empty where nothing does."""
         return self._corrections.figures(self.tasks)
 
     def state(self) -> dict[str, Tensor]:
@@ -276,7 +277,7 @@ class Student:
 
     def _cold(self, batch: Batch, label_rows: Tensor | None) -> Tensor | None:
         """Which of the rows (B,) the schedule gives to the single head: those with fewer than so many label rows before
-        them. None where none of them."""
+        them. None if no row is cold."""
         left = self.cfg.arm.single_head_rows - self.rows
         if left <= 0:
             return None
@@ -336,7 +337,7 @@ class Student:
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state itself, not a copy: to write into it is to load it."""
+        """The state itself, not a copy: writing into it loads it."""
         tensors = {f"dense/{k}": v for k, v in self.net.state_dict().items() if not k.startswith("tables.")}
         tensors |= {f"adam/{name}/{key}": value for name, of in self._adam.state.items() for key, value in of.items()}
         tensors |= {f"table/{name}/weight": w for name, w in self.net.tables.weights.items()}

@@ -10,7 +10,7 @@ from exfm.interactions.registry import TrunkConfig
 
 
 class LearningRate(BaseModel):
-    """A factor on both learning rates, a function of the rows seen and of nothing else.
+    """Learning-rate schedule: a factor on both rates, a function only of the rows seen.
 
         factor(n) = min(1, n / warmup_rows) · min(1, √(decay_rows / n))
 
@@ -75,5 +75,5 @@ class StudentConfig(BaseModel):
         return self
 
     def without_teacher(self) -> StudentConfig:
-        """The twin's: all the same, learning from labels only."""
+        """Settings of the twin: the same, but learning from labels only."""
         return self.model_copy(update={"arm": Arm(kind="none")})

@@ -51,7 +51,7 @@ class StudentWide:
         return Stacked(batch, offset, seen, deep, wide, self._stack(offset, deep, wide))
 
     def learn(self, of: Stacked, counted: Tensor) -> None:
-        """Learn what was stacked. `counted`: the offset (T,) of a prior that has counted the batch."""
+        """Learn a stacked batch. `counted`: the offset (T,) of a prior that has counted the batch."""
         self._stack.learn(of.offset, of.deep, of.wide, of.batch, counted)
         self._ftrl.learn(of.seen, of.batch, counted)
 
@@ -65,11 +65,11 @@ class StudentWide:
         return self._ftrl.hashing
 
     def marked(self) -> np.ndarray:
-        """As `FTRL.marked`."""
+        """Marks of learned slots, like `FTRL.marked`."""
         return self._ftrl.marked()
 
     def weights(self, slots: np.ndarray | None = None) -> Tensor:
-        """(T, U): what `ServedWide` serves of these slots, or of all."""
+        """Weights (T, U) that `ServedWide` serves, of these slots or of all."""
         return self._ftrl.weights(slots)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class StudentWide:
 
 
 class ServedWide(nn.Module):
-    """What is served of it: (T,) offset, (B, T) z_S, (B, T) of `linear`, of the same rows -> (B, T)."""
+    """Served linear part and stack: (T,) offset, (B, T) z_S, (B, T) of `linear`, of the same rows -> (B, T)."""
 
     theta: Tensor  # (T, 3) float64
 
@@ -95,7 +95,7 @@ class ServedWide(nn.Module):
         return stacked(self.theta, offset, z_S, linear + offset)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Be what a student's linear part and stack were when it had this state."""
+        """Load a student's linear part and stack from its state."""
         found = {name.removeprefix("wide/"): tensor for name, tensor in state.items() if name.startswith("wide/")}
         served_linear(self.linear, found)
         self.theta.copy_(state["stack/theta"])

@@ -44,7 +44,7 @@ from exfm.step import LARGEST, StepResult, share_of_full
 
 
 class SentBatch(NamedTuple):
-    """A batch whose ids are on their way. `left_out`: rows that were left out of it."""
+    """A batch whose ids have been sent. `left_out`: rows that were left out of it."""
 
     batch: Batch
     lookup: Any
@@ -113,7 +113,7 @@ class Teacher:
         self.statistics = Statistics(features).to(self.group.device)
 
     def prepare(self, batch: Batch, left_out: int = 0) -> SentBatch:
-        """Start to send the batch's ids to the ranks that hold their rows, so that they travel during another step.
+        """Start to send the batch's ids to the ranks that hold their rows, overlapping another step.
 
         Every rank prepares the same batches in the same order, and learns from them in that order. `left_out`: rows of
         this rank that were left out of it. A collective.
@@ -249,7 +249,8 @@ class Teacher:
         return tensors | {name: rows.clone() for name, rows in self._progress().items()}
 
     def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
-        """Continue from a state, of which this rank's windows are read. No collective, but every rank has to do it.
+        """Continue from a state, of which only this rank's windows are read. No collective, but every rank has to do
+        it.
 
         Raises ModelError where it is not one of this configuration and feature set, or is damaged on disk; a part of
         it may be loaded then.
@@ -267,8 +268,8 @@ class Teacher:
             self._stack.load(tensors)
 
     def snapshot(self) -> dict[str, Tensor | TensorPieces]:
-        """Copies, in the CPU's memory, of what scoring needs: `dense/…`, `prior/…`, `statistics/…`, `table/…/weight`,
-        of the linear part `wide/…/weight` and `stack/theta`; no collective."""
+        """Copies, in CPU memory, of the tensors that scoring needs: `dense/…`, `prior/…`, `statistics/…`,
+        `table/…/weight`, of the linear part `wide/…/weight` and `stack/theta`; no collective."""
         tensors: dict[str, Tensor | TensorPieces] = {f"dense/{name}": _copy(p) for name, p in self.dense.items()}
         counted = self._net.prior.tensors() | self.statistics.tensors()
         tensors |= {name: _copy(sums) for name, sums in counted.items()}

@@ -127,7 +127,7 @@ _OWN_FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def wide_columns(tasks: int) -> int:
-    """Columns of the linear part's tables: one per task, and more up to a multiple of four, which is what FBGEMM has.
+    """Columns of the linear part's tables: one per task, padded to a multiple of four for FBGEMM.
 
     >>> wide_columns(1), wide_columns(5)
     (4, 8)

@@ -40,7 +40,7 @@ from exfm.randomness import named_generator
 
 
 class Targets(NamedTuple):
-    """What logits are judged by."""
+    """Labels, masks and weights that a loss compares logits with."""
 
     labels: Tensor  # (B, T)
     mask: Tensor  # (B, T): whether the label is known
@@ -49,7 +49,7 @@ class Targets(NamedTuple):
 
 
 def loss_of(z: Tensor, targets: Targets) -> Tensor:
-    """The part of these rows (B, T) in the loss of the global batch."""
+    """The share of these rows (B, T) in the loss of the global batch."""
     h = nnf.binary_cross_entropy_with_logits(z, targets.labels.to(z.dtype), reduction="none")
     h = h * targets.weights.unsqueeze(1)
     return (torch.where(targets.mask, h, 0.0).sum(0) / targets.rows.to(z.dtype)).sum()
@@ -106,7 +106,7 @@ class TeacherNet(nn.Module):
         return self.predict(in_order(self.tables(sparse), self.keys), sparse, dense)
 
     def predict(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        """Logits from what was looked up, (B, sum of widths) in the order of the keys."""
+        """Logits from looked-up embeddings, (B, sum of widths) in the order of the keys."""
         units, dense = self._inputs(pooled, sparse, dense)
         of = self.dense_part if self.compiled is None or not len(units) else self.compiled.score
         return self.prior(of(units, dense))
@@ -114,7 +114,7 @@ class TeacherNet(nn.Module):
     def judge(
         self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, targets: Targets
     ) -> tuple[Tensor, Tensor]:
-        """The same logits, and the loss, which is to be differentiated as it is."""
+        """Logits and the loss, ready for `backward`."""
         units, dense = self._inputs(pooled, sparse, dense)
         offset = self.prior.offset().to(self.dtype)
         if self.compiled is not None and len(units):

@@ -1,4 +1,4 @@
-"""A model's embedding tables on a single rank that computes on a CPU: no ids, embeddings or gradients travel.
+"""A model's embedding tables on a single CPU rank, without any communication.
 
 They learn what `ParallelTables` (tables.py) would learn on one rank, without TorchRec and FBGEMM, and several times as
 fast (exfm/embeddings/fused.py). States of the one are states of the other.
@@ -48,11 +48,11 @@ class TablesAlone:
         return batch
 
     def look_up(self, sent: Batch) -> Looked:
-        """Pooled embeddings (B, sum of widths), in order of the keys, and where they are."""
+        """Pooled embeddings (B, sum of widths), in order of the keys, with their row indices."""
         return self._tables.of(sent)
 
     def learn(self, looked: Looked, gradient: Tensor) -> None:
-        """One step, with the gradient of what was looked up."""
+        """One step, with the gradient of the looked-up embeddings."""
         self._tables.learn(looked, gradient)
 
     def weights(self) -> ShardedTables:

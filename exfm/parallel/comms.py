@@ -1,4 +1,4 @@
-"""What the ranks of a model send each other: in how many bits, and how many bytes that makes.
+"""Communication between a model's ranks: precision, and bytes sent.
 
 Look-up sends ids one way and pooled embeddings back, backward the gradients of those embeddings. Under `fp16` the
 embeddings travel as float16, cut to its range of ±65504, and their gradients as bfloat16, which has float32's (Neo,
@@ -22,7 +22,7 @@ from exfm.parallel.layout import Comms
 
 
 def codecs(comms: Comms) -> dict[str, QuantizedCommCodecs] | None:
-    """What a TorchRec sharder encodes pooled embeddings and their gradients with; None: nothing.
+    """TorchRec codecs for pooled embeddings and their gradients; None for no encoding.
 
     Not by TorchRec's own registry: it still replaces bfloat16 by float16 on gloo, which has learned it since.
     """
@@ -34,7 +34,8 @@ def codecs(comms: Comms) -> dict[str, QuantizedCommCodecs] | None:
 
 
 class SentBytes(TorchDispatchMode):
-    """Counts the bytes that this rank sends to others inside, by collective and type. Slow: to measure, not to run.
+    """Counts the bytes that this rank sends to others within a context, by collective and type. Slow: to measure, not
+    to run.
 
     An all-reduce counts as what a ring of ranks sends, 2·(n − 1)/n of the tensor. Protocol overhead is left
     out. Raises NotImplementedError for a collective that it does not know, rather than ignore it.

@@ -14,7 +14,7 @@ from torchrec.distributed.types import Awaitable, NoWait, QuantizedCommCodecs
 
 
 class SumToOwners(nn.Module):
-    """Partial pooled embeddings of all ranks' rows, summed so that each rank gets those of its own rows.
+    """Sums the partial pooled embeddings over ranks and gives each rank its own rows.
 
     TorchRec does this by reduce-scatter, whose backward gloo does in equal shares only. Here every rank sends each its
     part, and sums what it gets in order of rank: no more bytes, any shares, and the same rounding always.

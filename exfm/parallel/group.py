@@ -87,7 +87,7 @@ class RankGroup:
 
     @property
     def token(self) -> str:
-        """A word that all ranks of this group share, and no rank of an earlier group knew."""
+        """A word shared by all ranks of this group and unknown to earlier groups."""
         return RankGroup._token
 
     @property
@@ -103,7 +103,7 @@ class RankGroup:
         return values
 
     def send(self, data: bytes, rank: int) -> None:
-        """Bytes for one other rank, which has to `receive` them."""
+        """Send bytes to another rank, which has to `receive` them."""
         dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank, group=self.process_group)
 
     def receive(self, size: int, rank: int) -> bytes:
@@ -121,11 +121,11 @@ class RankGroup:
         return gathered or []
 
     def tell(self, name: str, text: str) -> None:
-        """Leave a note for the other ranks. No collective: no rank waits, and `hear` may be called at any time."""
+        """Post a note for the other ranks. No collective: no rank waits, and `hear` may be called at any time."""
         self._store.set(f"note/{name}", text)
 
     def hear(self, name: str) -> str:
-        """The note of this name; waits until there is one. Fails when rank 0, which keeps the notes, is gone.
+        """Wait for the note of this name and return it. Fails when rank 0, which keeps the notes, is gone.
 
         It may wait for hours, unlike a collective."""
         key = f"note/{name}"
@@ -139,12 +139,12 @@ class RankGroup:
                 continue
 
     def forget(self, name: str) -> None:
-        """Delete a note that every rank has heard."""
+        """Delete a note that every rank has read."""
         self._store.delete_key(f"note/{name}")
 
     def broadcast(self, objects: list[Any]) -> None:
-        """Replace what is in the list by what rank 0 has in its own, anything that pickles. A collective, in which the
-        others wait for rank 0 however long it takes to have it."""
+        """Replace the list's contents by rank 0's, anything that pickles. A collective, in which the others wait for
+        rank 0 however long it takes to have it."""
         if self.world_size > 1:
             RankGroup._broadcasts += 1
             ready = f"broadcast/{RankGroup._broadcasts}"
@@ -173,7 +173,8 @@ class RankGroup:
 
 
 def forget_hosts() -> None:
-    """TorchRec keeps the groups of one host's ranks, and of ranks across hosts, beyond the group that they are of."""
+    """Drop the process groups (of one host's ranks, and across hosts) that TorchRec would keep beyond their parent's
+    life."""
     from torchrec.distributed import comm
 
     comm._INTRA_PG = comm._CROSS_PG = None

@@ -1,4 +1,4 @@
-"""A model's tables, read and written whole or in windows, whichever way they are cut over ranks."""
+"""A model's tables, read and written whole or in windows, under any sharding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from exfm.snapshots.windows import TensorPieces, TensorSource, Window, fill_wind
 
 
 class ShardedTables:
-    """Tensors by table name, of which this rank holds some windows; `shapes` are those of all tables.
+    """Tensors by table name, some windows of which this rank holds; `shapes` are those of all tables.
 
     `replicated` tables are held whole by every rank.
     """
@@ -31,7 +31,7 @@ class ShardedTables:
         self.windows = {name: [(at, w) for at, w in held.get(name, ()) if w.numel()] for name in shapes}
 
     def copies(self) -> dict[str, Tensor | TensorPieces]:
-        """Copies of all tables, in CPU memory: on a single rank whole ones, on one of several the pieces that it holds.
+        """Copies of all tables, in CPU memory: whole ones on a single rank, on one of several the pieces that it holds.
 
         Where every rank holds a whole table, only rank 0 has a piece.
         """
@@ -44,7 +44,7 @@ class ShardedTables:
         return copies
 
     def load(self, tables: Mapping[str, TensorSource]) -> None:
-        """Overwrite this rank's windows, reading nothing else. Raises ModelError where they do not match."""
+        """Overwrite this rank's windows, reading only those. Raises ModelError where they do not match."""
         check_fit(self.shapes, tables)
         for name, windows in self.windows.items():
             for start, window in windows:

@@ -1,4 +1,4 @@
-"""How tables may be spread over ranks, as settings, and the ranks that there are. Reading them needs no TorchRec."""
+"""Settings of sharding: ways to spread tables over ranks, and the ranks themselves. Reading them needs no TorchRec."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY_COLUMNS = frozenset({"column_wise", "table_column_wise", "grid_shard"})
 
 @dataclass(frozen=True)
 class RankLayout:
-    """The ranks that a model is to be spread over.
+    """The ranks of a sharded model.
 
     Raises ConfigError for ranks that do not fill their hosts.
 
@@ -67,7 +67,8 @@ class RankLayout:
 
 
 class Sharding(BaseModel):
-    """How a model's tables may be spread over its ranks. Results differ by rounding only, whatever is chosen.
+    """Settings of how a model's tables may be spread over its ranks. Results differ by rounding only, whatever is
+    chosen.
 
     table_wise
         a table whole on one rank;
@@ -116,11 +117,11 @@ class Sharding(BaseModel):
     )
 
     def of(self, table: str) -> list[str]:
-        """What `table` may be cut by."""
+        """Sharding types allowed for `table`."""
         return [self.tables[table]] if table in self.tables else list(self.types)
 
     def world(self, ranks: int, device: Device = "cpu", batch_rows: int = 2048) -> RankLayout:
-        """These ranks, as the planner sees them. Raises ConfigError if they do not fill their hosts."""
+        """The ranks as the planner sees them. Raises ConfigError if they do not fill their hosts."""
         return RankLayout(ranks, self.ranks_per_host, device, self.memory_gb, batch_rows)
 
     def check(self, tables: Collection[str], optimizer: SparseOptimizer | None) -> None:
@@ -130,7 +131,7 @@ class Sharding(BaseModel):
                 close = difflib.get_close_matches(table, tables, n=3)
                 raise ConfigError(
                     f"sharding.{setting} names `{table}`, which is not a table; "
-                    + (f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(sorted(tables))}")
+                    + (f"did you mean {', '.join(close)}?" if close else f"choose from {', '.join(sorted(tables))}")
                 )
         if optimizer != "row_wise_adagrad" or self.per_shard_row_wise:
             return

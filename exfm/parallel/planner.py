@@ -1,4 +1,4 @@
-"""TorchRec's planner as it is asked here: which ranks, how fast they compute and talk, how many bytes a piece takes.
+"""TorchRec's planner with this project's inputs: ranks, their speed of computing and communicating, bytes of a shard.
 
 Training and `exfm plan` ask through `make_planner`, so that what is printed is what is trained.
 
@@ -56,7 +56,7 @@ class GlooBandwidths(GeneralizedCommsBandwidth):
 
 
 class Costs(EmbeddingPerfEstimatorConfig):
-    """TorchRec's model of what a piece costs. A model that only scores pays for no backward pass."""
+    """TorchRec's cost model of a shard. A model that only scores pays for no backward pass."""
 
     def __init__(self, device: Device, learns: bool):
         self._learns = learns
@@ -157,7 +157,7 @@ class InOneOrder(EmbeddingEnumerator):
 
 
 class TableBytes(EmbeddingStorageEstimator):
-    """TorchRec's estimate of a piece's bytes, mended in two places.
+    """TorchRec's estimate of a shard's bytes, corrected in two places.
 
     Row-wise AdaGrad keeps 4 B for every row of a piece, however few of the table's columns it has; TorchRec counts
     their share. A table on every rank has a gradient as large as itself, and once more while that is summed over ranks;
@@ -188,7 +188,7 @@ def weight_bytes(size: list[int]) -> int:
 
 
 def optimizer_bytes(size: list[int], optimizer: str | None) -> int:
-    """What the optimizer of a piece keeps: one float a row, or one a weight; nothing where there is none."""
+    """Bytes of optimizer state of a shard: one float per row, or one per weight; 0 without an optimizer."""
     return {None: 0, "row_wise_adagrad": 4 * size[0], "adagrad": weight_bytes(size)}[optimizer]
 
 
@@ -201,7 +201,8 @@ def _counted(option: ShardingOption, size: list[int]) -> int:
 
 @contextmanager
 def quiet_torchrec() -> Iterator[None]:
-    """TorchRec warns about topologies and dense estimates that do not matter here, and logs arguments and errors."""
+    """Silence TorchRec's warnings about topologies and dense estimates that do not matter here, and its logs of
+    arguments and errors."""
     loggers = [logging.getLogger(name) for name in ("", "torchrec", "MethodLogger-NullHandler")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""How the rows and columns of embedding tables go to ranks (Neo, arXiv 2104.05158), decided by TorchRec's planner.
+"""Sharding of embedding tables by rows and columns over ranks (Neo, arXiv 2104.05158), decided by TorchRec's planner.
 
 `Sharding` (layout.py) is what is asked for, `plan_sharding` decides which rank holds what; `parallel_tables` builds the
 model so.
@@ -29,7 +29,7 @@ MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
 
 
 class Tables(NamedTuple):
-    """One part of a model's tables: those that are looked up together and learn by one optimizer."""
+    """A group of a model's tables that are looked up together and learn by one optimizer."""
 
     configs: Collection[EmbeddingBagConfig]
     optimizer: SparseOptimizer | None  # None: they do not learn
@@ -41,7 +41,8 @@ NARROWEST = 4
 
 
 class TableSharder(EmbeddingBagCollectionSharder):
-    """TorchRec's sharder with all cuts on CPU too: those by rows work there, but are offered on CUDA only."""
+    """TorchRec's sharder with all sharding types on CPU too: row-wise types work there, but TorchRec offers them on
+    CUDA only."""
 
     @classmethod
     def of(cls, sharding: Sharding) -> TableSharder:
@@ -59,12 +60,12 @@ class TableSharder(EmbeddingBagCollectionSharder):
         ]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """Tables are trained where they are computed: no caches, no tiers of storage."""
+        """Kernels for a sharding type: the plain ones only, without caches or storage tiers."""
         return ["dense"] if sharding_type == "data_parallel" else ["fused"]
 
 
 def sharding_planner(parts: Mapping[str, Tables], sharding: Sharding, world: RankLayout) -> EmbeddingShardingPlanner:
-    """TorchRec's planner for these tables: what `exfm plan` asks without any ranks is what training asks with them.
+    """TorchRec's planner for these tables, the same in `exfm plan` (without any ranks) and in training.
 
     Parts share the memory of their ranks. A table is spread by the settings of its name, whatever part it is in.
 
@@ -85,7 +86,7 @@ def sharding_planner(parts: Mapping[str, Tables], sharding: Sharding, world: Ran
 
 
 def planned_model(parts: Mapping[str, Tables]) -> nn.Module:
-    """What a planner is asked about: the tables of all parts, without memory."""
+    """Input of a planner: the tables of all parts, without memory."""
     model = nn.Module()
     for part, tables in parts.items():
         model.add_module(part, EmbeddingBagCollection(list(tables.configs), device=torch.device("meta")))
@@ -93,7 +94,7 @@ def planned_model(parts: Mapping[str, Tables]) -> nn.Module:
 
 
 def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: RankLayout) -> list[str]:
-    """What a table of its size may be cut by; one whose rows do not reach for every rank stays whole.
+    """Sharding types possible for a table of its size; a table with too few rows for every rank stays whole.
 
     FBGEMM's backward on CPU takes a piece without rows and the table after it for one table of the former's width:
     the latter's other columns learn nothing, and nothing is said.
@@ -125,7 +126,7 @@ def _reaches(rows: int, ranks: int) -> bool:
 def plan_sharding(
     parts: Mapping[str, Tables], group: RankGroup, sharding: Sharding, batch_rows: int = 2048
 ) -> ShardingPlan:
-    """Where every row of a model's tables goes, by part; the same plan on all ranks.
+    """Plan the rank of every row of a model's tables, by part; the same plan on all ranks.
 
     A collective. `batch_rows` of a step, over all ranks.
 
@@ -150,13 +151,13 @@ def plan_sharding(
 
 
 def table_bytes(config: EmbeddingBagConfig, optimizer: SparseOptimizer | None) -> int:
-    """Weights and accumulators of one table."""
+    """Bytes of weights and accumulators of one table."""
     per_row = config.embedding_dim + {None: 0, "row_wise_adagrad": 1, "adagrad": config.embedding_dim}[optimizer]
     return 4 * config.num_embeddings * per_row
 
 
 def does_not_fit(parts: Collection[Tables], sharding: Sharding, ranks: int) -> str:
-    """What to say when the planner finds no plan: the largest table's need, what there is, what to try."""
+    """Error text for a planner without a plan: the largest table's need, the memory available, remedies."""
     if sharding.memory_gb is None:
         return f"TorchRec's planner found no way to spread the tables over {ranks} ranks by {', '.join(sharding.types)}"
     every = [(table_bytes(table, of.optimizer) / GB, table, of.called) for of in parts for table in of.configs]

@@ -1,5 +1,4 @@
-"""A model's embedding tables at work on their ranks: TorchRec's DistributedModelParallel, plus the collectives that
-gloo lacks.
+"""A model's embedding tables on their ranks: TorchRec's DistributedModelParallel, plus the collectives that gloo lacks.
 
 The loss is a sum over the rows of all ranks, so gradients are summed, never averaged; that is exact for any number of
 ranks. Ranks may bring different numbers of rows, or none.
@@ -71,7 +70,7 @@ class Lookup(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """What was looked up: pooled embeddings (B, sum of widths), in order of the tables' keys."""
+    """Result of a lookup: pooled embeddings (B, sum of widths), in order of the tables' keys."""
 
     pooled: Tensor
 
@@ -122,7 +121,7 @@ class ParallelTables:
         }
 
     def send(self, batch: Batch) -> Lookup:
-        """Start to send its ids to the ranks that hold their rows. A collective.
+        """Start to send a batch's ids to the ranks that hold their rows. A collective.
 
         Waits for the sizes of what others send; the ids themselves travel while other work is done.
         """
@@ -134,7 +133,7 @@ class ParallelTables:
         return Gathered(in_order(self._tables.compute_and_output_dist(sent.context, sent.ids.wait()).wait(), self.keys))
 
     def learn(self, looked: Gathered, gradient: Tensor) -> None:
-        """One step, with the gradient of what was looked up. A collective."""
+        """One step, with the gradient of the looked-up embeddings. A collective."""
         looked.pooled.backward(gradient)
         self._update_replicated()
 
@@ -180,7 +179,7 @@ class ParallelTables:
 
 
 def keys_of(configs: Sequence[EmbeddingBagConfig]) -> list[str]:
-    """What is looked up, in order."""
+    """Keys of the lookup, in order."""
     return [key for config in configs for key in config.feature_names]
 
 
@@ -192,7 +191,7 @@ def in_order(pooled: KeyedTensor, keys: list[str]) -> Tensor:
 def shard_tables(
     tables: EmbeddingBagCollection, plan: EmbeddingModuleShardingPlan, group: RankGroup, sharding: Sharding
 ) -> ShardedEmbeddingBagCollection:
-    """The tables alone, sharded by their part of a plan, for a model that only looks up. A collective.
+    """Shard the tables by their part of a plan, for a model that only looks up. A collective.
 
     Nothing is allocated on this rank but its own shards, where `tables` are on the meta device.
     """
@@ -250,7 +249,7 @@ def _column_pieces(parameter: ParameterSharding) -> int:
 
 
 class ReplicatedTable:
-    """FBGEMM's AdaGrad, otherwise fused in a backward, for a table (R, D) that every rank holds and updates alike.
+    """FBGEMM's AdaGrad, which FBGEMM fuses into a backward, for a table (R, D) that every rank holds and updates alike.
 
     >>> w = torch.zeros(3, 4)
     >>> replica = ReplicatedTable(w, "adagrad", lr=1.0, eps=0.0)

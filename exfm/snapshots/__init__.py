@@ -1,4 +1,4 @@
-"""Tensors that lie in pieces: in the memory of several ranks, or on disk.
+"""Tensors in pieces: in the memory of several ranks, or on disk.
 
 windows      reading any part of a tensor, wherever its pieces lie
 named        states as tensors by name, and whether they fit a model

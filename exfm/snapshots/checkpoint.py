@@ -48,7 +48,8 @@ T = TypeVar("T")
 
 
 class Checkpoint(NamedTuple, Generic[T]):
-    """What `load_checkpoint` returns with whole tensors, and `open_checkpoint` with tensors that are still on disk."""
+    """A saved directory: `load_checkpoint` returns it with tensors in memory, `open_checkpoint` with tensors on
+    disk."""
 
     tensors: dict[str, T]
     meta: dict[str, Any]
@@ -57,7 +58,7 @@ class Checkpoint(NamedTuple, Generic[T]):
 
 
 class Together(NamedTuple):
-    """This rank, among those that save one checkpoint together.
+    """This rank, among the ranks that save one checkpoint together.
 
     `attempt` is a word that these ranks share and that no earlier start of them knew (`RankGroup.token`): files left by
     ranks that were killed are never mistaken for theirs. Rank 0 gives up when nothing was written for `timeout_s`.
@@ -162,7 +163,7 @@ def _cleared(staging: Path, name: str) -> Iterator[None]:
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
-    """A saved directory whose tensors are read when they are asked for, by window: `fill_window`, `whole_tensor`.
+    """Open a saved directory; its tensors are read on access, by window: `fill_window`, `whole_tensor`.
 
     Every piece that is read is verified. Raises ModelError where the directory
     is none, or damaged as far as can be seen without reading the tensors; a read raises it for what it touches.
@@ -198,7 +199,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[Tensor]:
 
 
 def verified_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
-    """As `open_checkpoint`, after a check of every byte. Raises ModelError as `load_checkpoint` does."""
+    """`open_checkpoint` after a check of every byte. Raises ModelError as `load_checkpoint` does."""
     stored = open_checkpoint(path)
     for tensor in stored.tensors.values():
         tensor.verify()
@@ -214,14 +215,14 @@ def set_checkpoint_aside(path: Path) -> Path:
 
 
 def checkpoint_names(root: str | os.PathLike[str]) -> list[str]:
-    """Names of everything saved whole under `root`, in order of text."""
+    """Names of all complete checkpoints under `root`, sorted."""
     if not Path(root).is_dir():
         return []
     return sorted(p.name for p in Path(root).iterdir() if not p.name.startswith(".") and (p / MANIFEST).exists())
 
 
 def latest_checkpoint(root: str | os.PathLike[str]) -> Path | None:
-    """The last name under `root`, or None when nothing is saved there."""
+    """Path of the last checkpoint under `root`, or None."""
     saved = checkpoint_names(root)
     return Path(root) / saved[-1] if saved else None
 
@@ -234,7 +235,8 @@ def prune_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
 
 
 def remove_leftovers(root: str | os.PathLike[str]) -> None:
-    """Delete what killed writers and interrupted `prune_checkpoints` calls left. No process may write to `root`."""
+    """Delete the leftovers of killed writers and interrupted `prune_checkpoints` calls. No process may write to
+    `root`."""
     for leftover in Path(root).glob(".*"):
         if leftover.is_dir() and not leftover.name.startswith(".damaged-"):
             shutil.rmtree(leftover)

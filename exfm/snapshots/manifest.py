@@ -1,4 +1,4 @@
-"""What a saved directory says of itself: its manifest.
+"""Manifest of a saved directory.
 
     {"format_version": 3, "kind": …, "parent": …, "meta": {…},
      "files": {file: {"bytes": …}},
@@ -56,7 +56,7 @@ class StoredPiece(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A tensor's type and shape, and where it lies."""
+    """A tensor's type, shape and location."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -98,7 +98,7 @@ def sealed(manifest: Mapping[str, Any]) -> bytes:
 
 
 def index_of(manifest: Mapping[str, Any], name: str) -> dict[str, Entry]:
-    """Where every tensor lies. Raises ModelError, of the directory `name`, where an entry cannot be so."""
+    """Location of every tensor. Raises ModelError, of the directory `name`, where an entry cannot be so."""
     index = {}
     for tensor, raw in manifest["tensors"].items():
         try:
@@ -138,7 +138,7 @@ def _misfit(entry: Entry, files: Mapping[str, Any]) -> str | None:
 
 
 def uncovered(entry: Entry) -> str | None:
-    """What the pieces lack to cover their tensor, each value once; in words."""
+    """Reason why the pieces do not cover their tensor exactly once; None if they do."""
     held, wanted = sum(math.prod(piece.size) for piece in entry.pieces), math.prod(entry.shape)
     if held != wanted:
         return f"its pieces have {held} of {wanted} values"

@@ -8,7 +8,7 @@ from exfm.loops import loop
 
 
 def take_marked(marks: np.ndarray) -> np.ndarray:
-    """Which of the marks (8 · M,) bool are True, (K,) int64, ascending; they are False afterwards.
+    """Indices of the marks (8 · M,) bool that are True, (K,) int64, ascending; clears the marks.
 
     >>> marks = np.zeros(16, bool)
     >>> marks[[9, 2]] = True

@@ -1,4 +1,4 @@
-"""A state as tensors by name, and whether it fits a model."""
+"""A state as tensors by name, and its fit to a model."""
 
 from __future__ import annotations
 

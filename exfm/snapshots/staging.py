@@ -1,4 +1,4 @@
-"""The folder into which the ranks of a group write one thing together, before it is renamed into place.
+"""The staging folder into which the ranks of a group write one thing together, before its rename into place.
 
     <staging>/tensors.bin                        of a single rank
     <staging>/tensors-00001-of-00004.bin         what rank 1 of 4 holds, on disk before …
@@ -42,7 +42,7 @@ Storable = Tensor | TensorPieces | StoredTensor
 
 
 class Part(NamedTuple):
-    """What one rank wrote, in the words of the manifest: its file's size, and the pieces of its tensors."""
+    """Manifest entries of one rank's part: its file's size, and the pieces of its tensors."""
 
     files: dict[str, Any]
     tensors: dict[str, Any]
@@ -57,7 +57,7 @@ class NamedWindow(NamedTuple):
 
 
 def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[NamedWindow]:
-    """What a rank has to write, in order of name: its own pieces, and of what all have alike, rank 0 everything. What
+    """Windows that a rank has to write, in order of name: its own pieces, and on rank 0 all replicated tensors. What
     is still on disk is read piece by piece."""
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -76,14 +76,14 @@ def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[NamedWindow]
 
 
 def refuse_unstorable(tensors: Mapping[str, Storable]) -> None:
-    """Raises ModelError for a tensor of a type that has no name in a manifest."""
+    """Raise ModelError for a tensor of a type that manifests do not support."""
     for name, tensor in tensors.items():
         if (dtype := _name_of(tensor.dtype)) not in DTYPES:
             raise ModelError(f"tensor `{name}` is {dtype}, which cannot be stored; storable: {', '.join(DTYPES)}")
 
 
 def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks: int) -> Part:
-    """Write what this rank holds into its file, through to the disk."""
+    """Write the windows of this rank into its file, and sync it."""
     file = TENSORS if ranks == 1 else f"{Path(TENSORS).stem}-{rank:05}-of-{ranks:05}.bin"
     index: dict[str, dict[str, Any]] = {
         name: {"dtype": _name_of(tensor.dtype), "shape": list(tensor.shape), "pieces": []}
@@ -112,7 +112,7 @@ def announce(staging: Path, part: Part, rank: int) -> None:
 
 
 def gather(staging: Path, name: str, ranks: int, timeout_s: float) -> list[Part]:
-    """The parts of all ranks but 0, once all are written; their announcements are deleted then.
+    """Collect the parts of all ranks but 0 once all are written, and delete their announcements.
 
     Raises ModelError when a rank is missing and nothing was written for `timeout_s`.
     """
@@ -140,7 +140,7 @@ def gather(staging: Path, name: str, ranks: int, timeout_s: float) -> list[Part]
 
 
 def joined(parts: list[Part]) -> Part:
-    """The parts as one."""
+    """Merge the parts."""
     files: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
     for part in parts:

@@ -41,7 +41,7 @@ class StoredTensor:
                 target.copy_(narrowed(self._piece(piece), shared.first, shared.shape))
 
     def verify(self) -> None:
-        """Read every piece, and keep none. Raises ModelError as reading does."""
+        """Read and check every piece. Raises ModelError as reading does."""
         for piece in self._pieces:
             self._piece(piece)
 

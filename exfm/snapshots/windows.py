@@ -1,4 +1,4 @@
-"""Tensors of which a process holds, or reads, windows only.
+"""Tensors that a process holds, or reads, only in windows.
 
 A window of a tensor is where it starts (offsets, one per dimension) and its shape. Whatever can be read by window, a
 tensor in memory, this rank's pieces of one, or one on disk, is read in the same way:
@@ -30,7 +30,7 @@ Window = tuple[tuple[int, ...], Tensor]
 
 
 class Windowed(Protocol):
-    """What can be read by window."""
+    """Interface of a source that is read by window."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -46,7 +46,7 @@ TensorSource = Tensor | Windowed
 
 
 class TensorPieces(NamedTuple):
-    """A tensor over ranks: the whole's shape, and the windows that are here, each with its offsets. They may be none.
+    """A tensor sharded over ranks: the whole's shape, and the local windows with their offsets. They may be none.
 
     >>> TensorPieces((4, 2), [((2, 0), torch.ones(2, 2))]).dtype
     torch.float32
@@ -60,7 +60,7 @@ class TensorPieces(NamedTuple):
         return self.pieces[0][1].dtype if self.pieces else torch.float32
 
     def fill(self, out: Tensor, offsets: Offsets) -> None:
-        """Raises ModelError where a part of the window is not here."""
+        """Copy a window; raises ModelError if part of it is not local."""
         missing = out.numel()
         for start, piece in self.pieces:
             if (shared := overlap(start, piece.shape, offsets, out.shape)) is not None:
@@ -74,7 +74,7 @@ class TensorPieces(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """What two windows share: where it starts in the first, where in the second, and its shape."""
+    """Overlap of two windows: its start in the first and in the second, and its shape."""
 
     first: tuple[int, ...]
     second: tuple[int, ...]
@@ -82,7 +82,7 @@ class Overlap(NamedTuple):
 
 
 def overlap(a: Offsets, a_shape: Sequence[int], b: Offsets, b_shape: Sequence[int]) -> Overlap | None:
-    """What window a (offsets, shape) and window b of one tensor share; None where that is nothing.
+    """Overlap of window a (offsets, shape) and window b of one tensor; None if empty.
 
     >>> overlap((0, 0), (4, 2), (3, 1), (5, 5))
     Overlap(first=(3, 1), second=(0, 0), shape=(1, 1))
@@ -116,7 +116,7 @@ def fill_window(out: Tensor, source: TensorSource, offsets: Offsets | None = Non
 
 
 def whole_tensor(source: TensorSource) -> Tensor:
-    """All of it: a tensor as it is, of anything else a copy."""
+    """The whole tensor: a tensor as it is, a copy of any other source."""
     if isinstance(source, Tensor):
         return source
     out = torch.empty(source.shape, dtype=source.dtype)

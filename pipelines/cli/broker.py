@@ -73,8 +73,8 @@ def status(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
 
 
 def fetch() -> None:
-    """Download the broker's jars ahead of the first start, once per machine and user, and keep the classes that Java
-    loads of them, which halves a broker's start."""
+    """Download the broker's jars before the first start, once per machine and user, and cache their Java classes,
+    which halves a broker's start."""
     from streaming.broker.classes import keep_classes
     from streaming.broker.jars import fetch_jars
 

@@ -1,4 +1,4 @@
-"""`exfm init`, `config`: from a file to a config that runs, and what a config says."""
+"""`exfm init`, `config`: make a config from a file, and print what a config sets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the config, and the copy beside it.")] = False,
     json_: AsJson = False,
 ) -> None:
-    """Look at a file of rows and write a config that runs on it, every guess with its evidence and the runner-up.
+    """Examine a file of rows and write a config that runs on it, each guess with its evidence and the runner-up.
 
     What a run cannot read by itself (fields of records, feedback of its own file, times of two units) is copied once to
     NAME.parquet next to the config, and that is said. Of Kafka topics a sample is read, and the config reads them live.
@@ -153,7 +153,7 @@ def show(
     diff: Annotated[bool, typer.Option("--diff", help="Only settings that differ from the defaults.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Print all settings of a config, as a run of it would have them: defaults filled in, every student whole."""
+    """Print all settings of a config with defaults filled in and every student in full."""
     from pipelines.core.config.settings import load, shown
 
     typer.echo(shown(load(config, overrides), diff=diff), nl=False)
@@ -162,7 +162,7 @@ def show(
 def schema(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A file to write it to; default: printed.")] = None,
 ) -> None:
-    """Print the JSON schema of configs, by which an editor completes and checks settings.
+    """Print the JSON schema of configs, which lets editors complete and check settings.
 
     Most editors find it by a first line `# yaml-language-server: $schema=exfm.schema.json`.
     """

@@ -96,7 +96,7 @@ for _noun in NOUNS:
 
 
 def exit_code(error: BaseException) -> int | None:
-    """The exit code of an error that the user can act on; None for a fault of ours.
+    """Exit code of an error that the user can act on; None for a bug in ExFM.
 
     >>> from streaming.errors import BadInput, StreamingError
     >>> exit_code(BadInput("no such topic")), exit_code(StreamingError("broker gone")), exit_code(ZeroDivisionError())
@@ -131,7 +131,7 @@ def _message(error: BaseException) -> str:
 
 
 def as_called(part: Any, program: str) -> Any:
-    """A command or a group of commands, with examples in its help that call `program`."""
+    """Adapt the examples in the help of a command, or a group of commands, to call `program`."""
     for name in ("help", "epilog"):
         if (text := getattr(part, name, None)) is not None:
             setattr(part, name, re.sub(r"(Example: |Try: |`)exfm (?=[a-z])", rf"\g<1>{program} ", text))
@@ -141,7 +141,7 @@ def as_called(part: Any, program: str) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `exfm`. An error that the user can fix becomes one paragraph on stderr; a fault of ours shows a traceback."""
+    """Run `exfm`. An error that the user can fix becomes one paragraph on stderr; a bug in ExFM shows a traceback."""
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     try:

@@ -1,4 +1,4 @@
-"""What the console script calls: the command line, or one line about what is not installed."""
+"""Entry point of the console script: runs the command line, or prints one line about missing packages."""
 
 from __future__ import annotations
 

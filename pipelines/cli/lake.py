@@ -1,4 +1,4 @@
-"""`exfm lake`: what a run's lake holds, who reads it, and housekeeping by hand."""
+"""`exfm lake`: content and readers of a run's lake, and housekeeping by hand."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def readers(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who reads the lake and how far behind each is; pin a range, or retire a reader.
+    """Show the lake's readers and how far behind each is; pin a range, or retire a reader.
 
     Retention deletes no row that a reader may still need. A reader that has been silent for longer than
     `lake.reader_expiry_s` is `expired` and holds nothing; one that is `awaited` belongs to the run and has never

@@ -1,4 +1,4 @@
-"""`exfm doctor`, `exfm bench`: this machine: its parts checked, and how fast it does the work of a run."""
+"""`exfm doctor`, `exfm bench`: check this machine's parts, and measure its speed at the work of a run."""
 
 from __future__ import annotations
 

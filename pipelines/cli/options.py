@@ -13,7 +13,7 @@ import typer
 
 
 def warned(overrides: list[str] | None) -> list[str] | None:
-    """Warns of passwords among `--set`."""
+    """Warn of passwords among `--set`."""
     if overrides:
         from pipelines.core.config.text import passwords_in
 
@@ -32,8 +32,8 @@ def cores() -> int:
 
 
 def private_files() -> None:
-    """From now on this process and those that it starts make files which only their user can read: a run's hold rows,
-    and may hold more."""
+    """Set the umask so that only the user can read the files that this process and its children create, since they
+    hold rows and may hold more."""
     os.umask(0o077)
 
 
@@ -64,7 +64,7 @@ _RUN_OR_OPTION = Annotated[Path | None, typer.Argument(**_SAME, callback=_given)
 
 
 def takes_run(function: Callable[..., None], *, beside: str | None = None) -> Callable[..., None]:
-    """A command with an option `--run-dir` whose run may as well be its last argument.
+    """Add the option `--run-dir` to a command, whose run may also be its last argument.
 
     `beside`: an argument that may be left out, in whose place the run may stand then, or a list among whose values it
     may; there a folder is a run.

@@ -1,4 +1,4 @@
-"""`exfm generate` and `ingest`: streams as Parquet files, written and played."""
+"""`exfm generate` and `ingest`: write and play streams as Parquet files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`exfm dead-letters`, `mend`: what the outside world broke in a run, and putting it right by hand."""
+"""`exfm dead-letters`, `mend`: repair by hand of damage from outside a run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _register_mend(app: typer.Typer) -> None:
 
 
 def list_(run_dir: RunDirOption, reason: Reason = None, as_json: AsJson = False) -> None:
-    """Count dead letters by reason and topic, and how many of them were put back."""
+    """Count dead letters by reason and topic, with the number of those put back."""
     from pipelines.cli.tools.dead_letters import DeadLetters
     from pipelines.report.table import TextTable
     from pipelines.report.terminal import console, rendered
@@ -74,7 +74,7 @@ def show(
     ] = None,
     reason: Reason = None,
 ) -> None:
-    """Show one dead letter as JSON: its reason, where it came from, and its record decoded as far as that goes."""
+    """Show one dead letter as JSON: its reason, its origin, and its record decoded as far as possible."""
     from pipelines.cli.tools.dead_letters import DeadLetters
     from streaming.delivery.replay import Place
 
@@ -89,7 +89,7 @@ def replay(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the original records of dead letters back onto the topics that they came from, each once.
+    """Put the original records of dead letters back onto their topics, each once.
 
     A command that was killed is completed by the next one. Impressions that are too old by now are counted before:
     they will come back as `too_old`.
@@ -122,7 +122,7 @@ def watermark(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set event time back after a record from the future has moved it, and everything else is refused as `too_old`.
+    """Set event time back after a record from the future has moved it and everything else is refused as `too_old`.
 
     Without --yes it says what would become acceptable again and what cannot come back, and changes nothing.
     """

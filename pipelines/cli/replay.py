@@ -91,7 +91,7 @@ def replay(
     anything after the lake (`model.`, `features.NAME.`, `where`, `first_seq`, `starts_from`, …).
 
     With --verify, retrain students of a run from its lake and compare weights, predictions and figures with what the
-    run left, in bits. Exit code 0: identical; 1: they part, and where; 2: it cannot be asked. With --compare A B, put
+    run left, in bits. Exit code 0: identical; 1: they differ (says where); 2: invalid request. With --compare A B, put
     two finished replays side by side.
 
     Example: exfm replay --verify runs/demo feed

@@ -1,4 +1,4 @@
-"""`exfm check`, `stream`, `status`, `stop`, `report`: a run from the look before it to what came of it."""
+"""`exfm check`, `stream`, `status`, `stop`, `report`: a run from its check to its results."""
 
 from __future__ import annotations
 
@@ -279,19 +279,19 @@ def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:
             "as they are with --set losses.fail_share=1"
         )
     if status.permanent:
-        return "the same command would fail there again"
+        return "the same command would fail again"
     if not status.mistaken:
         return "the same command resumes"
     if failed_before_learning(where):
         return "mend that, then run it again: nothing was learned yet, so it starts over"
-    return "mend that first: the same command would fail there again"
+    return "fix this first; the same command would fail again"
 
 
 def status(
     run_dir: RunDirOption,
     json_: Annotated[bool, typer.Option("--json", help="Print status.json.")] = False,
 ) -> None:
-    """Show what a run is doing.
+    """Show the state of a run.
 
     Example: exfm status --run-dir runs/demo
     """
@@ -326,7 +326,7 @@ def top(
         return value, alive(value)
 
     if not sys.stdout.isatty():
-        raise BadInput("exfm top draws on a terminal, and this is none; `exfm status --json` is for scripts")
+        raise BadInput("`exfm top` needs a terminal; stdout is not a TTY; `exfm status --json` is for scripts")
     watch_status(read, every_s)
 
 
@@ -348,7 +348,7 @@ def report(
     json_: AsJson = False,
     all_: Annotated[bool, typer.Option("--all", help="Figures of the whole stream, too.")] = False,
 ) -> None:
-    """Show what came of a finished run: verdicts, NE and gains, AUC, calibration, the teacher's lead, time, counts.
+    """Show the results of a finished run: verdicts, NE and gains, AUC, calibration, the teacher's lead, time, counts.
 
     Figures are those of the last half of the stream, each row predicted before it was learned; --all adds the whole
     stream. --json prints summary.json with the verdicts.

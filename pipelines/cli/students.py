@@ -56,7 +56,7 @@ def spawn(
     wait: Annotated[bool, typer.Option("--wait", help="Until it has caught up with the stream.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a new student join a run: it learns the lake, catches up, and goes on with the stream.
+    """Add a new student to a run: it learns the lake, catches up, and continues with the stream.
 
     The run may be running, stopped or finished; one that does not run has the student when it starts again. No other
     worker loses a step.
@@ -111,7 +111,7 @@ def spawn(
 
 
 def students(run_dir: RunDirOption, as_json: AsJson = False) -> None:
-    """Every student of a run: what it does, how far and how well.
+    """List every student of a run with its state, progress and quality.
 
     Example: exfm students --run-dir runs/demo
     """
@@ -131,7 +131,7 @@ def students(run_dir: RunDirOption, as_json: AsJson = False) -> None:
 
 
 def pause(name: Name, run_dir: RunDirOption) -> None:
-    """Have a student commit and stop. `exfm resume` has it go on from there.
+    """Commit and stop a student. `exfm resume` has it go on from there.
 
     Example: exfm pause feed --run-dir runs/demo
     """
@@ -139,7 +139,7 @@ def pause(name: Name, run_dir: RunDirOption) -> None:
 
 
 def resume(name: Name, run_dir: RunDirOption) -> None:
-    """Have a student that was paused go on from its checkpoint.
+    """Continue a paused student from its checkpoint.
 
     Example: exfm resume feed --run-dir runs/demo
     """
@@ -147,7 +147,7 @@ def resume(name: Name, run_dir: RunDirOption) -> None:
 
 
 def retire(name: Name, run_dir: RunDirOption) -> None:
-    """Have a student leave a run for good. Checkpoints and registered models stay; the lake keeps no rows for it.
+    """Remove a student from a run. Checkpoints and registered models stay; the lake keeps no rows for it.
 
     Example: exfm retire brand --run-dir runs/demo
     """

@@ -1,4 +1,4 @@
-"""`exfm plan`, `exfm scale`: a teacher before it is trained: where its tables go, and what size costs and buys."""
+"""`exfm plan`, `exfm scale`: placement of a teacher's tables, and cost and benefit of its size, before training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def plan(
     quick: Annotated[bool, typer.Option("--quick", help="The config's plan alone, without alternatives.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """Plan how the teacher's tables are spread over ranks: bytes and predicted cost of each, and what does not fit.
+    """Plan how the teacher's tables are spread over ranks: bytes and predicted cost of each, and tables that do not
+    fit.
 
     Nothing is started or allocated. Exit code 2 when the plan does not fit; every remedy it names was planned.
 

@@ -1,4 +1,4 @@
-"""`exfm promote`, `rollback`, `serve`, `score`: versions of a student, the champion among them, and what it answers."""
+"""`exfm promote`, `rollback`, `serve`, `score`: versions of a student, its champion, and predictions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def promote(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a version of a student its champion, on a live run or on one that has ended.
+    """Make a version of a student its champion, on a live run or a finished one.
 
     A live run takes it up before its next batch, and ends the comparison that is on; the version that was champion is
     `previous` from now on. Asked for again, it changes nothing.
@@ -62,7 +62,7 @@ def promote(
 
 
 def rollback(name: Name, run_dir: RunDirOption, reason: Reason, as_json: AsJson = False) -> None:
-    """Make the champion before champion again, on a live run or on one that has ended.
+    """Restore the previous champion, on a live run or a finished one.
 
     There is no `previous` from then on: asked for again, it changes nothing. Further back leads `exfm promote NAME
     --version …`.

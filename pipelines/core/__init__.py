@@ -1,1 +1,1 @@
-"""What every program stands on: the config, the run directory, and the files that are shipped."""
+"""Common base of all programs: the config, the run directory, and the shipped files."""

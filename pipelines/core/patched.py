@@ -1,4 +1,4 @@
-"""Parts of other packages that are done without for a while."""
+"""Context manager that replaces attributes of third-party modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def patched(owner: Any, **values: Any) -> Iterator[None]:
-    """Within this, a module or class has these values. A name that it lacks, in another release, is left alone.
+    """Set attributes of a module or class within a context. A name that it lacks, in another release, is left alone.
 
     >>> import math
     >>> with patched(math, pi=3, absent=1):

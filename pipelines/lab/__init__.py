@@ -1,4 +1,4 @@
-"""Models trained on logged rows, without a broker: what replays and scaling runs share.
+"""Offline training on logged rows, without a broker: the common base of replays and scaling runs.
 
 rows      one stream of settled rows that many models learn from
 delays    how long feedback took, from the source of the rows

@@ -1,4 +1,4 @@
-"""How long feedback took, which a lake does not hold: from the source that the rows came from, played again."""
+"""Delays of feedback, which a lake does not store: recovered by playing the rows' source again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from streaming.hashing import hash64
 
 
 def feedback_delays(config: Config, rows: Rows, folder: Path) -> np.ndarray:
-    """Seconds from the impression of every row to its first feedback for every task, (N, T) float32; NaN where there is
-    none. Made once for these rows, in `folder`. Raises BadInput where the source does not have the feedback of every
+    """Seconds from each row's impression to its first feedback for every task, (N, T) float32; NaN without feedback.
+    Made once for these rows, in `folder`. Raises BadInput where the source does not have the feedback of every
     positive label."""
     path = folder / f"delays-{rows.name}.npz"
     if (part := load_part(path)) is None:

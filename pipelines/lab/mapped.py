@@ -1,5 +1,4 @@
-"""Arrays with an entry for every row of a stream, mapped from files: memory holds the pages that are worked on, however
-long the stream is."""
+"""Memory-mapped arrays with an entry for every row of a stream: memory holds only the pages in use."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ def mapped_array(shape: tuple[int, ...], dtype: Any, folder: Path | None, fill: 
 
 
 def release_pages(array: np.ndarray) -> None:
-    """Free the memory of a mapped array: its pages are in the file, and are read again when they are used. An array in
-    memory stays as it is."""
+    """Free the memory of a mapped array; its pages are read again from the file on use. An array in memory stays as
+    it is."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -29,14 +29,14 @@ LOCAL_HEADER_BYTES = 30
 
 
 def part_name(decisive: Any) -> str:
-    """A name for settings that can be written as JSON: equal for equal settings, and different otherwise."""
+    """Name of a part: equal for settings that are equal as JSON."""
     text = json.dumps([FORMAT, decisive], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def save_part(path: Path, **arrays: Any) -> None:
-    """Store `arrays` as NumPy's `savez` does, with the time and the version of the model code; moved into place, so
-    never half there. Of arrays in files no more than a piece is in memory."""
+    """Store `arrays` like NumPy's `savez`, with the time and the version of the model code, atomically. Of arrays in
+    files no more than a piece is in memory."""
     made = {"made_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "made_with": code()}
     with replacing(path) as file, ZipFile(file, "w") as archive:
         for name, value in (made | arrays).items():
@@ -55,8 +55,8 @@ def _write(member: IO[bytes], array: np.ndarray) -> None:
 
 
 def load_part(path: Path) -> dict[str, np.ndarray] | None:
-    """What `save_part` was given; large arrays are mapped, and cannot be written to. None where the part is absent or
-    damaged. A damaged one is removed."""
+    """The arrays of `save_part`; large ones are mapped read-only. None where the part is absent or damaged. A
+    damaged one is removed."""
     try:
         with ZipFile(path) as archive:
             if archive.testzip() is not None:
@@ -85,7 +85,7 @@ def _read(path: Path, archive: ZipFile, info: ZipInfo) -> np.ndarray:
 
 
 def is_stored(path: Path) -> bool:
-    """Whether the part is there and whole, judged by the directory that a zip file has at its end."""
+    """True if the part is complete, judged by the directory at the end of its zip file."""
     try:
         with ZipFile(path) as archive:
             return "made_with.npy" in archive.namelist()

@@ -1,4 +1,4 @@
-"""Jobs in several processes, spawned, each computing with one thread; with one process, in this one.
+"""Process pool for jobs, spawned, each computing with one thread; a single process runs them itself.
 
 Jobs report progress through a queue while they run. The processes ignore Ctrl-C from their first moment on: this
 process handles it and ends them. When this process is killed, they end by themselves.
@@ -32,7 +32,7 @@ END_S = 5.0
 
 
 class Pool:
-    """Processes that do jobs, until `close`; they are started once there are jobs for them."""
+    """Processes that run jobs until `close`; started on demand."""
 
     def __init__(self, work: Work, processes: int) -> None:
         """`work(job, add_done)` is a function of a module."""
@@ -42,7 +42,7 @@ class Pool:
         self._children: list[BaseProcess] = []
 
     def run(self, jobs: Sequence[Any], add_done: AddDone) -> Iterator[Any]:
-        """What `work` returns for every job, as they end; `add_done` gets counts of things done, which add up.
+        """Run all jobs and yield their results as they finish; `add_done` gets increments of progress.
 
         Raises what a job raised, or StreamingError when a process dies. An unforeseen error becomes a StreamingError of
         its words; its traceback goes to stderr. Afterwards, or when not all results are taken, the pool is of no more
@@ -86,7 +86,7 @@ class Pool:
         return StreamingError(f"a worker process {how}{hint}. Finished parts are kept; the same command resumes")
 
     def close(self) -> None:
-        """End the processes, also in the middle of a job."""
+        """Stop the processes, even in the middle of a job."""
         if self._executor is None:
             return
         for child in self._children:

@@ -1,5 +1,4 @@
-"""One stream that many models learn from: settled rows in a file, made once and mapped by every process that reads
-them.
+"""Settled rows of one stream in a file, made once and mapped by every process that reads them.
 
 Rows are those that the pipeline's lake would hold, in its order: of the config's source, settled here, or of a run's
 lake. With features and labels comes the logit of the truth where it is known.
@@ -55,7 +54,7 @@ class Rows:
         return int(self._ends[-1])
 
     def slice(self, offset: int = 0, length: int | None = None) -> pa.Table:
-        """As a table's own."""
+        """Slice like a table."""
         reader = self._mapped()
         end = self.num_rows if length is None else min(self.num_rows, offset + length)
         first, last = np.searchsorted(self._ends, [offset, max(offset, end - 1)], side="right").tolist()
@@ -83,8 +82,8 @@ def rows_of(
     columns: Sequence[str] | None = None,
     span: tuple[int, int] | None = None,
 ) -> Rows:
-    """The first `limit` settled rows of the config's source, or of the lake in `run_dir`; from `folder` where they lie.
-    `span`: first and last `lake_seq` that are taken of a lake; None: all.
+    """The first `limit` settled rows of the config's source, or of the lake in `run_dir`; cached in `folder`. `span`:
+    first and last `lake_seq` that are taken of a lake; None: all.
 
     `columns` of the settled row, or of the lake's; default: features and labels. Raises BadInput where the config has
     no source, or there is no lake.
@@ -100,7 +99,7 @@ def rows_of(
 def are_copied(
     config: Config, folder: Path, lake: LakeReader, *, limit: int | None, columns: Sequence[str], span: tuple[int, int]
 ) -> bool:
-    """Whether `folder` has these rows of a lake, so that it may delete its own."""
+    """True if `folder` holds a copy of these rows, so that the lake may delete them."""
     return _named(config, folder, f"lake {lake.id}", limit, list(columns), span, of_a_lake=True).path.exists()
 
 
@@ -169,8 +168,8 @@ def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iter
 
 
 def played(config: Config, folder: Path) -> Iterator[Chunk]:
-    """Impressions and feedback of the config's source, which it has, in the order of their arrival. Copies of its files
-    are made in `folder`."""
+    """Play the config's source: impressions and feedback in order of arrival. Copies of its files are made in
+    `folder`."""
     source = config.source
     if isinstance(source, Generated):
         return generated_stream(source, config.rows, encoding=config.kafka.impressions.written).chunks(

@@ -1,4 +1,4 @@
-"""Serving: what students have learned answers requests, and follows the registry while it does.
+"""Serving: students answer prediction requests, following the registry.
 
 asked      what a request asks: JSON or Arrow, as columns
 tables     of int8 or int4, judged before they answer

@@ -1,4 +1,4 @@
-"""The HTTP interface to a shelf: an ASGI application, whatever server runs it.
+"""The HTTP interface of a model store: an ASGI application for any server.
 
     POST /v1/models/NAME:predict     GET /v1/models   /healthz   /readyz   /metrics   /openapi.json
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestLimits(NamedTuple):
-    """What one request may take."""
+    """Limits of one request."""
 
     max_bytes: int = 8 << 20
     max_rows: int = 4096
@@ -73,7 +73,7 @@ class Server:
         )
 
     def close(self) -> None:
-        """Follow nothing any more, and write what the log holds."""
+        """Stop following, and flush the log."""
         self._shelf.close()
         if self._log is not None:
             self._log.close()
@@ -106,7 +106,7 @@ class Server:
     async def _answered(self, request: Request, model: str) -> tuple[Answer, ServedVersion]:
         if model not in self._shelf:
             known = ", ".join(self._shelf.models)
-            raise _Refused(404, f"no model is named `{model[:80]}`; there are: {known}")
+            raise _Refused(404, f"no model is named `{model[:80]}`; choose from {known}")
         body = await self._body(request)
         version = self._shelf.version(model)
         if version is None:
@@ -149,7 +149,7 @@ class Server:
         return b"".join(parts)
 
     async def models(self, request: Request) -> Response:
-        """What is served, since when, and what is not."""
+        """List the served models with their versions and ages, and refused ones."""
         found = []
         for model in self._shelf.models:
             version, refused = self._shelf.version(model), self._shelf.refused(model)
@@ -180,7 +180,7 @@ PATHS = "POST /v1/models/NAME:predict; GET /v1/models, /healthz, /readyz, /metri
 async def _no_such_path(request: Request, error: Exception) -> Response:
     path = request.url.path.encode(errors="replace").decode()[:80]
     code = getattr(error, "status_code", 404)
-    return JSONResponse({"error": f"{request.method[:20]} {path} is not here; there are: {PATHS}"}, code)
+    return JSONResponse({"error": f"{request.method[:20]} {path} is not here; choose from {PATHS}"}, code)
 
 
 def _response(answer: Answer, version: ServedVersion, request: Request) -> Response:

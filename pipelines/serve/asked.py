@@ -1,4 +1,4 @@
-"""What is asked of a model: the columns of a request's body, one row for each prediction that is wanted.
+"""Parse a prediction request.
 
     application/json                        {"rows": [{"user_id": 1, "ad_id": 7}, …]}
                                             {"columns": {"user_id": [1, 1], "ad_id": [7, 8]}}
@@ -31,21 +31,21 @@ MOST_COLUMNS = 2000
 
 
 class Unreadable(Exception):
-    """A body that is no question: why, and what would be."""
+    """An invalid request body, with an explanation."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why.encode(errors="replace").decode())  # a key may be half a character
 
 
 class Asked(NamedTuple):
-    """`size` rows: columns as they came, and the values that all rows share."""
+    """A request for `size` rows: columns as sent, and values shared by all rows."""
 
     columns: Mapping[str, list[Any] | pa.ChunkedArray]
     context: Mapping[str, Any]
     size: int
 
     def at(self, time_ms: int) -> Asked:
-        """The same rows; where they do not say when they are shown, they are shown then.
+        """The same rows with `time_ms` as the default event time.
 
         >>> Asked({}, {"user": 3}, 2).at(1_700_000_000_000).context
         {'user': 3, 'event_time_ms': 1700000000000}
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
 
 def asked_in(body: bytes, content_type: str, *, only: Collection[str], max_rows: int) -> Asked:
-    """The rows of a request, of the columns that are read: `only`. Raises Unreadable.
+    """Parse the rows of a request, restricted to the columns `only`. Raises Unreadable.
 
     >>> asked_in(b'{"context": {"user": 3}, "columns": {"ad": [7, 8]}}', JSON, only={"user", "ad"}, max_rows=10)
     Asked(columns={'ad': [7, 8]}, context={'user': 3}, size=2)

@@ -28,7 +28,7 @@ PREDICTION = "prediction_"
 
 
 class Scored(NamedTuple):
-    """`rows` were predicted, of which `refused` by reason have null."""
+    """Counts: `rows` predicted, of which `refused` by reason are null."""
 
     rows: int
     refused: dict[str, int]
@@ -71,7 +71,7 @@ def score_file(
 
 @contextmanager
 def rows_of(version: ServedVersion, source: Path, folder: Path) -> Iterator[pq.ParquetFile]:
-    """The rows of a file of any form that `exfm init` takes, by the same reader; a copy in `folder` lasts as long.
+    """Open the rows of a file of any form that `exfm init` takes; a copy in `folder` lives as long as the context.
 
     The columns of the version's run are read as its schema declares them.
     Raises BadInput where the file cannot be read, or a value is not what its column is declared to be.

@@ -1,4 +1,4 @@
-"""A client of a serving process in the standard library alone: copy it where exfm is not installed."""
+"""Client of a serving process, based on the standard library only: copy it to places without exfm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Refused(Exception):
-    """No prediction: the HTTP `code`, and why. `rows`: which rows were at fault, where some were."""
+    """A refused request: the HTTP `code`, and the reason. `rows`: which rows were at fault, where some were."""
 
     def __init__(self, code: int, why: str, rows: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(why)
@@ -18,7 +18,7 @@ class Refused(Exception):
 
 
 class Client:
-    """One connection, kept: `with Client("localhost", 8080) as client: client.predict("feed", rows, context)`."""
+    """A persistent connection: `with Client("localhost", 8080) as client: client.predict("feed", rows, context)`."""
 
     def __init__(self, host: str = "localhost", port: int = 8080, timeout_s: float = 5.0) -> None:
         self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""How old what was learned is when it first answers: from a student's optimizer step to the first answer that has it.
+"""Freshness: the delay from a student's optimizer step to the first answer that uses it.
 
     step ── the next increment ── file ── seen ── taken up ──► served ── the next request ──► answered
 
@@ -23,7 +23,7 @@ KEPT = 1000
 
 
 class Ages:
-    """Seconds, as a histogram and as the newest of them."""
+    """Delays in seconds, as a histogram and the latest one."""
 
     def __init__(self) -> None:
         self._newest: deque[float] = deque(maxlen=KEPT)
@@ -47,7 +47,7 @@ class Ages:
 
 
 class Freshness:
-    """Of one model. One thread takes increments up, another answers.
+    """Freshness of one model. One thread takes increments up, another answers.
 
     >>> freshness = Freshness()
     >>> value = Value(None, 7, "", "v00000640+7", {}, ({"stepped_s": [10.0, 10.9]},))
@@ -62,7 +62,8 @@ class Freshness:
         self.served, self.answers = Ages(), Ages()
 
     def taken_up(self, value: Value, now_s: float, *, first: bool = False) -> None:
-        """Before it answers. A full version counts as its increments would, but for the `first` of a server."""
+        """Record a new value before it answers. A full version counts as its increments would, but for the `first`
+        of a server."""
         whole = () if first or "stepped_s" not in value.about else (value.about,)
         for about in value.passed or whole:
             stepped = about["stepped_s"][0]

@@ -1,4 +1,4 @@
-"""The log of what was served: a topic of requests and predictions, of a share of all impressions, in no answer's way.
+"""Log of predictions: a topic of requests and answers for a share of all impressions, without delaying answers.
 
     a message is an Arrow IPC batch: the impression's columns that were asked with, in the types of the row schema,
     prediction_<task> (float64), served_model, served_version, served_ms
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class LogSettings(NamedTuple):
-    """`share` of the impressions, by a hash of their ids."""
+    """Settings of the log; `share` of the impressions, by a hash of their ids."""
 
     kafka: KafkaSettings
     topic: str
@@ -57,7 +57,7 @@ def _writer(settings: LogSettings) -> TopicWriter:
 
 
 def check_topic(settings: LogSettings) -> None:
-    """Raises BadInput when the topic does not exist, BrokerAway when no broker answers."""
+    """Raise BadInput if the topic does not exist, BrokerAway if no broker answers."""
     _writer(settings).close()
 
 
@@ -83,7 +83,7 @@ class ServedLog:
         self._thread.start()
 
     def note(self, version: ServedVersion, asked: Asked, answer: Answer) -> None:
-        """Have what was asked and answered written, where it is of the share. Never waits, never raises."""
+        """Queue a request and its answer for writing, if in the share. Never waits, never raises."""
         ids = _ids(asked, version.signature.schema.id_type)
         if ids is None:
             self.unidentified += asked.size
@@ -143,7 +143,7 @@ class ServedLog:
             self._writer = None
 
     def close(self) -> None:
-        """Write what waits, as far as there is a broker."""
+        """Write the queued rows, if a broker answers."""
         self._queue.put(None)
         self._thread.join()
         if self._writer is not None:

@@ -1,4 +1,5 @@
-"""A server in one process or several, which share a port: each has a shelf of its own and follows the registry alone.
+"""Server processes, one or several, that share a port: each has its own model store and follows the registry
+independently.
 
 The parent only watches: a process that ends is started again, and Ctrl-C or SIGTERM has all of them finish what they
 answer. A process whose parent is gone ends.
@@ -46,7 +47,7 @@ PRELOADED = ["pipelines.serve.processes", "pipelines.serve.app", "pipelines.serv
 
 
 class Serving(NamedTuple):
-    """What is to be served, and where."""
+    """Settings of a server: models and address."""
 
     run_dir: Path | None
     names: tuple[str, ...]
@@ -65,7 +66,7 @@ class Serving(NamedTuple):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that every process of a server accepts from. Raises BadInput where the port is taken."""
+    """A listening socket shared by all processes of a server. Raises BadInput where the port is taken."""
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -130,7 +131,7 @@ run names it); --follow newest serves its last checkpoint'
 
 
 def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
-    """With what answers now, following what comes; until `close`."""
+    """A server with the current versions, following changes until `close`."""
     shelf = open_shelf(origins, asked.tables, Packages() if asked.compiled else None)
     for model in shelf.missing:
         if shelf.refused(model) is None:
@@ -143,8 +144,8 @@ def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
 
 
 def http_server(app: Any, request_s: float = REQUEST_S, max_bytes: int = PunctualProtocol.max_bytes) -> uvicorn.Server:
-    """uvicorn as `exfm serve` runs it, for the application of a `Server`: so many connections, and `request_s` for a
-    request of `max_bytes` to arrive."""
+    """uvicorn with the settings of `exfm serve`: a bound on connections, and `request_s` for a request of
+    `max_bytes` to arrive."""
     set_threads(1)
     return uvicorn.Server(
         uvicorn.Config(

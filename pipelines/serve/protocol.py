@@ -1,5 +1,5 @@
-"""HTTP/1.1 as uvicorn speaks it with httptools, with an end to every request: a client that sends slowly, or stops,
-holds a connection for so long and no longer, and one that sends without end is cut off.
+"""HTTP/1.1 protocol of uvicorn with httptools, plus bounds on every request: a slow or silent client is disconnected
+after a time, an endless one at a size.
 
 uvicorn ends a connection that is idle between two requests. One that never sends the rest of its headers, or of a body
 that was refused already, it would keep for ever, and a few hundred of those would be all connections there may be.

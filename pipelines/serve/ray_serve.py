@@ -24,7 +24,7 @@ from streaming.errors import BadInput
 
 
 class RaySettings(BaseModel):
-    """What `application` takes. A file of Ray Serve gives it as `args`, the command `serve run` as KEY=VALUE."""
+    """Arguments of `application`. A file of Ray Serve gives it as `args`, the command `serve run` as KEY=VALUE."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,7 +39,7 @@ class RaySettings(BaseModel):
     replicas: int = Field(default=1, ge=1, description="each uses a core and holds the models")
 
     def serving(self) -> Serving:
-        """Raises BadInput where what is asked contradicts itself."""
+        """Settings of a server; raises BadInput for contradictory arguments."""
         names = tuple(name.strip() for name in self.names.split(",") if name.strip())
         if self.follow == "live" and self.tables != "fp32":
             raise BadInput(f"follow=live serves fp32, and tables is {self.tables}; follow champion with those")
@@ -55,7 +55,7 @@ class RaySettings(BaseModel):
 
 
 class Replica:
-    """A shelf, and the interface to it. Ray Serve builds one in each of its processes."""
+    """A model store with its interface. Ray Serve builds one in each of its processes."""
 
     def __init__(self, asked: Serving) -> None:
         set_threads(1)
@@ -70,7 +70,7 @@ class Replica:
 
 
 def application(args: dict[str, Any]) -> serve.Application:
-    """For `serve run`, `serve build` and `serve.run`. `args`: as RaySettings has them.
+    """Entry point for `serve run`, `serve build` and `serve.run`. `args`: as RaySettings has them.
 
     Raises BadInput where there is no such run, student or model, ValueError where a setting is not one of these.
     """

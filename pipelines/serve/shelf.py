@@ -1,4 +1,4 @@
-"""The versions that are served now, and how they follow their registries.
+"""Model store: the served versions, kept up to date with their registries.
 
     look() ──► the registry says another champion? ──► loaded beside the old one ──► one pointer is stored
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Shelf:
-    """What is served of models, by their names."""
+    """Served versions by model name."""
 
     def __init__(self, origins: Sequence[Origin], tables: Tables = Tables(), packages: Packages | None = None) -> None:
         """`packages`: versions are served compiled."""
@@ -53,17 +53,17 @@ class Shelf:
         return self._versions[model]
 
     def refused(self, model: str) -> str | None:
-        """Why the version that is wanted is not the one that answers."""
+        """Reason why the desired version is not served."""
         found = self._refused.get(model)
         return None if found is None else f"{found[0]} is not served: {found[1]}"
 
     @property
     def missing(self) -> list[str]:
-        """The students of whom no version answers."""
+        """Students without a served version."""
         return [model for model, version in self._versions.items() if version is None]
 
     def look(self) -> None:
-        """Serve what the registry says now."""
+        """Update to the registry's current versions."""
         for model in self._versions:
             try:
                 self._follow_one(model)
@@ -112,7 +112,7 @@ class Shelf:
     # --- following ---------------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Look every half second, or as often as an origin wants it, in a thread, until `close`."""
+        """Update periodically in a thread until `close`, every half second or as often as a source asks."""
         self._thread = threading.Thread(target=self._looking, name="shelf", daemon=True)
         self._thread.start()
 
@@ -130,12 +130,12 @@ class Shelf:
 
 
 def shelf_of(run_dir: RunDir, students: Sequence[str], follow: Follow) -> Shelf:
-    """With what answers now of students of a run; raises as `origins_of` does."""
+    """A model store with the run's current versions; raises like `origins_of`."""
     return open_shelf(origins_of(students, run_dir.root, follow))
 
 
 def open_shelf(origins: Sequence[Origin], tables: Tables = Tables(), packages: Packages | None = None) -> Shelf:
-    """With what answers now."""
+    """A model store with the current versions."""
     shelf = Shelf(origins, tables, packages)
     shelf.look()
     return shelf

@@ -1,5 +1,5 @@
-"""Tables of int8 or int4 at serving: what they cost in normalised entropy is measured on labelled rows before they
-answer, and beyond a bound they are refused. Of a registered model there are no rows: what was measured when it was
+"""Quantised tables (int8 or int4) at serving: their cost in normalised entropy is measured on labelled rows before
+they answer, and refused beyond a bound. Of a registered model there are no rows: what was measured when it was
 published is in its tags."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Tables(NamedTuple):
 
 
 def refuse_stated(asked: Tables, stated: dict[str, Any] | None) -> None:
-    """Raise ModelError where such tables were found to raise the NE by more than they may when the version was
-    published; `stated`: as its ledger says."""
+    """Raise ModelError if the publication of the version states an NE increase of such tables beyond the allowed
+    one; `stated`: from its ledger."""
     changes = (stated or {}).get(asked.kind, {}).get("ne_change", {})
     for task, change in changes.items():
         if change is not None and change > asked.max_ne_loss:
@@ -38,8 +38,8 @@ def refuse_stated(asked: Tables, stated: dict[str, Any] | None) -> None:
 def take_tables(
     served: ServedStudent, asked: Tables, rows: pa.Table | None, stated: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Have the student serve from such tables; what is to be said of them. `rows`: labelled ones to judge them on;
-    where there are none, what was `stated` of the version has been judged (`refuse_stated`).
+    """Quantise the student's tables; returns a description. `rows`: labelled ones to judge them on; where there are
+    none, what was `stated` of the version has been judged (`refuse_stated`).
 
     Raises ModelError where a task's NE grows by more than it may, or nothing can tell.
     """

@@ -1,4 +1,4 @@
-"""One version of a student, as it is served: immutable, so that a request is answered by one version whole."""
+"""An immutable served version of a student, so that each request is answered by a single version."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a version is called, predicts and reads; without the model, so that who keeps it keeps no tables."""
+    """Name, tasks and inputs of a version, without the model, so that holding it holds no tables."""
 
     model: str
     name: str
@@ -38,7 +38,7 @@ class Signature(NamedTuple):
     schema: RowSchema
 
     def impressions(self, asked: Asked, at_ms: int) -> pa.RecordBatch:
-        """The columns of an impression that were asked with, in the schema's types; without an event time, `at_ms`."""
+        """The impression's columns of a request, in the schema's types; `at_ms` is the default event time."""
         there = {*asked.columns, *asked.context, *self.inputs.names, "event_time_ms"}
         rules = RowRules("impression", self.schema, only=there)
         context = dict(asked.context)

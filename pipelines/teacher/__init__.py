@@ -1,1 +1,1 @@
-"""What happens to a teacher beside the stream."""
+"""A teacher beside the stream: planning, scaling, and other offline work."""

@@ -1,4 +1,4 @@
-"""What people delete in MLflow while a run writes to it: runs, experiments, versions of a registered model.
+"""Deletions by people in MLflow during a run: runs, experiments, versions of a registered model.
 
 A run that is gone is begun anew. An experiment that was deleted stays so, with its name, until it is restored: what
 would be written meanwhile is lost, in words. A version that was deleted is neither registered again nor pointed to.
@@ -20,12 +20,12 @@ DELETED = "deleted"  # MLflow's lifecycle stage
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether MLflow says that what was asked for is not there, or was deleted."""
+    """True if MLflow reports a missing or deleted object."""
     return getattr(error, "error_code", None) in GONE
 
 
 def experiment_id(client: Any, name: str, artifacts: Path) -> str:
-    """That of the experiment, which is made where there is none. Raises StreamingError for one that was deleted."""
+    """Id of the experiment, created on demand. Raises StreamingError for one that was deleted."""
     found = client.get_experiment_by_name(name)
     if found is None:
         return str(client.create_experiment(name, artifact_location=artifacts.as_uri()))
@@ -39,7 +39,7 @@ def experiment_id(client: Any, name: str, artifacts: Path) -> str:
 
 
 def still_there(client: Any, run_ids: Mapping[str, str]) -> dict[str, str]:
-    """The MLflow runs of workers that were not deleted."""
+    """MLflow runs of workers that still exist."""
     return {worker: run_id for worker, run_id in run_ids.items() if _lives(client, run_id)}
 
 
@@ -53,7 +53,7 @@ def _lives(client: Any, run_id: str) -> bool:
 
 
 def still_registered(client: Any, model: str, numbers: Mapping[str, str]) -> dict[str, str]:
-    """The numbers of versions that the model still has; a model that was made anew counts from 1 again."""
+    """Versions that the model still has; a recreated model counts from 1 again."""
     found = {str(version.version): version.tags for version in client.search_model_versions(f"name='{model}'")}
     return {name: number for name, number in numbers.items() if _is_of(name, found.get(str(number)))}
 

@@ -1,4 +1,4 @@
-"""An SQLite store of MLflow's with no run in it, made once per user and version, and copied from then on.
+"""Template of an empty MLflow SQLite store, made once per user and version, and copied afterwards.
 
 To make its tables takes MLflow 1.5 s of a core; to open a copy, .03 s.
 """
@@ -18,8 +18,8 @@ SCHEME = "sqlite:///"
 
 
 def begin_store(uri: str, version: str, make: Callable[[str], object]) -> None:
-    """Put an empty store where `uri` names an SQLite file that is not there. Other stores are left to MLflow, and this
-    one where the folder takes no file. `make(uri)` has MLflow of this `version` make one."""
+    """Copy an empty store to the missing SQLite file named by `uri`. Other stores are left to MLflow, and this one
+    where the folder takes no file. `make(uri)` has MLflow of this `version` make one."""
     file = Path(uri.removeprefix(SCHEME))
     if not uri.startswith(SCHEME) or file.exists() or not file.parent.is_dir():
         return
@@ -33,7 +33,7 @@ def begin_store(uri: str, version: str, make: Callable[[str], object]) -> None:
 
 
 def kept_store(version: str) -> Path:
-    """Where it is kept: in the user's cache."""
+    """Path of the template in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exfm" / f"mlflow-{version}.db"
 
 

@@ -26,7 +26,7 @@ RETRY_S = 30.0
 
 @dataclass(frozen=True)
 class Mirror:
-    """What MLflow's registered model `model` is to say of a ledger. `interface` is asked for where a version is new."""
+    """Mirror of one ledger as MLflow's registered model `model`. `interface` is asked for where a version is new."""
 
     model: str
     ledger: Ledger
@@ -34,14 +34,14 @@ class Mirror:
 
     @property
     def file(self) -> Path:
-        """What MLflow has of it: `{"bytes", "entries", "numbers": {version: its number in MLflow}}`."""
+        """File with the mirrored state: `{"bytes", "entries", "numbers": {version: its number in MLflow}}`."""
         return self.ledger.path.with_suffix(".mlflow.json")
 
     def known(self) -> dict[str, Any]:
         return {"bytes": 0, "entries": 0, "numbers": {}} | (read_json(self.file) or {})
 
     def note(self, version: str, number: int | str) -> None:
-        """MLflow has this version under this number."""
+        """Record the MLflow number of a version."""
         known = self.known()
         self.store(known | {"numbers": known["numbers"] | {version: number}})
 
@@ -50,7 +50,7 @@ class Mirror:
 
 
 class Mirrors:
-    """The mirrors of a run's students: `look`, about every second, hands those whose ledger has grown to `put`."""
+    """Mirrors of a run's students: `look`, about every second, hands those with new ledger entries to `put`."""
 
     def __init__(self, run_dir: RunDir, put: Callable[[str, Mirror], None], clock: Callable[[], float]) -> None:
         self._run_dir, self._put, self._clock = run_dir, put, clock
@@ -76,7 +76,7 @@ def mirror_of(config: Config, run_dir: RunDir, student: str) -> Mirror:
 
 
 def unpublished(mirror: Mirror, entries: list[Entry], numbers: Mapping[str, str]) -> list[Entry]:
-    """The entries of versions that MLflow lacks and that are there to be given to it."""
+    """Entries of versions that MLflow lacks and whose files still exist."""
     return [
         entry
         for entry in entries
@@ -89,8 +89,8 @@ def unpublished(mirror: Mirror, entries: list[Entry], numbers: Mapping[str, str]
 def state_decisions(
     client: Any, mirror: Mirror, entries: list[Entry], since: int, numbers: Mapping[str, str]
 ) -> str | None:
-    """Have MLflow say what was decided since the entry of that number, and who is what now. In words: which of these
-    versions it no longer has; None where it has all."""
+    """Write the decisions since an entry to MLflow, and the current aliases. In words: which of these versions it no
+    longer has; None where it has all."""
     there, lost = still_registered(client, mirror.model, numbers), None
     for number, entry in enumerate(entries[since:], since):
         if entry["version"] in there:
@@ -110,7 +110,7 @@ def state_decisions(
 
 
 def lineage_tags(entry: Entry) -> dict[str, str]:
-    """What a version was made of, as tags.
+    """Lineage of a version, as tags.
 
     >>> tags = lineage_tags({"version": "v7", "rows": 9, "lineage": {"lake_range": [0, 8], "teacher_versions": None}})
     >>> tags
@@ -128,8 +128,7 @@ def lineage_tags(entry: Entry) -> dict[str, str]:
 
 
 def tables_stated(tags: Mapping[str, str]) -> dict[str, Any] | None:
-    """What the tags of a registered version state of smaller tables, as its ledger has it; None where they state
-    nothing.
+    """Stated cost of quantised tables from a registered version's tags, in the ledger's form; None without any.
 
     >>> tables_stated({"role": "student", "tables/int8/ne_change/ctr": "0.0002"})
     {'int8': {'ne_change': {'ctr': 0.0002}}}
@@ -143,7 +142,7 @@ def tables_stated(tags: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def decision_tag(number: int, entry: Entry) -> tuple[str, str]:
-    """An entry as the tag of its version, whose names sort as the ledger does.
+    """A decision as a tag of its version; the tags' names sort in the ledger's order.
 
     >>> decision_tag(4, {"at": "2026-11-23T12:00", "action": "promoted", "by": "hand", "reason": "seen live"})
     ('ledger/000004', '2026-11-23T12:00 promoted by hand: seen live')

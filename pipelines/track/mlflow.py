@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Queue in front of an MLflow store.
+    """Queue before an MLflow store.
 
     `runs` (a file) stores the MLflow run of every worker, so that a resumed run continues in the same ones.
     """
@@ -98,7 +98,7 @@ class Tracker:
         self._put(lambda client: self._register(client, worker, registration, mirror))
 
     def mirror(self, worker: str, mirror: Mirror) -> None:
-        """Bring a registered model up to its ledger; `mirror.file` says when that is done."""
+        """Update a registered model from its ledger; `mirror.file` shows when that is done."""
         self._put(lambda client: self._mirror(client, worker, mirror))
 
     def finish(self, worker: str, status: str = "FINISHED") -> None:
@@ -109,7 +109,7 @@ class Tracker:
         return self._closing.is_set()
 
     def close(self, wait_s: float = 60.0) -> None:
-        """Write what is queued and stop; gives up after `wait_s`, and counts what was lost."""
+        """Flush the queue and stop; gives up after `wait_s`, and counts the lost entries."""
         self._closing.set()
         self._due.set()
         self._thread.join(wait_s)
@@ -281,7 +281,7 @@ class RegisteredVersion(NamedTuple):
 
 
 class RegisteredModels:
-    """The models of a registry, to be read. `uri`: default is MLflow's own, MLFLOW_TRACKING_URI."""
+    """Read access to the models of a registry. `uri`: default is MLflow's own, MLFLOW_TRACKING_URI."""
 
     def __init__(self, uri: str | None = None) -> None:
         """Raises BadInput where the store cannot be reached."""
@@ -294,7 +294,7 @@ class RegisteredModels:
         self._client = mlflow.MlflowClient(self.uri)
 
     def names(self) -> list[str]:
-        """Raises BadInput where the store cannot be read."""
+        """Names of the models; raises BadInput if the store cannot be read."""
         try:
             return [model.name for model in self._client.search_registered_models()]
         except Exception as error:  # of SQL, of HTTP, of MLflow
@@ -302,7 +302,7 @@ class RegisteredModels:
             raise BadInput(f"the registry at {self.uri} cannot be read ({said}); give --tracking-uri") from None
 
     def version(self, model: str, alias: str | None, number: int | None) -> RegisteredVersion | None:
-        """The version that the alias names, or of that number; None where there is none."""
+        """The version with the alias or number; None if there is none."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -319,8 +319,8 @@ class RegisteredModels:
         return RegisteredVersion(int(found.version), at, dict(found.tags))
 
     def files(self, model: str, number: int, to: Path) -> tuple[Path, dict[str, Any]]:
-        """Copy a version's files below `to`: where the export lies, and the settings that it was registered with.
-        Raises ModelError where it is no export of ours."""
+        """Copy a version's files below `to`; returns the path of the export, and the version's settings. Raises
+        ModelError where it is no export of ours."""
         from mlflow.artifacts import download_artifacts
         from mlflow.models import Model
 

@@ -1,9 +1,8 @@
-"""What is registered of a student when its run ends: the student and its twin, as versions of one model, and which of
-them is champion.
+"""Registration of a student at the end of a run: the student and its twin as versions of one model, and the champion.
 
-    models:/RUN-STUDENT@champion    the one to serve (`champion_of`)
-    models:/RUN-STUDENT@student     the student, distilled from its teacher
-    models:/RUN-STUDENT@twin        the same student without a teacher
+models:/RUN-STUDENT@champion    the one to serve (`champion_of`)
+models:/RUN-STUDENT@student     the student, distilled from its teacher
+models:/RUN-STUDENT@twin        the same student without a teacher
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ class Version:
 
     @property
     def name(self) -> str:
-        """As the ledger has it."""
+        """Name of the version in the ledger."""
         return twin_version(self.export.name) if self.role == Champion.TWIN else self.export.name
 
 
 @dataclass(frozen=True)
 class Interface:
-    """How a model is asked: the fields as those of `Registration`."""
+    """Interface of a model, with the fields of `Registration`."""
 
     inputs: pa.Schema
     tasks: tuple[str, ...]
@@ -56,7 +55,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Registration:
-    """The versions of one model, in the order of their numbers, and what they have in common.
+    """Versions of one model, in the order of their numbers, and their common fields.
 
     `inputs`: the columns that a caller gives, nullable ones may be left out. `example`: real rows. `settings`: what the
     model is loaded with. `why`: the verdict that the champion follows from.
@@ -72,7 +71,7 @@ class Registration:
     why: str
 
     def without_champion(self) -> Registration:
-        """The same, and none of its versions is champion."""
+        """The same without a champion."""
         left = tuple(replace(v, aliases=tuple(a for a in v.aliases if a != "champion")) for v in self.versions)
         return replace(self, versions=left)
 
@@ -80,7 +79,7 @@ class Registration:
 def registration_of(
     config: Config, run_dir: RunDir, student: StudentSettings, result: dict[str, Any]
 ) -> Registration | None:
-    """The registration of a student whose part of summary.json is `result`; None where it learned no row."""
+    """Registration of a student whose part of summary.json is `result`; None if it learned no row."""
     exports = sorted(run_dir.served(student.name).glob("v*"))
     if not exports or not count_predictions(run_dir.predictions(student.name)):
         return None
@@ -109,14 +108,14 @@ def registration_of(
 
 
 def interface_of(config: Config, run_dir: RunDir, student: StudentSettings) -> Interface:
-    """How a student of the run is asked, with rows of its lake as an example."""
+    """Interface of a student of the run, with rows of its lake as an example."""
     inputs = serving_rules(config.rows, config.student_features(student)).schema
     example, tasks = _example(config, run_dir, student, inputs), tuple(config.student_tasks(student))
     return Interface(inputs, tasks, example, {ROWS: config.rows.model_dump(mode="json")})
 
 
 def champion_lines(registered: Sequence[Registration]) -> list[str]:
-    """Who is champion, for the screen: the usual case in one line, every other with its reason."""
+    """Describe the champions for the screen: the usual case in one line, every other with its reason."""
     usual = [each.model for each in registered if each.champion is Champion.STUDENT]
     lines = [f"@champion is the student itself in {', '.join(usual)}"] if usual else []
     for each in registered:

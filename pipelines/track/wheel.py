@@ -1,4 +1,4 @@
-"""What a registered model's environment is made of: this source as a wheel, and exact versions of what serving imports.
+"""Environment of a registered model: this source as a wheel, and exact versions of serving's imports.
 
 A requirement `exfm` would be whatever an index holds under that name. The wheel lies in the model's own folder, and its
 version carries a digest of the source: MLflow caches environments by their requirements, and two different sources must
@@ -25,20 +25,20 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the same source gives the same bytes
 
 
 class Environment(NamedTuple):
-    """What a model is installed with: `wheels` that lie in its folder, and `requirements`, one pip line each."""
+    """Packages of a model: `wheels` in its folder, and `requirements`, one pip line each."""
 
     wheels: list[Path]
     requirements: list[str]
 
 
 def environment_of_a_model(folder: Path) -> Environment:
-    """Write the wheels into `folder`; what is installed with them is what runs here."""
+    """Write the wheels into `folder`, and pin the installed versions."""
     wheels = [own_wheel(folder), *fbgemm_by_its_other_name(folder)]
     return Environment(wheels, [*(f"code/{wheel.name}" for wheel in wheels), *serving_requirements()])
 
 
 class EnvironmentOnce:
-    """That of all models which a process registers, for its source is the one it runs: made once, .13 s of a core."""
+    """Cached environment of all models that a process registers, since all share its source (.13 s of a core)."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -51,7 +51,7 @@ class EnvironmentOnce:
         return self._made
 
     def close(self) -> None:
-        """Delete its wheels; models that were registered have copies."""
+        """Delete the cached wheels; registered models have copies."""
         if self._folder is not None:
             self._folder.cleanup()
         self._folder = self._made = None
@@ -67,7 +67,7 @@ def own_wheel(folder: Path) -> Path:
 
 
 def fbgemm_by_its_other_name(folder: Path) -> list[Path]:
-    """Where the build without CUDA is installed: an empty wheel `fbgemm-gpu` of its version, which asks for that build.
+    """Empty wheel `fbgemm-gpu`, for an installed build without CUDA of its version, which it requires.
 
     torchrec asks for `fbgemm-gpu` by any version. From an index pip would install the newest, made for another torch,
     over the files of the build that is named here, and neither would load.
@@ -92,7 +92,7 @@ def _wheel(folder: Path, name: str, version: str, files: dict[str, bytes], requi
 
 
 def serving_requirements() -> list[str]:
-    """What a served student imports, each at the version that is installed here."""
+    """Packages that a served student imports, pinned to the installed versions."""
     builds = [name for name in (CUDA, CPU) if any(metadata.distributions(name=name))]
     return [f"{name}=={metadata.version(name)}" for name in (*SERVING, *builds)]
 

@@ -1,4 +1,4 @@
-"""The embedded Kafka broker, from pip packages alone.
+"""The embedded Kafka broker, installed from pip packages only.
 
 broker      starts, finds and stops the broker of a directory
 config      its settings and properties

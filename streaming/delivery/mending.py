@@ -1,4 +1,4 @@
-"""Torn files of the lake, made again from the examples topic, which holds the same rows block by block."""
+"""Repair of torn lake files from the examples topic, which holds the same rows block by block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def mend(lake: Path, schema: RowSchema, settings: KafkaSettings, topic: str, partitions: int) -> list[str]:
-    """Make torn files of the lake again; returns a sentence for each. Nothing is read where all are whole.
+    """Rebuild torn files of the lake; returns a sentence for each. Nothing is read where all are whole.
 
     The lake's one writer calls this before it writes. Raises DataLost where the topic no longer holds the rows, with
     the file, block and rows, and then changes nothing.

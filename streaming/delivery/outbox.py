@@ -1,4 +1,4 @@
-"""Late feedback and dead letters, each delivered once.
+"""Exactly-once delivery of late feedback and dead letters.
 
 Rows that do not enter the lake are stored with the settlement state of the commit that produced them (`CommitRecord`)
 and delivered after that commit: to the side tables of the lake, and dead letters to their topic too. Tables and topic
@@ -40,7 +40,7 @@ _TABLES = ("late.arrow", "dead.arrow")
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """Stored with the settlement state `number`: where reading continues, and what is to be delivered."""
+    """Record stored with the settlement state `number`: read positions, and rows to deliver."""
 
     number: int
     meta: dict[str, Any]
@@ -48,7 +48,8 @@ class CommitRecord:
     dead: pa.Table
 
     def save(self, root: Path) -> None:
-        """Store it under `root`, atomically and durably: a commit may name it once this returns. Raises DiskFull.
+        """Store the record under `root`, atomically and durably: a commit may name it once this returns. Raises
+        DiskFull.
 
         A number is written again only if its commit never happened.
         """
@@ -67,7 +68,7 @@ class CommitRecord:
 
     @classmethod
     def load(cls, root: Path, number: int) -> CommitRecord:
-        """Raises StreamingError when it is missing or damaged."""
+        """Load a record; raises StreamingError if it is missing or damaged."""
         folder, tables = _folder(root, number), {}
         try:
             text = (folder / "meta.json").read_bytes()
@@ -102,7 +103,7 @@ def _folder(root: Path, number: int) -> Path:
 
 
 class Outbox:
-    """Delivers commit records, in order of their numbers, each once.
+    """Delivers commit records exactly once, in order of their numbers.
 
     Several runs may share a dead-letter topic: every letter names its run's table, state and part in its headers. In
     that case a crash can repeat the letters of one record in the topic, under the same headers, but never in the table.

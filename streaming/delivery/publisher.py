@@ -17,7 +17,7 @@ from streaming.schema import RowSchema
 
 
 class ExamplesPublisher:
-    """Publishes committed blocks, in order, each once per partition however often the publisher is restarted.
+    """Publishes committed blocks in order, exactly once per partition across restarts of the publisher.
 
     `published_seq` is the last `lake_seq` that every partition holds. The caller publishes again from there; partitions
     that already hold a block are skipped.
@@ -56,7 +56,7 @@ class ExamplesPublisher:
 
     @property
     def row_bytes(self) -> int:
-        """How large a row's texts and lists may be, so that it fits into a message with all that belongs to it."""
+        """Largest size of a row's texts and lists with which the row still fits into a message."""
         return self._part_bytes // 2
 
     @property

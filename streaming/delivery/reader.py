@@ -36,7 +36,7 @@ class Block:
 
 
 def check_whole(block: int, first_seq: int, last_seq: int, rows: int) -> None:
-    """Raises StreamingError where a block read from all partitions has fewer or more rows than it covers."""
+    """Raise StreamingError if a block read from all partitions does not have exactly the rows it covers."""
     if rows != last_seq - first_seq + 1:
         raise StreamingError(
             f"block {block} has {rows} rows on the examples topic, lake_seq {first_seq} to {last_seq} make "
@@ -45,7 +45,7 @@ def check_whole(block: int, first_seq: int, last_seq: int, rows: int) -> None:
 
 
 class BlockPosition(NamedTuple):
-    """The last block read, and where the next one begins in each partition; a partition not named is read from its
+    """The last block read, and the position of the next one in each partition; an unnamed partition is read from its
     beginning."""
 
     after_block: int = NOTHING_YET

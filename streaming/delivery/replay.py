@@ -1,4 +1,4 @@
-"""Dead letters put back onto the topic that they came from, each once.
+"""Requeueing of dead letters onto their original topic, each once.
 
 A letter is known by its place: topic, partition, offset and row. Of a message that was refused whole, the whole is put
 back; of another of many rows, the letter's row. What was put back is kept in a table beside the lake, `replayed`.
@@ -54,7 +54,7 @@ PLACES = SCHEMA.names
 
 
 class Place(NamedTuple):
-    """Where a dead letter came from, by which it is known.
+    """Origin of a dead letter, its identity.
 
     >>> str(Place("ads", 0, 17, 3)), Place.parse("ads:0:17")
     ('ads:0:17:3', Place(topic='ads', partition=0, offset=17, row=0))
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Raises BadInput."""
+        """Parse from text; raises BadInput."""
         parts = text.split(":")
         if len(parts) not in (3, 4) or not all(part.isdigit() for part in parts[1:]):
             raise BadInput(
@@ -80,7 +80,8 @@ class Place(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What stood at a letter's place. `value` is the message, or of a message of many rows the letter's row alone."""
+    """The original record of a dead letter. `value` is the message, or of a message of many rows the letter's row
+    alone."""
 
     value: bytes
     key: bytes | None
@@ -89,7 +90,7 @@ class Record(NamedTuple):
 
 
 class Letters:
-    """The dead letters below `folder` (`<run>/lake`), and those of them that were put back.
+    """The dead letters below `folder` (`<run>/lake`), and the set of those already requeued.
 
     settings  of the run, its `max_message_bytes` with them: what the run can read, this must read, too
     arrow     topics of Arrow messages: a letter's own copy of a row is JSON, and is not put onto these
@@ -105,13 +106,13 @@ class Letters:
         self._intent = folder / f"{REPLAYED}.json"
 
     def rows(self, reason: str | None = None) -> pa.Table:
-        """Letters (of one reason) without their payloads, in order of their places."""
+        """Letters (optionally of one reason) without their payloads, in order of their origins."""
         names = [name for name in DEAD_LETTER_SCHEMA.names if name != "payload"]
         rows = self._letters(names, None if reason is None else pc.field("reason") == reason)
         return rows.sort_by([(name, "ascending") for name in PLACES])
 
     def payload(self, place: Place) -> tuple[bytes, int]:
-        """What the letter itself holds of the record, and how long the record was."""
+        """The payload stored in the letter, and the original length of the record."""
         at = [pc.field(name) == value for name, value in zip(PLACES, place, strict=True)]
         found = side_rows(
             self._folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA, limit_rows=1, filter=at[0] & at[1] & at[2] & at[3]
@@ -121,13 +122,14 @@ class Letters:
         return found["payload"][0].as_py(), found["payload_bytes"][0].as_py()
 
     def replayed(self) -> set[Place]:
-        """Letters that were put back by commands that ended."""
+        """Letters requeued by completed commands."""
         return set(places_of(side_rows(self._folder, REPLAYED, SCHEMA)))
 
     def originals(self, places: Sequence[Place]) -> Iterator[tuple[Place, Record]]:
-        """The records of letters, in order of their places, read from their topics; where a topic no longer has one,
-        the letter's own copy if that is whole and the message itself. What can be found in neither is left out, and so
-        is what is `refused`: a row of a message that cannot be read here. A bounded part of them is held at a time."""
+        """Original records of letters, in order of origin, read from their topics; if a topic no longer has one, the
+        letter's own copy, provided it is complete and the whole message. What can be found in neither is left out,
+        and so is what is `refused`: a row of a message that cannot be read here. A bounded part of them is held at a
+        time."""
         if not places:
             return
         whole = self._whole()
@@ -202,9 +204,8 @@ class Letters:
         return write_ipc(batch)
 
     def replay(self, places: Sequence[Place]) -> Iterator[dict[Place, bool]]:
-        """Put letters back that were not yet, a group at a time: whether each was put back; False where its record is
-        gone, and where `refused` says why it was not. A group that an earlier command began comes first, whatever
-        `places` are.
+        """Requeue letters that were not yet, a group at a time; False for a letter whose record is gone or that
+        `refused` explains. A group that an earlier command began comes first, whatever `places` are.
 
         Raises BadInput where another process does so, BrokerAway, and StreamingError where a topic refuses."""
         with file_lock(self._folder / f"{REPLAYED}.lock") as alone:
@@ -276,7 +277,8 @@ def _written_behind(settings: KafkaSettings, ends: Sequence[Sequence[Any]]) -> s
 
 
 def parts_of(places: Sequence[Place], messages: int) -> Iterator[list[Place]]:
-    """Places in order, cut where a partition ends, and so that a part has at most so many messages and `GROUP` letters.
+    """Split origins, in order, at partition ends and so that a part has at most `messages` messages and `GROUP`
+    letters.
 
     >>> places = [Place("a", 0, offset, row) for offset in (1, 2, 3) for row in (0, 1)]
     >>> [[(place.offset, place.row) for place in part] for part in parts_of(places, messages=2)]

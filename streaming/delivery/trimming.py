@@ -1,4 +1,4 @@
-"""The examples topic without what no reader needs any more: its rows are in the lake.
+"""Trimming of the examples topic: deletes messages that no reader needs, since their rows are in the lake.
 
 A topic's messages are in order of their blocks, so the first one that is still needed is found by bisection, with a
 header read at every step. The last message of a partition stays: the publisher learns from it where it stands.
@@ -35,12 +35,12 @@ class ExamplesTrimmer:
         self.trouble: str | None = None
 
     def due(self, position: int) -> bool:
-        """Whether enough may go where every reader stands at `position`. Costs nothing."""
+        """True if enough messages can be deleted when every reader has reached `position`. Costs nothing."""
         most = position - self._keep_rows - self._trimmed_to
         return self.trouble is None and most > max(self._keep_rows, LEAST_ROWS) // TRIM_STEP
 
     def trim(self, position: int) -> int:
-        """Delete what ends at or before `position - keep_rows`; returns how many messages went. Where the broker is
+        """Delete messages that end at or before `position - keep_rows`; returns their number. Where the broker is
         away none do, and the next call tries again."""
         upto = position - self._keep_rows
         if not self.due(position):

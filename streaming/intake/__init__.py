@@ -1,4 +1,4 @@
-"""From impressions and feedback in Kafka to one ordered sequence of rows: read, decoded, merged.
+"""Intake of impressions and feedback from Kafka: read, decoded and merged into one order.
 
 intake   reads both topics; decides which partitions are idle
 buffer   what is read of one partition and has not left the merge

@@ -1,4 +1,4 @@
-"""Every offset of every input partition, and what became of it.
+"""Accounting of every offset of every input partition.
 
     position − begin = messages + without rows + end markers + records of transactions
 
@@ -25,7 +25,7 @@ from streaming.position import Partition, Positions, SourcePosition
 
 @dataclass
 class OffsetCounts:
-    """`rows` are those of the messages: what was handed on, dead letters included."""
+    """Counts of offsets by content; `rows` are those handed on, including dead letters."""
 
     offsets: int = 0
     messages: int = 0
@@ -80,7 +80,7 @@ class _Account:
 
 
 class OffsetAccounts:
-    """The accounts of all input partitions, in step with a merge.
+    """Accounts of all input partitions, in step with a merge.
 
     >>> from streaming.messages.codecs import make_codec
     >>> from streaming.schema import RowSchema, Task
@@ -107,8 +107,8 @@ class OffsetAccounts:
         positions: Positions,
         rows_before: Mapping[Kind, int] | None = None,
     ) -> None:
-        """Continue at `positions`, or with the accounts of `state` where it has some. `rows_before`: rows that were
-        read before accounts were kept."""
+        """Continue at `positions`, with the accounts of `state` if it has some. `rows_before`: rows that were read
+        before accounts were kept."""
         self._accounts = {p: _Account(positions.get(p, SourcePosition(0))) for p in self._kinds}
         before: Mapping[Any, int] = (rows_before or {}) if state is None else state["rows_before"]
         self._rows_before = dict(before)
@@ -117,7 +117,7 @@ class OffsetAccounts:
             self._accounts[Partition(topic, partition)] = _Account(at, OffsetCounts(*passed))
 
     def state(self) -> dict[str, Any]:
-        """As JSON, of the positions that `move_to` was given last."""
+        """The state as JSON, for the positions of the last `move_to`."""
         accounts = self._accounts.items()
         return {
             "rows_before": self._rows_before,
@@ -127,7 +127,7 @@ class OffsetAccounts:
         }
 
     def read(self, partition: Partition, messages: Sequence[RawMessage], decoded: Decoded) -> None:
-        """Messages of one partition, in order, and what they were decoded to."""
+        """Account for messages of one partition, in order, and their decoded rows."""
         offsets = np.array([message.offset for message in messages], np.int64)
         markers = np.array([not message.value and is_end_marker(message) for message in messages], bool)
         of_rows = decoded.batch.column("source_offset").to_numpy()
@@ -139,13 +139,13 @@ class OffsetAccounts:
             self._accounts[partition].ahead.append(_Read(offsets[new], rows[new], markers[new]))
 
     def move_to(self, positions: Positions) -> None:
-        """All rows before `positions` have been handed on."""
+        """Record that all rows before `positions` have been handed on."""
         for partition, position in positions.items():
             self._accounts[partition].move_to(position)
 
     def end(self, partition: Partition, offset: int, *, marked: bool) -> None:
-        """A partition has ended at `offset`, and all of its rows have been handed on. `marked`: by an end marker, which
-        lies there."""
+        """Record that a partition has ended at `offset` and all of its rows have been handed on. `marked`: by an end
+        marker, which lies there."""
         account = self._accounts[partition]
         if account.at.offset <= offset:
             account.move_to(SourcePosition(offset + marked))
@@ -153,17 +153,17 @@ class OffsetAccounts:
             account.passed.end_markers += marked
 
     def counts(self, kind: Kind) -> dict[str, int]:
-        """Of all partitions of one kind; `rows_before` are rows that were read before accounts were kept."""
+        """Counts over all partitions of one kind; `rows_before` are rows that were read before accounts were kept."""
         accounts = [self._accounts[p].passed for p, each in self._kinds.items() if each == kind]
         return vars(sum(accounts, OffsetCounts())) | {"rows_before": self._rows_before.get(kind, 0)}
 
     def check(self, rows_read: Mapping[Kind, int]) -> None:
-        """Compare with how many rows of each kind were counted elsewhere. Raises DataLost where they differ."""
+        """Compare with independently counted rows of each kind. Raises DataLost where they differ."""
         for kind, rows in rows_read.items():
             counts = self.counts(kind)
             if counts["rows"] + counts["rows_before"] != rows:
                 raise DataLost(
                     f"the messages of {kind} topics up to here hold {counts['rows'] + counts['rows_before']:,} rows, "
-                    f"and {rows:,} were counted ({counts}): rows were lost or read twice inside ExFM; this is a fault "
-                    "of ours: keep the run directory, report it, and resume from a copy"
+                    f"and {rows:,} were counted ({counts}): rows were lost or read twice; this is a bug "
+                    "in ExFM: keep the run directory, report it, and resume from a copy"
                 )

@@ -1,4 +1,4 @@
-"""What is read of one partition and has not left the merge: accepted and refused rows, by key time."""
+"""Buffer of one partition between reading and the merge: accepted and refused rows, by key time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KeyedRows(NamedTuple):
 
 
 class RowQueue:
-    """Buffered rows of one partition, push by push: those that were accepted, or those that were refused."""
+    """Queue of one partition's rows, push by push: the accepted or the refused ones."""
 
     def __init__(self) -> None:
         self._pushes: deque[KeyedRows] = deque()
@@ -71,7 +71,7 @@ class RowQueue:
 
 @dataclass
 class PartitionBuffer:
-    """One partition: what is buffered, and how far its event time is known."""
+    """State of one partition: buffered rows, and its known event time."""
 
     kind: Kind
     running_max: int = NO_TIME

@@ -1,4 +1,4 @@
-"""Both input topics, read, decoded and merged into one deterministic order.
+"""Intake of both input topics: read, decode and merge into one deterministic order.
 
     partitions --poll--> messages --codec--> rows and dead letters --merge--> chunks
 
@@ -123,8 +123,8 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._lag: tuple[float, int] = (-LAG_EVERY_S, 0)
 
     def open(self, position: dict[str, Any] | None = None, *, rows_before: Mapping[Kind, int] | None = None) -> None:
-        """From the beginning, or from where `position` was taken. `rows_before`: how many rows of each kind lie before
-        a position of a release that kept no accounts."""
+        """Start from the beginning, or from `position`. `rows_before`: how many rows of each kind lie before a
+        position of a release that kept no accounts."""
         if position is not None:
             self._restore(position)
         self._source.open(self._messages())
@@ -155,12 +155,12 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         return self._merge.state() | {"accounts": self._accounts.state(), "epochs": self._epochs.state()}
 
     def offsets(self, kind: Kind) -> dict[str, int]:
-        """What became of the offsets of its topics, up to the position; see `OffsetAccounts`."""
+        """Counts of a kind's offsets up to the position; see `OffsetAccounts`."""
         self._account()
         return self._accounts.counts(kind)
 
     def check_accounts(self, rows_read: Mapping[Kind, int]) -> None:
-        """Raises DataLost unless the messages up to the position hold just the rows that were counted."""
+        """Raise DataLost unless the messages up to the position hold exactly the counted rows."""
         self._account()
         self._accounts.check(rows_read)
 
@@ -177,12 +177,12 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     @property
     def warnings(self) -> dict[str, str]:
-        """What is wrong with rows that were taken all the same, a sentence for each kind."""
+        """Warnings about rows that were accepted nevertheless, a sentence for each kind."""
         return self._merge.warnings
 
     @property
     def note(self) -> str | None:
-        """Why no rows arrive, unless none were sent."""
+        """Reason why no rows arrive; None if simply none were sent."""
         if not self._source.reachable:
             return "the broker does not answer; event time stands still"
         if undecided := self._source.undecided:
@@ -193,7 +193,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     @property
     def held(self) -> str | None:
-        """Which partitions the rows that were read wait for, in words; None where none wait."""
+        """Partitions that the buffered rows wait for, in words; None if none wait."""
         if not (rows := self._merge.buffered_rows) or not (waited_for := self._merge.held_by()):
             return None
         empty = set(self._merge.empty())
@@ -207,8 +207,8 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         return f"{rows:,} rows were read and wait for the next of {names}. {passed}"
 
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
-        """The next rows of the merged order: those at hand, else those that reading brings. Raises NewColumns where
-        what was read has columns that are to be kept: nothing goes on from here, open another intake for them."""
+        """The next rows of the merged order, from the buffer or else by reading. Raises NewColumns where what was
+        read has columns that are to be kept: nothing goes on from here, open another intake for them."""
         deadline, wait_s = self._clock() + max_wait_s, max_wait_s
         while True:  # a read at least, however long the merge has taken
             with self._watch("merge"):
@@ -299,21 +299,21 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._at_end_since.pop(partition, None)
 
     def lag_rows(self) -> int | None:
-        """About how many rows are still to be read, from end offsets at most a second old; None while the broker does
-        not answer, since more may have been written meanwhile."""
+        """Approximate number of rows still to be read, from end offsets at most a second old; None while the broker
+        does not answer."""
         rows = self.known_lag_rows
         return rows if self._source.reachable else None
 
     @property
     def known_lag_rows(self) -> int:
-        """As `lag_rows`; as of the last answer while there is none."""
+        """`lag_rows`, or its last value while the broker does not answer."""
         now = self._clock()
         if now - self._lag[0] >= LAG_EVERY_S:
             self._lag = (now, round(self._source.behind() * self._rows_per_message) + self._merge.buffered_rows)
         return self._lag[1]
 
     def show_lag(self) -> None:
-        """Committed offsets are for lag displays only; nothing reads them back."""
+        """Commit offsets for lag displays only; never read back."""
         self._source.commit_for_display(self._merge.positions())
 
     def close(self) -> None:

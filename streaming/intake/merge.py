@@ -1,4 +1,4 @@
-"""Many partitions of two topics, one deterministic order.
+"""Deterministic merge of many partitions of two topics into one order.
 
 The key of a row is (the running maximum of event time in its partition, topic, partition, offset, row). It is a
 function of the recorded stream alone, so the merged sequence does not depend on how reads were cut. A row may leave
@@ -42,7 +42,7 @@ _KINDS: tuple[Kind, Kind] = ("impression", "feedback")
 
 
 def merged_schema(schema: RowSchema, kind: Kind) -> pa.Schema:
-    """Rows of one kind as they leave the merge: as received, with position, key time and place in the merged order."""
+    """Schema of merged rows of one kind: as received, with position, key time and merge order."""
     received = schema.impression if kind == "impression" else schema.feedback
     return pa.schema([*received, *POSITION_FIELDS, *MERGE_FIELDS])
 
@@ -66,7 +66,7 @@ class MergedChunk:
 
 
 class Merge:
-    """Merges partitions into one order; `push` what was read, `pop` what is safe.
+    """Merges partitions into one order: `push` rows read, `pop` rows that are safe.
 
     partitions: every partition that takes part, with the kind of its rows. All are waited for from the start.
     max_future_skew_s: rows whose event time lies further beyond their record's timestamp are refused (`in_the_future`),
@@ -111,7 +111,7 @@ class Merge:
         self.warnings: dict[str, str] = {}
 
     def push(self, partition: Partition, batch: pa.RecordBatch, dead: Sequence[DeadLetter] = ()) -> None:
-        """Take rows read from `partition`: the columns of its kind, POSITION_FIELDS and `record_time_ms`, in (offset,
+        """Add rows read from `partition`: the columns of its kind, POSITION_FIELDS and `record_time_ms`, in (offset,
         row) order, and the dead letters found while decoding them.
 
         Rows before the position restored to are skipped, so a reader may seek to the message and push all of it.
@@ -141,15 +141,16 @@ class Merge:
         feed.push(keys, batch, refused_keys, refused)
 
     def mark_ended(self, partition: Partition) -> None:
-        """No row follows: the partition is waited for no longer."""
+        """Mark a partition as ended: it is no longer waited for."""
         self._feed(partition).ended = True
 
     def mark_idle(self, partition: Partition) -> None:
-        """The partition is waited for no longer, until it brings rows. Only for one known to stand at its end."""
+        """Mark a partition as idle: it is not waited for until it brings rows. Only for one known to stand at its
+        end."""
         self._feed(partition).idle = True
 
     def mark_awaited(self, partition: Partition) -> None:
-        """The partition is idle no longer, although it brought no rows."""
+        """Mark a partition as no longer idle, although it brought no rows."""
         self._feed(partition).idle = False
 
     @property
@@ -157,7 +158,7 @@ class Merge:
         return list(self._feeds)
 
     def pop(self) -> MergedChunk | None:
-        """The longest run of rows that no partition can precede any more; None when there is none."""
+        """The longest run of rows that no partition can precede any more; None if empty."""
         bound = self._bound()
         taken = [feed.take(bound) for feed in self._feeds.values()]
         if not any(taken) and any(self._is_full(feed) for feed in self._feeds.values()):
@@ -182,7 +183,7 @@ class Merge:
 
     @property
     def finished(self) -> bool:
-        """Every partition has ended and everything was popped."""
+        """True if every partition has ended and everything was popped."""
         return all(feed.ended and not feed.buffered for feed in self._feeds.values())
 
     def held_by(self) -> list[Partition]:
@@ -195,7 +196,7 @@ class Merge:
         return [partition for partition in self.held_by() if self._feeds[partition].running_max == NO_TIME]
 
     def wants(self, partition: Partition) -> bool:
-        """Whether to read more of `partition`: not while its buffer is full and another one holds event time up."""
+        """True to read more of `partition`: false while its buffer is full and another one holds event time up."""
         feed = self._feed(partition)
         return not self._is_full(feed) or partition in self.held_by()
 
@@ -207,18 +208,18 @@ class Merge:
         return sum(feed.buffered for feed in self._feeds.values())
 
     def begin_at(self, positions: Positions) -> None:
-        """Where partitions begin of which nothing is known yet: part of the state from then on, so that rows deleted
-        before they were read are missed even in a partition of which none was ever popped."""
+        """Set the first positions of new partitions; they become part of the state, so that rows deleted before they
+        were read are noticed even in a partition that never brought any."""
         for partition, position in positions.items():
             feed = self._feed(partition)
             feed.next_position = position if feed.next_position is None else feed.next_position
 
     def positions(self) -> Positions:
-        """Where to read on after the last popped row; before the first one, where the partition began."""
+        """Positions after the last popped row; before the first one, the partition's beginning."""
         return {p: feed.next_position for p, feed in self._feeds.items() if feed.next_position is not None}
 
     def state(self) -> dict[str, Any]:
-        """All that has to survive, as JSON. Buffered rows are not part of it: they are read again from `positions`."""
+        """The state as JSON. Buffered rows are not part of it: they are read again from `positions`."""
         return {
             "watermark_ms": self.watermark_ms,
             "next_order": self._next_order,
@@ -230,7 +231,7 @@ class Merge:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue on a new Merge where `state` was taken. Raises BadInput for a partition that is not merged here."""
+        """Continue from `state` on a new Merge. Raises BadInput for a partition that is not merged here."""
         self.watermark_ms, self._next_order = state["watermark_ms"], state["next_order"]
         for topic, partition, offset, row, running_max in state["partitions"]:
             feed = self._feed(Partition(topic, partition))
@@ -311,7 +312,7 @@ class Merge:
 
 
 def set_back(state: Mapping[str, Any], to_ms: int) -> dict[str, Any]:
-    """A state as `Merge.state` gave it, with event time at `to_ms` where it was beyond.
+    """A `Merge.state` with event time moved back to `to_ms` if it was beyond.
 
     >>> set_back({"watermark_ms": 90, "next_order": 7, "partitions": [["ads", 0, 12, 0, 90]]}, 50)["partitions"]
     [['ads', 0, 12, 0, 50]]
@@ -321,8 +322,8 @@ def set_back(state: Mapping[str, Any], to_ms: int) -> dict[str, Any]:
 
 
 def with_partitions(state: Mapping[str, Any], added: Collection[Partition]) -> dict[str, Any]:
-    """A state as `Merge.state` gave it, with partitions that did not exist then: read from their first offset on, and
-    waited for. Their rows are keyed where the merge stands, as those of a partition that was idle are.
+    """A `Merge.state` with new partitions: read from their first offset on, and waited for. Their rows are keyed where
+    the merge stands, as those of a partition that was idle are.
 
     >>> state = {"watermark_ms": 90, "next_order": 7, "partitions": [["ads", 0, 12, 0, 90]]}
     >>> with_partitions(state, [Partition("ads", 1)])["partitions"]

@@ -131,8 +131,8 @@ _names.propagate = False
 
 
 def sent_nowhere(settings: KafkaSettings, within_s: float = 120.0) -> str | None:
-    """In words, that a broker answers and sends its clients on to a name that this machine cannot resolve; None where
-    that was not seen of late."""
+    """Explain that a broker answers but redirects its clients to a name that this machine cannot resolve; None if
+    that has not happened recently."""
     found = _unresolved.name_of
     own = {f"{host}:{port}" for host, port in settings.addresses}
     if found is None or time.monotonic() - found[0] > within_s or found[1] in own:
@@ -145,7 +145,7 @@ def sent_nowhere(settings: KafkaSettings, within_s: float = 120.0) -> str | None
 
 
 def require_answer(settings: KafkaSettings) -> None:
-    """Wait until a broker answers, for the time that a new connection has.
+    """Wait for a broker's answer, up to the time-out of new connections.
 
     Raises BrokerAway naming the address, how long it was tried and what to try.
     """
@@ -163,8 +163,8 @@ def require_answer(settings: KafkaSettings) -> None:
 
 
 def connect(settings: KafkaSettings, client: Callable[..., Client], **options: Any) -> Client:
-    """A client of a broker that answers. Its port is waited for first: a client made while the broker is still starting
-    can sit in one call for its whole time-out.
+    """Connect a client to a broker that answers. Its port is waited for first: a client made while the broker is still
+    starting can sit in one call for its whole time-out.
 
     Raises BrokerAway as `require_answer` does; NotAdmitted where a broker answered and does not accept the user, its
     password or the certificates; StreamingError where it accepts no connection; and what `client_security` raises.
@@ -217,9 +217,8 @@ def _security(settings: KafkaSettings) -> dict[str, Any]:
 
 @contextmanager
 def explained(settings: KafkaSettings, doing: str, needs: Right | None = None) -> Iterator[None]:
-    """What the client raises inside becomes a BrokerAway, or a StreamingError where the broker answered and refused,
-    that says what was being done, where, and what to try. `needs`: the right that this takes; BadInput where it is
-    missing."""
+    """Convert the client's errors into BrokerAway, or into StreamingError if the broker answered with a refusal,
+    with the operation, the address and a remedy. `needs`: the right that this takes; BadInput where it is missing."""
     try:
         yield
     except AuthorizationError as error:
@@ -263,13 +262,13 @@ def _not_admitted(settings: KafkaSettings, lost: _Lost) -> str | None:
 
 
 def concerned(right: Right, error: BaseException) -> Right:
-    """The right for those topics alone that `error` names."""
+    """The right restricted to the topics that `error` names."""
     named = error.args[0] if error.args else None
     return replace(right, names=named) if isinstance(named, set) and named else right
 
 
 def codecs_missing() -> dict[str, str]:
-    """Codecs of Kafka that do not bring back here what they were given, with the package that they take.
+    """Kafka codecs that fail a round trip on this machine, each with the package it needs.
 
     >>> codecs_missing()
     {}
@@ -288,7 +287,7 @@ def codecs_missing() -> dict[str, str]:
 
 
 def no_answer(error: BaseException) -> bool:
-    """Whether the client gave up waiting, as far as `error` tells; a refusal is an answer.
+    """True if the client gave up waiting, as far as `error` tells; a refusal is an answer.
 
     >>> no_answer(RetriableError()), no_answer(OffsetOutOfRangeError())
     (True, False)
@@ -297,7 +296,7 @@ def no_answer(error: BaseException) -> bool:
 
 
 def raw_message(record: Any) -> RawMessage:
-    """A record of the client's as a message of ours."""
+    """Convert a record of the client to our message."""
     return RawMessage(
         record.topic,
         record.partition,
@@ -312,7 +311,7 @@ def raw_message(record: Any) -> RawMessage:
 
 
 def to_kafka(partitions: Iterable[Partition]) -> list[TopicPartition]:
-    """Our partitions as the client names them.
+    """Convert our partitions to the client's.
 
     >>> to_kafka([Partition("ads", 1)])
     [TopicPartition(topic='ads', partition=1)]
@@ -321,7 +320,7 @@ def to_kafka(partitions: Iterable[Partition]) -> list[TopicPartition]:
 
 
 def from_kafka(offsets: Mapping[TopicPartition, int]) -> dict[Partition, int]:
-    """The client's answer about offsets, by our partitions.
+    """Convert the client's offsets to our partitions.
 
     >>> from_kafka({TopicPartition("ads", 1): 7})
     {Partition(topic='ads', partition=1): 7}

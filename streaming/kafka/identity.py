@@ -1,4 +1,4 @@
-"""Which topics these are: the cluster, and of each topic its id and how many partitions it has.
+"""Identity of topics: the cluster, and each topic's id and number of partitions.
 
 A name and an offset do not tell a topic from another of the same name: one that was deleted and created anew, or one of
 another cluster. What a run finds when it begins is stored with its positions, and compared at every start and every
@@ -24,7 +24,7 @@ TAKEN_IN = "; a run that has begun takes the added ones in, from their beginning
 
 
 class TopicIdentity(NamedTuple):
-    """`topic_id` is None where the broker is too old to have one."""
+    """A topic's id (None if the broker is too old to have one) and number of partitions."""
 
     topic_id: str | None
     partitions: int
@@ -50,7 +50,7 @@ class SourceTopics:
         return SourceTopics(value["cluster_id"], {name: TopicIdentity(*each) for name, each in value["topics"].items()})
 
     def require_partitions(self, configured: Mapping[str, int]) -> None:
-        """Raises BadInput where a topic has more or fewer partitions than `configured` says."""
+        """Raise BadInput if a topic has more or fewer partitions than `configured`."""
         for name, wanted in configured.items():
             there = self.topics[name].partitions
             if there != wanted:
@@ -61,7 +61,7 @@ class SourceTopics:
                 )
 
     def added_since(self, stored: SourceTopics) -> list[Partition]:
-        """The partitions that the topics have beyond those in `stored`.
+        """Partitions added since `stored`.
 
         >>> before, now = (SourceTopics("c-1", {"ads": TopicIdentity("t-1", count)}) for count in (1, 3))
         >>> [partition.partition for partition in now.added_since(before)]
@@ -71,8 +71,8 @@ class SourceTopics:
         return [Partition(name, number) for name, (had, has) in counts.items() for number in range(had, has)]
 
     def require_same(self, stored: SourceTopics, where: str, *, grown: bool = False) -> None:
-        """Raises BadInput for another cluster and other numbers of partitions (with `grown` only for fewer), DataLost
-        for a topic that was created anew. `where`: the broker's address."""
+        """Raise BadInput for another cluster or other numbers of partitions (with `grown` only for fewer), DataLost
+        for a recreated topic. `where`: the broker's address."""
         self.require_cluster(stored, where)
         for name, before in stored.topics.items():
             now = self.topics.get(name)
@@ -97,7 +97,7 @@ class SourceTopics:
                 )
 
     def require_cluster(self, stored: SourceTopics, where: str) -> None:
-        """Raises BadInput for another cluster than that in `stored`. `where`: the broker's address."""
+        """Raise BadInput for another cluster than the one in `stored`. `where`: the broker's address."""
         if None not in (self.cluster_id, stored.cluster_id) and self.cluster_id != stored.cluster_id:
             raise BadInput(
                 f"{where} is cluster {self.cluster_id}, and this run began on cluster {stored.cluster_id}: an offset "
@@ -107,7 +107,7 @@ class SourceTopics:
 
 
 class SourceWatch:
-    """Compares source topics with what was stored of them: when they are opened, and then every minute."""
+    """Compares source topics with their stored identity: on opening, and then every minute."""
 
     LOOK_EVERY_S = 60.0
     AGAIN_AFTER_S = 5.0
@@ -123,8 +123,8 @@ class SourceWatch:
         self._looked_at = clock()
 
     def open(self, stored: Mapping[str, Any] | None) -> list[Partition]:
-        """Compare with `stored` (`state`), where a run has it; returns the partitions that were added since, as many as
-        are configured. Raises as `SourceTopics.require_same` does."""
+        """Compare with `stored` (`state`), if the run has it; returns the configured partitions that were added
+        since. Raises as `SourceTopics.require_same` does."""
         if stored is None:
             return []
         before = SourceTopics.of_json(stored)
@@ -132,11 +132,11 @@ class SourceWatch:
         return self._stored.added_since(before)
 
     def state(self) -> dict[str, Any]:
-        """What is to be stored with the positions."""
+        """State to be stored with the positions."""
         return self._stored.to_json()
 
     def look(self) -> None:
-        """Compare again where a minute has passed; raises as `open` does.
+        """Compare again if a minute has passed; raises like `open`.
 
         A broker that is away, or that does not describe the topics now, proves nothing: the next minute may."""
         wait_s = self.AGAIN_AFTER_S if self._absent else self.LOOK_EVERY_S
@@ -167,8 +167,8 @@ def source_topics(settings: KafkaSettings, partitions: Mapping[str, int]) -> Sou
 
 
 def require_cluster(settings: KafkaSettings, stored: Mapping[str, Any]) -> None:
-    """Raises BadInput where the broker's cluster is not the one in `stored` (`SourceWatch.state`): a topic that is not
-    there is then no topic to create. BrokerAway."""
+    """Raise BadInput if the broker's cluster is not the one in `stored` (`SourceWatch.state`): a missing topic must
+    not be created there. BrokerAway."""
     before = SourceTopics.of_json(stored)
     _described(settings, list(before.topics)).require_cluster(before, str(settings.bootstrap_servers))
 

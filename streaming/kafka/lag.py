@@ -1,4 +1,4 @@
-"""Positions for lag monitors: committed offsets of a consumer group, for display alone."""
+"""Offsets committed to a consumer group, only for lag monitors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class LagDisplay:
-    """Commits a group's offsets, best effort: no failure reaches the caller. After a refusal, the next try is a minute
-    later.
+    """Commits a group's offsets, best effort: failures are ignored. After a refusal, the next try is a minute later.
 
     It has a client of its own, so that a right that the group lacks cannot stop what is read.
     """
@@ -39,7 +38,7 @@ class LagDisplay:
         self._said: str | None = None
 
     def show(self, positions: Positions) -> None:
-        """Send the positions; nothing is waited for."""
+        """Send the positions without waiting."""
         if self._clock() < self._not_before:
             return
         try:

@@ -66,7 +66,7 @@ def install() -> None:
 
 
 def watch_transactions(consumer: Any, seen: TransactionRecords) -> None:
-    """Have everything that `consumer` (a `KafkaConsumer`) passes over noted in `seen`, as it is unpacked."""
+    """Make `consumer` (a `KafkaConsumer`) record in `seen` all offsets it skips while unpacking."""
     fetcher = consumer._fetcher
 
     class WatchedRecords(type(fetcher).PartitionRecords):  # type: ignore[misc]
@@ -96,7 +96,7 @@ class _Watched:
 
 
 class FetchBound:
-    """Bounds what one `poll` of `consumer` (a `KafkaConsumer`) hands out: it ends with the message that passes
+    """Bounds the bytes that one `poll` of `consumer` (a `KafkaConsumer`) returns: it ends with the message that passes
     `most_bytes`.
 
     The client unpacks batch by batch, as messages are taken. What is left of a fetch is let go of, and read again from
@@ -124,7 +124,7 @@ class FetchBound:
         fetcher.PartitionRecords = BoundRecords
 
     def begin(self) -> None:
-        """Before each `poll`."""
+        """Reset the bound; call before each `poll`."""
         self._left = self._most_bytes
 
     def _within(self, records: Iterator[Any]) -> Iterator[Any]:

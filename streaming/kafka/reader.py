@@ -102,7 +102,7 @@ class TopicReader(MessageSource):
         self._epochs = dict(epochs)
 
     def open(self, position: Positions | None = None) -> None:
-        """Read on from `position`; a partition that is not named is read from its beginning.
+        """Continue reading from `position`; an unnamed partition is read from its beginning.
 
         Raises DataLost when retention has deleted a position, or the topic ends before it.
         """
@@ -120,7 +120,8 @@ class TopicReader(MessageSource):
         self._look_for_ends()
 
     def seek(self, position: Positions) -> None:
-        """Other partitions stay where they are. The next batch raises DataLost for a position that is gone."""
+        """Move to `position`; other partitions stay where they are. The next batch raises DataLost for a position
+        that is gone."""
         for partition, at in position.items():
             self._go_to(partition, at.offset)
             self._ended.discard(partition)
@@ -232,7 +233,7 @@ class TopicReader(MessageSource):
         return frozenset(self._marked)
 
     def position(self) -> Positions:
-        """For each partition the message that the next batch begins with, or its end."""
+        """Offset of the next batch's first message in each partition, or its end."""
         return {partition: SourcePosition(self._offset(partition)) for partition in self.partitions}
 
     def _offset(self, partition: Partition) -> int:
@@ -268,12 +269,12 @@ class TopicReader(MessageSource):
         return sum(max(0, ends[p] - position[p].offset) for p in self.partitions if p not in self._ended)
 
     def end_offsets(self) -> dict[Partition, int]:
-        """The end offsets, asked for now; those last known while the broker is away (`reachable` tells)."""
+        """The current end offsets; the last known ones while the broker is away (see `reachable`)."""
         self._ask_ends(1.0)
         return dict(self._ends)
 
     def commit_for_display(self, positions: Positions) -> None:
-        """Show the group's positions to lag monitors; not waited for, never read back, and never an error. Nothing
+        """Publish the group's positions to lag monitors, asynchronously; never read back, never an error. Nothing
         without a group."""
         if self._lag is not None and self.reachable:
             self._lag.show(positions)

@@ -1,4 +1,4 @@
-"""Checks that topics which others manage keep their messages for as long as they are needed."""
+"""Checks that topics managed by others retain their messages as long as needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streaming.kafka.topics import topic_config
 def check_retention(
     settings: KafkaSettings, topics: Iterable[str], *, needed_s: float, max_future_skew_s: float | None = None
 ) -> list[str]:
-    """Warnings about the topics, in words.
+    """List warnings about the topics.
 
     needed_s: the longest window, with its lateness, and the downtime that is to be survived. Raises BadInput, and
     BrokerAway when no broker answers.
@@ -24,7 +24,7 @@ def check_retention(
 
 
 def judge(topic: str, config: Mapping[str, str], needed_s: float, max_future_skew_s: float | None) -> list[str]:
-    """What is wrong with a topic of these settings, as the broker names them.
+    """List the problems of a topic with these settings, under the broker's names.
 
     Raises BadInput where messages would be deleted before they are needed no longer.
 

@@ -1,4 +1,4 @@
-"""Rights that a Kafka with access control asks for, and how one that is missing is granted."""
+"""Rights on a Kafka cluster with access control, and the command that grants a missing one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Right:
     names: Collection[str] = ()
 
     def missing(self, settings: KafkaSettings) -> BadInput:
-        """The error that says who lacks it, and the command that grants it."""
+        """The error for a missing right: the user, the right, and the command that grants it."""
         user = settings.security.get("sasl_plain_username")
         who = f"`{user}`" if user else "this client"
         names = ", ".join(f"`{name}`" for name in sorted(self.names))

@@ -1,4 +1,4 @@
-"""Secrets: passwords and tokens that a config names and that no file of ours ever holds.
+"""Secrets: passwords and tokens that a config refers to and that no file of ours ever contains.
 
     {env: NAME}                 an environment variable
     {file: PATH}                the text of a file
@@ -30,7 +30,7 @@ COMMAND_S = 30.0
 
 
 class SecretFrom(BaseModel):
-    """Where a secret is read from: exactly one of the fields.
+    """Source of a secret: exactly one of the fields.
 
     >>> SecretFrom(env="HOME").read("password") == os.environ["HOME"]
     True
@@ -99,7 +99,7 @@ def written(value: Any) -> Any:
 
 
 def read_secrets(security: Mapping[str, Any]) -> dict[str, Any]:
-    """`security` with the secrets themselves, for the Kafka client alone. Raises as `SecretFrom.read` does."""
+    """`security` with the secrets read in, for the Kafka client only. Raises as `SecretFrom.read` does."""
     found = dict(security)
     for name, value in security.items():
         if isinstance(value, SecretStr):

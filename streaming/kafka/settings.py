@@ -161,7 +161,7 @@ class KafkaSettings(BaseModel):
 
     @classmethod
     def of_servers(cls, servers: str | None) -> KafkaSettings:
-        """Settings of the addresses alone, as a command is given them. Raises BadInput for what is no address."""
+        """Settings from a command's addresses only. Raises BadInput for what is no address."""
         try:
             return cls(bootstrap_servers=servers)
         except ValidationError as error:
@@ -170,7 +170,7 @@ class KafkaSettings(BaseModel):
 
     @property
     def given(self) -> dict[str, SecretStr]:
-        """The passwords that were given as plain text: what these settings lose when they are written down."""
+        """Passwords given as plain text, which are lost when these settings are written down."""
         return {name: value for name, value in self.security.items() if isinstance(value, SecretStr)}
 
     def client_security(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class KafkaSettings(BaseModel):
 
     @property
     def oauth_tokens(self) -> Tokens | None:
-        """What gives OAuth tokens, where a broker is to be asked with them."""
+        """Provider of OAuth tokens; None unless configured."""
         if OAUTH_TOKEN not in self.security:
             return None
         kept = {OAUTH_TOKEN: self.security[OAUTH_TOKEN]}

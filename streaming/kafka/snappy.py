@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 MOST_TIMES = 32
-"""Raw snappy makes of 3 bytes at most 64: who claims more is broken, and gets no memory."""
+"""Raw snappy makes of 3 bytes at most 64: a larger claimed size is corrupt; do not allocate it."""
 
 
 def compress(payload: bytes) -> bytes:
@@ -15,7 +15,7 @@ def compress(payload: bytes) -> bytes:
 
 
 def decompress(payload: bytes) -> bytes:
-    """What `compress` was given. Raises ValueError for bytes that are not snappy.
+    """Inverse of `compress`. Raises ValueError for bytes that are not snappy.
 
     >>> decompress(compress(b"clicks" * 100)) == b"clicks" * 100
     True
@@ -28,7 +28,7 @@ def decompress(payload: bytes) -> bytes:
 
 
 def announced(payload: bytes) -> int:
-    """How many bytes raw snappy says that it holds.
+    """Uncompressed size announced by raw snappy.
 
     >>> announced(compress(bytes(1000)))
     1000

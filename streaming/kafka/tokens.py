@@ -1,4 +1,4 @@
-"""OAuth tokens for `sasl_mechanism: OAUTHBEARER`: read from where they are kept, reused, and replaced in time.
+"""OAuth tokens for `sasl_mechanism: OAUTHBEARER`: read from their source, reused, and renewed in time.
 
 The client asks for a token for each connection, and once more shortly before the session of a connection ends, which is
 when its token does: after 85 % of that time at the earliest. A token that says when it expires (a JWT with `exp`) is
@@ -24,7 +24,7 @@ REUSED_S = 5.0
 
 
 def expires_at_s(token: str) -> float | None:
-    """When a token expires, in seconds since 1970, as it says itself; None where it says nothing.
+    """Expiry of a token, in seconds since 1970, from its own claims; None if it has none.
 
     >>> expires_at_s("e30.eyJleHAiOjkwfQ."), expires_at_s("opaque")
     (90.0, None)

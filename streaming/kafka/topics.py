@@ -1,4 +1,4 @@
-"""Topics and their offsets: made, required, asked about."""
+"""Topics and their offsets: create, require, look up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_THERE = {3, 17}
 
 
 def ensure_topics(settings: KafkaSettings, topics: Mapping[str, int], *, retention_ms: int = -1) -> set[str]:
-    """Create those of the topics (name -> partitions) that do not exist; returns their names.
+    """Create missing topics (name -> partitions); returns their names.
 
     `retention_ms` -1 keeps everything: record timestamps may be event times, which may lie years back.
     Raises BadInput where a topic exists with another number of partitions.
@@ -84,9 +84,9 @@ def require_topics(settings: KafkaSettings, topics: Iterable[str]) -> dict[str, 
 def cluster_and_topics(
     settings: KafkaSettings, topics: Sequence[str]
 ) -> tuple[str | None, dict[str, tuple[str | None, int]]]:
-    """The cluster's id, and of each topic that is there its id (None where the broker has none) and its number of
-    partitions. Raises BadInput where a topic may not be seen, StreamingError where the broker does not describe one for
-    another reason than that it is not there."""
+    """The cluster's id, and for each existing topic its id (None if the broker has none) and its number of
+    partitions. Raises BadInput where a topic may not be seen, StreamingError where the broker does not describe one
+    for another reason than that it is not there."""
     with _admin(settings) as admin:
         cluster_id = admin.describe_cluster()["cluster_id"]
         found = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
@@ -105,7 +105,7 @@ def cluster_and_topics(
 
 
 def topic_config(settings: KafkaSettings, topic: str) -> dict[str, str]:
-    """A topic's settings as the broker has them (`retention.ms`, `max.message.bytes`, …).
+    """The broker's settings of a topic (`retention.ms`, `max.message.bytes`, …).
 
     Raises BadInput where they may not be read: the broker then names none.
     """
@@ -124,17 +124,17 @@ class Lookup:
         self._settings, self._consumer = settings, consumer
 
     def begins(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """For each partition the first offset that retention has left."""
+        """First retained offset of each partition."""
         return from_kafka(self._consumer.beginning_offsets(to_kafka(partitions)))
 
     def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """For each partition its last stable offset: what lies before it is decided, by commit or by abort. Without an
-        open transaction, the offset that its next message will get."""
+        """Last stable offset of each partition: everything before it is committed or aborted. Without an open
+        transaction, the offset that its next message will get."""
         return from_kafka(self._consumer.end_offsets(to_kafka(partitions)))
 
     def messages(self, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
-        """The messages at these offsets of a partition; those that the topic no longer holds, or never held, are left
-        out. Raises BrokerAway where they do not come within `request_timeout_s` each."""
+        """Read the messages at these offsets of a partition, omitting those that the topic does not hold. Raises
+        BrokerAway where they do not come within `request_timeout_s` each."""
         key, found, consumer = TopicPartition(*partition), {}, self._consumer
         begin, end = self.begins([partition])[partition], self.ends([partition])[partition]
         consumer.assign([key])
@@ -158,19 +158,20 @@ class Lookup:
 
 @contextmanager
 def lookup(settings: KafkaSettings, topics: Collection[str]) -> Iterator[Lookup]:
-    """For many questions about topics. What the client raises inside is explained, as by the functions below."""
+    """Open one connection for several look-ups. What the client raises inside is explained, as by the functions
+    below."""
     with _consumer(settings, topics) as consumer:
         yield Lookup(settings, consumer)
 
 
 def end_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """As `Lookup.ends`."""
+    """Last stable offsets, see `Lookup.ends`."""
     with lookup(settings, {partition.topic for partition in partitions}) as look:
         return look.ends(partitions)
 
 
 def beginning_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """As `Lookup.begins`."""
+    """First retained offsets, see `Lookup.begins`."""
     with lookup(settings, {partition.topic for partition in partitions}) as look:
         return look.begins(partitions)
 

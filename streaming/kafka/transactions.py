@@ -1,4 +1,4 @@
-"""What lies between the messages of a partition: the records of transactions, which are no messages, or a hole.
+"""Offsets without messages: transaction markers, or gaps left by compaction.
 
 The client passes over transaction markers and over what was aborted without a word, and over what compaction has
 deleted just so. Each batch that it is given is looked at here, so that an offset that brought no message is explained,
@@ -12,7 +12,7 @@ from streaming.position import Partition
 
 
 class TransactionRecords:
-    """Offsets that hold records of transactions: their markers, and what was aborted.
+    """Offsets taken by transactions: their markers, and aborted records.
 
     >>> ads = Partition("ads", 0)
     >>> seen = TransactionRecords()
@@ -27,11 +27,11 @@ class TransactionRecords:
         self._stops: dict[Partition, dict[int, int]] = {}
 
     def add(self, partition: Partition, first: int, stop: int) -> None:
-        """The offsets [first, stop) are such records."""
+        """Record that the offsets [first, stop) are taken by transactions."""
         self._stops.setdefault(partition, {})[first] = stop
 
     def explain(self, partition: Partition, first: int, stop: int) -> None:
-        """Raises DataLost unless all of [first, stop) are records of transactions. What lies before `stop` is
+        """Raise DataLost unless all of [first, stop) are taken by transactions. What lies before `stop` is
         forgotten."""
         if first >= stop:
             return

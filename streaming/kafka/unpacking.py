@@ -1,4 +1,4 @@
-"""Compressed record batches, unpacked within a bound: a megabyte of gzip may stand for a gigabyte.
+"""Bounded decompression of record batches: a megabyte of gzip may unpack to a gigabyte.
 
 The client unpacks a batch whole, into memory, before it reads the first record of it. So each codec is stopped at the
 bound here. A batch beyond it is not unpacked: empty records stand in for its own, one at each of its offsets, and
@@ -32,12 +32,12 @@ STAND_IN = f"exfm-oversized-{secrets.token_hex(8)}"
 
 
 def most_bytes(max_message_bytes: int) -> int:
-    """How large a batch may be once it is unpacked."""
+    """Largest unpacked size of a batch."""
     return max(LEAST_BYTES, EXPANSION * max_message_bytes)
 
 
 def unpacked(codec: int, data: bytes | memoryview, most: int) -> bytes | None:
-    """What `data` stands for; None where it is more than `most` bytes, which are never held.
+    """Decompress `data`; None if it exceeds `most` bytes, which are never allocated.
 
     Raises ValueError, RuntimeError, zlib.error or zstandard.ZstdError for bytes of another codec.
 
@@ -50,8 +50,8 @@ def unpacked(codec: int, data: bytes | memoryview, most: int) -> bytes | None:
 
 
 def stand_ins(offsets: int, words: str) -> bytes:
-    """Records of the format of Kafka's batches, without key and value, at the offsets 0 to `offsets` − 1 of one; their
-    header STAND_IN says why."""
+    """Placeholder records in Kafka's batch format, without key and value, at the offsets 0 to `offsets` − 1; their
+    header STAND_IN holds the reason."""
     key, value = STAND_IN.encode(), words.encode()
     header = b"\x02" + _varint(len(key)) + key + _varint(len(value)) + value
     found = bytearray()
@@ -62,7 +62,7 @@ def stand_ins(offsets: int, words: str) -> bytes:
 
 
 def stands_in(headers: Sequence[tuple[str, bytes]]) -> str | None:
-    """Why a record only stands in for one; None where it is one."""
+    """Reason why a record is a placeholder; None for a real one."""
     return next((value.decode() for name, value in headers if name == STAND_IN), None)
 
 

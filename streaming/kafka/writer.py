@@ -1,4 +1,4 @@
-"""Messages into a topic: idempotent, acknowledged, bounded in memory."""
+"""Kafka producer: idempotent, acknowledged, bounded in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TopicWriter:
     """
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        """Raises BadInput when the topic does not exist, BrokerAway when no broker answers."""
+        """Raise BadInput if the topic does not exist, BrokerAway if no broker answers."""
         self._settings, self.topic = settings, topic
         self.partitions = require_topics(settings, [topic])[topic]
         self._limit = min(settings.max_message_bytes, int(topic_config(settings, topic)["max.message.bytes"]))
@@ -61,7 +61,8 @@ class TopicWriter:
         )
 
     def continue_as(self, producer: int, numbers: Sequence[int]) -> None:
-        """Before the first `write`: be the producer of this id, whose next message has, in each partition, this number.
+        """Take over a producer's id and, for each partition, the number of its next message; call before the first
+        `write`.
 
         Brokers take the messages of a producer in the order of their numbers, and each number once. So where a request
         of a killed predecessor is taken up late, it is the one that its successor sends, too, and is there once, or who
@@ -73,7 +74,7 @@ class TopicWriter:
 
     @property
     def payload_bytes(self) -> int:
-        """How large a message value may be, with room left for headers."""
+        """Largest message value, with room left for headers."""
         return self._limit - 2 * RECORD_OVERHEAD_BYTES
 
     def write(
@@ -86,7 +87,7 @@ class TopicWriter:
         key: bytes | None = None,
     ) -> None:
         """Send messages to a partition, all with the same headers and key; `timestamp_ms` is one for all, or one each;
-        None: the present.
+        None means now.
 
         Waits while more than `max_pending_bytes` are on their way. Raises StreamingError for a message that is larger
         than the topic takes (before any is sent) or was refused, BrokerAway when an earlier one found no broker.
@@ -109,7 +110,7 @@ class TopicWriter:
     def too_large(
         self, payloads: Sequence[bytes], headers: Sequence[tuple[str, bytes]] = (), key: bytes | None = None
     ) -> str | None:
-        """Why `write` would refuse these for their size; None where it would not."""
+        """Reason why `write` would refuse these for their size; None if it would not."""
         extra = len(key or b"") + sum(len(name) + len(value) for name, value in headers) + RECORD_OVERHEAD_BYTES
         largest = max(map(len, payloads), default=0)
         if largest + extra <= self._limit:
@@ -120,12 +121,12 @@ class TopicWriter:
         )
 
     def end_marker(self, partitions: Iterable[int] | None = None) -> None:
-        """Tell readers that nothing will follow, in each of the partitions (all of them)."""
+        """Write end markers, which tell readers that nothing follows, to the partitions (default: all)."""
         for partition in range(self.partitions) if partitions is None else partitions:
             self.write(partition, [b""], headers=[(END_HEADER, b"1")])
 
     def flush(self) -> None:
-        """Return when all is written. Raises BrokerAway or StreamingError if anything could not be."""
+        """Block until everything is acknowledged. Raises BrokerAway or StreamingError if anything could not be."""
         with explained(self._settings, "writing"):
             self._producer.flush(self._settings.delivery_timeout_s + 5)
         self._pending.clear()
@@ -133,7 +134,7 @@ class TopicWriter:
         self._raise_failure()
 
     def close(self) -> None:
-        """Flush and let go of the connection; after a failure what is left is given up."""
+        """Flush and close the connection; after a failure, unsent messages are dropped."""
         try:
             if self._failure is None:
                 self.flush()
@@ -143,7 +144,7 @@ class TopicWriter:
             self._producer.close(timeout=5)
 
     def abandon(self) -> None:
-        """Close as a crash would: messages that wait are never sent."""
+        """Close like a crash: waiting messages are never sent."""
         self._failure = self._failure or StreamingError("the writer was abandoned")
         with suppress(KafkaError):
             self.close()

@@ -1,4 +1,4 @@
-"""The lake: the log of augmented examples, and what keeps it in order.
+"""The lake: the log of augmented examples, with compaction, retention and vacuum.
 
 delta/        Delta tables: checked commits, the log, locks and vacuum
 writer        the table and its one writer

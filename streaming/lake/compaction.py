@@ -1,4 +1,4 @@
-"""Compaction: many small files of a partition become few, with the same rows under the same `lake_seq`.
+"""Compaction: merges small files of a partition into few, with the same rows under the same `lake_seq`.
 
 What is merged is decided by `plan`, from sizes alone. A merge takes files that follow one another, so that ranges of
 `lake_seq` stay apart, and rows come out in their order, in row groups of 32,768: a window of `lake_seq` then touches
@@ -38,7 +38,7 @@ as it has two small files."""
 
 
 class FileMerge(NamedTuple):
-    """Files that become one."""
+    """Files to be merged into one."""
 
     files: Sequence[DataFile]
 
@@ -55,7 +55,7 @@ def plan(
     now_s: float,
     pinned: Sequence[tuple[int, int]] = (),
 ) -> list[FileMerge]:
-    """The merges that are worth doing, partition by partition.
+    """Plan the worthwhile merges, partition by partition.
 
     compact_files  a partition with fewer small files (below half of `target_bytes`) is left alone, unless it is cold
     pinned         ranges (first, last) of `lake_seq` whose files stay as they are
@@ -124,7 +124,7 @@ def rewrite(
     from_seq: int | None = None,
     partition_by: Sequence[str] | None = None,
 ) -> DataFile | None:
-    """A new file with the rows of `files`, of those from `from_seq` on; None when there are none. Not committed.
+    """Write a new file with the rows of `files` from `from_seq` on; None if there are none. Not committed.
 
     partition_by  columns of the new file's partition; default: the table's. Others of the table's become its columns
     """

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Housework:
-    """What was done to one table, for the log and for people."""
+    """Work done on one table, for the log and for people."""
 
     laid_out_files: int = 0
     merged_files: int = 0
@@ -78,7 +78,7 @@ def retention_floor(
     without: Collection[str] = (),
     since_s: float = float("-inf"),
 ) -> Reader | None:
-    """The reader furthest behind of those that hold rows; None when there is none.
+    """The slowest reader that holds rows; None if there is none.
 
     A reader in `awaited` that never registered holds every row, and none of `awaited` expires within STARTING_S of
     `since_s`, when the run was started. Readers in `without` hold nothing.
@@ -96,7 +96,7 @@ def retention_floor(
 def lay_out(
     table: TableFiles, settings: LakeSettings, done: Housework, *, pinned: Sequence[tuple[int, int]] = ()
 ) -> None:
-    """Lay the lake out by verticals where the settings ask for it, or its dates hold too little."""
+    """Lay the lake out by verticals if the settings ask for it, or if its dates are too sparse."""
     if table.partition_by == layout.VERTICALS or settings.layout == "dates" or pinned:
         return
     count, wanted = len(table.files), settings.layout == "verticals" or layout.is_sparse(table.files)
@@ -114,7 +114,7 @@ def compact_table(
     pinned: Sequence[tuple[int, int]] = (),
     go_on: Callable[[FileMerge], bool] = lambda _: True,
 ) -> None:
-    """Make the merges that are worth it now, as long as `go_on`, called before each, returns True."""
+    """Run the worthwhile merges while `go_on`, called before each, returns True."""
     merges = compaction.plan(
         table.files,
         compact_files=compact_files or settings.compact_files,
@@ -145,7 +145,7 @@ def expire_rows(
 
 
 class Housekeeper:
-    """Keeps the lake and its side tables (those that exist) in order, from a thread of its own.
+    """Maintains the lake and its existing side tables from a thread of its own.
 
     awaited   names of readers for whom every row is kept until they have registered
     trouble   the last error; None while there is none. Errors are not raised: a lake that is not compacted is slow, not
@@ -175,12 +175,12 @@ class Housekeeper:
         self.trouble: str | None = None
 
     def floor(self) -> Reader | None:
-        """The reader furthest behind of those for whom rows are kept; of `awaited`, those that have registered once and
-        were retired since hold nothing, and none expires while the run starts."""
+        """The slowest reader that holds rows; of `awaited`, those registered once and retired since hold nothing,
+        and none expires while the run starts."""
         return self._upkeep.floor(self._clock())
 
     def maybe(self) -> None:
-        """Call it after every commit: it costs nothing, and wakes the thread once in several commits."""
+        """Wake the thread if it is time; cheap, call after every commit."""
         self._commits += 1
         if self._commits % self._every or self._closing:
             return
@@ -192,12 +192,12 @@ class Housekeeper:
             self._state.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the thread has nothing to do; False when that takes longer."""
+        """Wait until the thread is idle; False on time-out."""
         with self._state:
             return self._state.wait_for(lambda: not (self._asked or self._at_work), timeout_s)
 
     def close(self) -> None:
-        """Wait for the current task and end; the rest is done another time."""
+        """Wait for the current task and stop; remaining work is left for another time."""
         with self._state:
             self._closing = True
             self._state.notify_all()
@@ -303,6 +303,6 @@ class _Upkeep:
 def pinned_ranges(
     readers: Readers, settings: LakeSettings, now_s: float, without: Collection[str] = ()
 ) -> list[tuple[int, int]]:
-    """(first, last) of the ranges under verification."""
+    """Ranges (first, last) under verification."""
     holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
     return [(reader.position + 1, reader.last) for reader in holding if reader.last is not None]

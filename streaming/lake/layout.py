@@ -1,4 +1,4 @@
-"""The layout of the lake: by which columns it is partitioned. It follows the volume, and no result depends on it.
+"""Layout of the lake: its partition columns. It follows the volume, and no result depends on it.
 
     dates      `vertical` and `event_date`: for streams whose every day fills files of its own
     verticals  `vertical` alone; files are cut by size, in order of `lake_seq`; `event_date` is a column with statistics
@@ -38,7 +38,7 @@ ATTEMPTS = 20
 
 
 def at_first(layout: Layout, rows: pa.Table) -> tuple[str, ...]:
-    """The columns to partition a lake by that begins with `rows`, its first commit.
+    """Partition columns of a new lake whose first commit is `rows`.
 
     >>> def of(count, span_s):
     ...     times = [round(at * span_s * 1000 / count) for at in range(count)]
@@ -57,8 +57,8 @@ def at_first(layout: Layout, rows: pa.Table) -> tuple[str, ...]:
 
 
 def is_sparse(files: Sequence[DataFile]) -> bool:
-    """Whether partitions by dates hold so few rows, fewer than a row group on average, that the lake is better off
-    without them. The newest date of each vertical is still being filled and does not count.
+    """True if partitions by date hold fewer rows than a row group on average, so that the lake is better off without
+    dates. The newest date of each vertical is still being filled and does not count.
 
     >>> def day(date, rows):
     ...     return DataFile("", (("vertical", "news"), ("event_date", f"{date:04d}")), 1, rows, 0.0, {}, {}, {})
@@ -78,7 +78,7 @@ def is_sparse(files: Sequence[DataFile]) -> bool:
 
 
 def by_verticals(table: TableFiles, *, target_bytes: int) -> bool:
-    """Lay the table out by verticals, all at once in one commit; False where a writer was faster each time.
+    """Repartition the table by verticals in one commit; False if a writer was faster each time.
 
     Commits that come in between are rewritten too, until none has; the files from before stay as they are until vacuum,
     so that a kill at any moment leaves the table in the one layout or in the other.

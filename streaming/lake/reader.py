@@ -44,7 +44,7 @@ class LakeRead(NamedTuple):
 
 
 class LakeReader:
-    """Reads what was committed when it last looked (`refresh`).
+    """Reads the rows committed as of the last `refresh`.
 
     `window_rows` bounds the memory of limited reads. Several may read with it, each with a `cursor` of its own; up to
     `shared_bytes` of windows that one of them read are kept for the others. Raises BadInput when there is no lake at
@@ -87,7 +87,7 @@ class LakeReader:
 
     @property
     def state(self) -> int:
-        """The number of the settlement state that belongs to the last row, as of the last look; -1 before the first."""
+        """Number of the settlement state of the last row, as of the last refresh; -1 before the first."""
         number = self._table.identifier(STATE)
         return NOTHING_YET if number is None else number
 
@@ -110,19 +110,19 @@ class LakeReader:
 
     @property
     def verticals(self) -> set[str]:
-        """Those that a file of the lake holds."""
+        """Verticals with a file in the lake."""
         return {str(vertical) for vertical in self._files.verticals}
 
     def size(self, after: int = NOTHING_YET, verticals: set[str] | None = None) -> int:
-        """Bytes of the files with rows behind `after`, of these verticals."""
+        """Bytes of the files with rows after `after`, of these verticals."""
         return int(self._files.sizes[self._files.holding(after, self.last_lake_seq, verticals)].sum())
 
     def metadata(self) -> dict[str, Any] | None:
-        """What the writer said with its last commit, as of the last look; None where the log no longer has it."""
+        """Metadata of the writer's last commit, as of the last refresh; None if the log no longer has it."""
         return self._table.metadata()
 
     def refresh(self) -> bool:
-        """Look for new commits; True when there were any."""
+        """Read new commits; True if there were any."""
         with self._lock:
             self._table.refresh()
             if self._table.version == self._looked_at:
@@ -178,8 +178,8 @@ class LakeReader:
     def read_from(
         self, cursor: Cursor, after: int | None = None, *, upto: int | None = None, limit_rows: int | None = None
     ) -> LakeRead:
-        """As `read`, for the query of a cursor; it may return fewer rows than there are. Several threads may read, each
-        with a cursor of its own."""
+        """`read` for a cursor's query; it may return fewer rows than exist. Several threads may read, each with a
+        cursor of its own."""
         if limit_rows is not None and limit_rows < 1:
             raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
         with self._lock:
@@ -216,7 +216,7 @@ class LakeReader:
         return after
 
     def blocks(self, after: int | None = None, upto: int | None = None) -> Iterator[pa.Table]:
-        """Whole blocks with all columns, in order, from the one that begins after `after`; a window at a time.
+        """Whole blocks with all columns, in order, from the first that begins after `after`, window by window.
 
         Raises StreamingError as `read` does."""
         end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)

@@ -1,4 +1,4 @@
-"""The registry of the lake's readers: one small file for each, so that no reader's rows are deleted.
+"""Registry of the lake's readers, one small file each, which protects the rows they still need from deletion.
 
 Whenever a reader has stored its progress, it registers the last `lake_seq` that it will never need again. A pin does so
 for a range under verification: no row from its first one on is deleted, and the files of the range are not rewritten.
@@ -60,20 +60,20 @@ class Readers:
         self.folder = folder
 
     def register(self, name: str, position: int, *, now_s: float | None = None, lasting: bool = False) -> None:
-        """`name` will never again need a row up to `position` (-1: it may need every row).
+        """Register that `name` needs no row up to `position` (-1: it needs every row).
 
         Call it at the start, and whenever the results of those rows have reached the disk.
         """
         self._store(Reader(name, position, time.time() if now_s is None else now_s, lasting=lasting))
 
     def pin(self, name: str, first: int, last: int, *, now_s: float | None = None) -> None:
-        """Keep the rows `first` to `last` and their files. Raises BadInput for an empty range."""
+        """Protect the rows `first` to `last` and their files. Raises BadInput for an empty range."""
         if not 0 <= first <= last:
             raise BadInput(f"cannot pin lake_seq {first} to {last}; a range begins at 0 or later and is not empty")
         self._store(Reader(name, first - 1, time.time() if now_s is None else now_s, last))
 
     def retire(self, name: str) -> bool:
-        """Forget `name`; False where it is not known."""
+        """Remove `name` from the registry; False if it is unknown."""
         try:
             self._path(name).unlink()
         except FileNotFoundError:
@@ -81,16 +81,16 @@ class Readers:
         return True
 
     def all(self) -> list[Reader]:
-        """All of them, the one furthest behind first."""
+        """All readers, the slowest first."""
         found = [self._load(path) for path in self.folder.glob("*.json")]
         return sorted((reader for reader in found if reader), key=lambda reader: (reader.position, reader.name))
 
     def holding(self, *, now_s: float, expiry_s: float, without: Collection[str] = ()) -> list[Reader]:
-        """Those that have not expired, the one furthest behind first."""
+        """Readers that have not expired, the slowest first."""
         return [r for r in self.all() if not r.expired(now_s, expiry_s) and r.name not in without]
 
     def lowest(self, *, now_s: float, expiry_s: float, without: Collection[str] = ()) -> int | None:
-        """The `lake_seq` up to which no reader needs a row; None where no reader is registered."""
+        """The `lake_seq` up to which no reader needs a row; None without registered readers."""
         holding = self.holding(now_s=now_s, expiry_s=expiry_s, without=without)
         return holding[0].position if holding else None
 

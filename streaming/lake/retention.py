@@ -1,4 +1,4 @@
-"""Retention: the oldest rows of the lake go, from the front, so that what remains is again without a gap.
+"""Retention: deletes the oldest rows of the lake, so that the rest has no gap.
 
 A row is too old when its event time lies more than the retention before the newest event time in the lake (not before
 the clock on the wall: a stream that stands still loses nothing). The cut F is the first row that is young enough, moved
@@ -33,7 +33,8 @@ NO_BOUND = int(np.iinfo(np.int64).max)
 
 
 class RetentionCut(NamedTuple):
-    """The lake begins at `begins`, should begin at `first_seq`, and would at `by_age` if no reader needed more."""
+    """Begin of the lake: now (`begins`), as it should be (`first_seq`), and by age if no reader needed more
+    (`by_age`)."""
 
     begins: int
     first_seq: int
@@ -46,8 +47,8 @@ class RetentionCut(NamedTuple):
 
 
 def cut(table: TableFiles, retention_ms: int, lowest_position: int | None, *, now_ms: int) -> RetentionCut:
-    """Where the lake should begin. `lowest_position`: the last row that no reader needs; None: there are no readers.
-    `now_ms`: the clock on the wall."""
+    """Compute the begin of the lake under retention. `lowest_position`: the last row that no reader needs; None:
+    there are no readers. `now_ms`: the clock on the wall."""
     begins = table.identifier(FIRST_SEQ) or 0
     bound = _bound_ms(table, now_ms)
     newest = _newest_ms(table, bound)
@@ -60,12 +61,12 @@ def cut(table: TableFiles, retention_ms: int, lowest_position: int | None, *, no
 
 
 def newest_event_ms(table: TableFiles, *, now_ms: int) -> int | None:
-    """The highest event time in the lake that is not in the future; None when there is none."""
+    """Highest event time in the lake that is not in the future; None if there is none."""
     return _newest_ms(table, _bound_ms(table, now_ms))
 
 
 def delete_before(table: TableFiles, first_seq: int) -> bool:
-    """Let the lake begin at `first_seq`. False where others replaced files meanwhile: look again."""
+    """Delete rows so that the lake begins at `first_seq`. False where others replaced files meanwhile: look again."""
     with in_flight_lock(table.path):
         removed = [file for file in table.files if file.first < first_seq]
         kept = [rewrite(table, [file], from_seq=first_seq) for file in removed if file.last >= first_seq]

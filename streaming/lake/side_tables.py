@@ -52,12 +52,12 @@ class SideTable:
 
     @property
     def position(self) -> int:
-        """The number stored last; -1 before the first."""
+        """Number of the last append; -1 before the first."""
         number = self._table.identifier(NUMBER)
         return NOTHING_YET if number is None else number
 
     def append(self, rows: pa.RecordBatch | pa.Table, *, number: int) -> int:
-        """Store `rows` under `number` unless that number, or a later one, is stored; returns how many were.
+        """Append `rows` under `number`, unless that number or a later one is stored; returns how many were appended.
 
         Numbers rise; one without rows makes no commit. Raises StreamingError when the disk refuses.
         """
@@ -84,7 +84,7 @@ def side_rows(
     limit_rows: int | None = None,
     filter: pc.Expression | None = None,
 ) -> pa.Table:
-    """Rows of the table `folder/name` that match, of these columns, at most `limit_rows`; none where there is no table.
+    """Matching rows of the table `folder/name`, these columns, at most `limit_rows`; empty if there is no table.
     Raises DataLost with the name of a file that is damaged."""
     path, names = Path(folder) / name, schema.names if columns is None else list(columns)
     wanted = pa.schema([schema.field(each) for each in names])

@@ -37,8 +37,8 @@ class LakeSource(Source[int, pa.Table]):
         self.end_seq: int | None = None
 
     def open(self, position: int | None = None) -> None:
-        """Raises DataLost when the lake ends before `position`; rows that retention has deleted raise it
-        at the next batch."""
+        """Seek to a position; raises DataLost if the lake ends before it (rows deleted by retention raise it at the
+        next batch)."""
         self._lake.refresh()
         self.seek(self._lake.first_lake_seq - 1 if position is None else position)
 

@@ -1,4 +1,4 @@
-"""Rows of a lake by their event time."""
+"""Lake rows by their event time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def length_ms(text: str) -> int | None:
-    """A length of time in words, in milliseconds; None where it is none.
+    """Parse a duration to milliseconds; None if it is not one.
 
     >>> length_ms("7d"), length_ms("1.5h"), length_ms("90s"), length_ms("soon")
     (604800000, 5400000, 90000, None)
@@ -23,12 +23,12 @@ def length_ms(text: str) -> int | None:
 
 
 def newest_time_ms(lake: LakeReader) -> int | None:
-    """The largest event time of all rows; None where there is no row."""
+    """Largest event time of all rows; None for an empty lake."""
     return max((int(times.max()) for _, times in _times(lake)), default=None)
 
 
 def first_row_at(lake: LakeReader, time_ms: int) -> int:
-    """The `lake_seq` of the first row at or behind this event time; the one behind the last where there is none. Rows
+    """The `lake_seq` of the first row at or after this event time; the one after the last row if there is none. Rows
     of slow labels, which come late and are old, do not count."""
     for seqs, times in _times(lake):
         if (at := np.flatnonzero(times >= time_ms)).size:

@@ -1,4 +1,4 @@
-"""A condition on rows, in words that a person writes: `bid > 0.5 and device in (1, 2)`.
+"""Conditions on rows, written by people: `bid > 0.5 and device in (1, 2)`.
 
     comparison   a < b, <=, >, >=, ==, !=, chains (0 < a <= 5), `is None`, `is not None`
     membership   a in (1, 2), a not in ("x", "y")
@@ -41,7 +41,7 @@ _ALLOWED = "a condition has comparisons (< <= > >= == !=), in (…), is None, an
 
 
 class Where:
-    """A condition, checked against the columns of `schema`: what is known of an impression, or any Arrow schema.
+    """A condition, checked against the columns of `schema`: those of an impression, or any Arrow schema.
 
     >>> from streaming.schema import Column, Task
     >>> schema = RowSchema(columns=[Column(name="device"), Column(name="bid", type="float32")],
@@ -77,7 +77,7 @@ class Where:
             raise BadInput(f"`{text}` is a {kind}, not true or false; compare it with something: `… > 0`")
 
     def mask(self, rows: pa.Table) -> np.ndarray:
-        """(N,) bool: which of N rows match; `rows` have `columns`."""
+        """Mask (N,) bool of matching rows; `rows` have `columns`."""
         found = _evaluated(self.expression, rows.select(list(self.columns)))
         return np.asarray(found.fill_null(False).to_numpy(), bool)
 

@@ -1,4 +1,4 @@
-"""Windows of the lake: stretches of `lake_seq`, decoded once for all cursors of this process that read near each other.
+"""Windows of the lake: ranges of `lake_seq`, decoded once for all cursors of this process that read near each other.
 
 A *cursor* is a query (columns and rows) and the position up to which it was read. A window is read for the cursor that
 needs it together with all cursors near it: the columns that any of them asks for, the rows that any of them matches,
@@ -26,7 +26,7 @@ BEHIND = 4
 
 
 class Query(NamedTuple):
-    """Which rows and columns a cursor reads."""
+    """Rows and columns that a cursor reads."""
 
     columns: list[str]
     verticals: set[str] | None
@@ -38,7 +38,7 @@ class Query(NamedTuple):
 
     @property
     def condition(self) -> pc.Expression | None:
-        """The condition that a matching row fulfils; None: every row matches."""
+        """Condition of a matching row; None if every row matches."""
         if self.verticals is None:
             return self.filter
         own = pc.field("vertical").isin(sorted(self.verticals))
@@ -56,7 +56,7 @@ class Query(NamedTuple):
 
 
 class CombinedQuery:
-    """Several queries (at least one), read as one.
+    """Several queries (at least one), read together.
 
     >>> news, every = Query(["user_id"], {"news"}, None), Query(["bid"], None, None)
     >>> both = CombinedQuery([news, every])
@@ -73,12 +73,12 @@ class CombinedQuery:
 
     @property
     def mixed(self) -> bool:
-        """Whether the queries match different rows."""
+        """True if the queries match different rows."""
         return len(self._rows) > 1
 
     @property
     def filter(self) -> pc.Expression | None:
-        """The condition of rows that any query matches, apart from their vertical; None: every row."""
+        """Condition of rows that any query matches, apart from their vertical; None for every row."""
         if not self.mixed:
             return self._rows[0].filter
         each = [condition for query in self._rows if (condition := query.condition) is not None]
@@ -94,18 +94,18 @@ class CombinedQuery:
         return found
 
     def empty(self, schema: pa.Schema) -> pa.Table:
-        """A table of `projection` without rows; `schema`: of the lake."""
+        """A table of `projection` without rows; `schema` is the lake's."""
         fields = [
             schema.field(name) if name in self.columns else pa.field(name, pa.bool_()) for name in self.projection
         ]
         return pa.schema(fields).empty_table()
 
     def answers(self, query: Query) -> bool:
-        """Whether everything that `query` asks for is among what is read."""
+        """True if the combined read contains everything that `query` needs."""
         return set(query.read) <= set(self.columns) and any(query.same_rows(one) for one in self._rows)
 
     def mask_of(self, query: Query) -> str | None:
-        """The boolean column that says which rows `query` matches; None: all of them."""
+        """Name of the boolean column that marks the rows matching `query`; None for all rows."""
         if not self.mixed or query.condition is None:
             return None
         return next(_mask(n) for n, one in enumerate(self._rows) if query.same_rows(one))
@@ -125,7 +125,7 @@ class Window(NamedTuple):
     seq: np.ndarray
 
     def continues(self, query: Query, position: int) -> bool:
-        """Whether it answers `query` for the rows that follow `position`."""
+        """True if the window answers `query` for the rows after `position`."""
         return self.low <= position < self.high and self.query.answers(query)
 
     def between(self, query: Query, after: int, upto: int) -> pa.Table:
@@ -136,7 +136,7 @@ class Window(NamedTuple):
 
 
 class Cursor:
-    """A query, the position up to which it was read, and the window that holds what follows."""
+    """A query, its read position, and the window with the rows after it."""
 
     def __init__(self, query: Query) -> None:
         self.query, self.position = query, NOTHING_YET
@@ -153,7 +153,7 @@ class Windows:
         self._kept: list[Window] = []  # in the order in which they were read
 
     def cursor(self, query: Query) -> Cursor:
-        """A cursor that shares windows with the others of this reader, for as long as it is referenced."""
+        """Make a cursor that shares windows with the reader's others while it is referenced."""
         cursor = Cursor(query)
         self._cursors.add(cursor)
         return cursor
@@ -165,11 +165,11 @@ class Windows:
         return list({id(window): window for window in every}.values())
 
     def is_shared(self, cursor: Cursor) -> bool:
-        """Whether the cursor shares windows with others (made by `cursor`)."""
+        """True for a cursor that shares windows with others (made by `cursor`)."""
         return cursor in self._cursors
 
     def find(self, cursor: Cursor) -> Window | None:
-        """A window in memory with the rows that the cursor reads next; None where they have to be read."""
+        """A window in memory that holds the cursor's next rows; None if there is none."""
         for window in (cursor.window, *reversed(self._kept)):
             if window is not None and window.continues(cursor.query, cursor.position):
                 cursor.window = window
@@ -177,14 +177,14 @@ class Windows:
         return None
 
     def combined(self, cursor: Cursor, width: int) -> CombinedQuery:
-        """The cursor's query, and those of the cursors near it: less than a window's `width` ahead of it, or `BEHIND`
-        widths behind. A cursor that is not shared reads its own query alone."""
+        """The query of the cursor combined with those of nearby cursors: less than a window's `width` ahead of it,
+        or `BEHIND` widths behind. A cursor that is not shared reads its own query alone."""
         near = list(self._cursors) if self.is_shared(cursor) else []
         near = [c for c in near if -BEHIND * width < c.position - cursor.position < width and c is not cursor]
         return CombinedQuery([cursor.query, *(other.query for other in near)])
 
     def keep(self, window: Window, cursor: Cursor, width: int) -> None:
-        """Keep a window that was read for a cursor. Earlier windows stay while a cursor that is less than `BEHIND`
+        """Cache a window that was read for a cursor. Earlier windows stay while a cursor that is less than `BEHIND`
         widths behind them still has to pass; cursors farther behind read anew."""
         cursor.window = window
         if not self._most_bytes or not self.is_shared(cursor):

@@ -35,7 +35,7 @@ Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]
 
 
 class LakeTable:
-    """The lake at `path` (`<run>/lake/augmented_examples`), with rows of `schema.augmented`; `layout` is that of a new
+    """The lake at `path` (`<run>/lake/augmented_examples`), with rows of `schema.augmented`; `layout` applies to a new
     lake.
 
     >>> import tempfile
@@ -55,7 +55,7 @@ class LakeTable:
         self.layout = layout
 
     def open_writer(self) -> LakeWriter:
-        """Become the lake's one writer: an earlier one is fenced at its next commit. Creates the table where absent.
+        """Become the lake's only writer: an earlier one is fenced at its next commit. Creates the table where absent.
 
         Raises BadInput when the table there has other columns, or its folder cannot be written.
         """
@@ -146,7 +146,7 @@ class LakeWriter:
             files.repartition(wanted, [])
 
     def check(self) -> None:
-        """Look whether a newer writer has been opened; raises StreamingError then. To be asked before anything is done
+        """Check that no newer writer exists; raises StreamingError otherwise. To be asked before anything is done
         outside the lake that only the one writer may do: a process can be stopped for hours between two lines."""
         self._table.refresh()
         self._same_epoch()

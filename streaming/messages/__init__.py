@@ -1,4 +1,4 @@
-"""What a Kafka message holds, and how it is read without trusting it.
+"""Formats of Kafka messages, decoded and validated without trusting their content.
 
 source        the contract of every source of rows: positions, ends, gaps
 message       a message as it is read, and the mark of a topic's end

@@ -32,7 +32,7 @@ Schemas = Mapping[int, Mapping[str, Any]]
 
 
 def parsed_avro(schemas: Schemas) -> dict[int, Any]:
-    """The schemas as fastavro reads with them. Raises BadInput for one that is none, or is none of a record.
+    """The schemas, parsed for fastavro. Raises BadInput for one that is none, or is none of a record.
 
     >>> fields = [{"name": "impression_id", "type": "long"}]
     >>> list(parsed_avro({7: {"type": "record", "name": "Shown", "fields": fields}}))
@@ -79,7 +79,7 @@ def _is_recursive(number: int, schema: Any) -> bool:
 
 
 class AvroCodec(JsonCodec):
-    """Reads such messages; they are not written. Values are taken as those of JSON are: times of logical types as
+    """Decodes Avro messages; there is no encoder. Values are taken as those of JSON are: times of logical types as
     ISO 8601, decimals as numbers."""
 
     def __init__(

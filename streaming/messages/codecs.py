@@ -1,4 +1,4 @@
-"""Messages in and out: Arrow micro-batches (the fast path) and one JSON object per message (the easy path).
+"""Codecs of messages: Arrow micro-batches (the fast path) and one JSON object per message (the easy path).
 
 They decode to the same batches: the columns of an impression or of feedback, then where each row came from
 (`POSITION_FIELDS`) and its Kafka timestamp (`record_time_ms`). A row that cannot be taken becomes a dead letter; the
@@ -51,14 +51,15 @@ CodecName = Literal["arrow", "json", "avro"]
 
 
 class Decoded(NamedTuple):
-    """`batch` has `decoded_schema(...)`, rows in the order of the messages given; `dead` holds what was refused."""
+    """Result of decoding: `batch` has `decoded_schema(...)`, rows in the order of the messages; `dead` holds the
+    refused rows."""
 
     batch: pa.RecordBatch
     dead: list[DeadLetter]
 
 
 def decoded_schema(schema: pa.Schema) -> pa.Schema:
-    """An impression or feedback schema with the columns that tell where and when a row was read."""
+    """An impression or feedback schema plus the columns for the position and time at which a row was read."""
     return pa.schema([*schema, *POSITION_FIELDS, RECORD_TIME_FIELD])
 
 
@@ -122,7 +123,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Message values for the rows of `batch`, which has the impression or feedback schema."""
+        """Encode the rows of `batch`, which has the impression or feedback schema, to message values."""
 
     @abstractmethod
     def _read(self, messages: Sequence[RawMessage]) -> ReadRows: ...
@@ -138,8 +139,8 @@ class Codec(ABC):
         return refusal
 
     def decode(self, messages: Sequence[RawMessage]) -> Decoded:
-        """Rows and dead letters of the messages; end markers are passed over. A dead letter stands for one row, or for
-        a message that cannot be read at all. Raises NewColumns where they have columns that are to be kept."""
+        """Decode messages to rows and dead letters; end markers are skipped. A dead letter stands for one row, or
+        for a message that cannot be read at all. Raises NewColumns where they have columns that are to be kept."""
         dead: list[DeadLetter] = []
         readable = []
         for message in messages:
@@ -175,7 +176,7 @@ class Codec(ABC):
 
 
 class ReadRows(NamedTuple):
-    """What could be read: `batch` (N rows), for each its message's index and its row inside it, and what could not."""
+    """Decoded rows: `batch` (N rows), for each its message's index and its row inside it, and the refusals."""
 
     batch: pa.RecordBatch
     message: np.ndarray
@@ -377,7 +378,7 @@ class _Fault(Exception):
 
 
 def concatenated(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """The batches as one, under `schema`."""
+    """Concatenate the batches under `schema`."""
     if not batches:
         return pa.RecordBatch.from_pylist([], schema)
     same = [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]

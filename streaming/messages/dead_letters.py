@@ -1,4 +1,4 @@
-"""Records that could not be taken: why, where they came from, and what they held.
+"""Dead letters: refused records with the reason, their origin and their content.
 
 A dead letter stands for one row: a bad row inside a readable message, or a whole message that cannot be read. It is
 published to the dead-letter topic (JSON, `letters_to_json`) and kept in a table next to the lake (`letters_to_batch`).
@@ -38,7 +38,7 @@ DEAD_LETTER_SCHEMA = pa.schema(
 
 
 class DeadLetter(NamedTuple):
-    """One row that was refused.
+    """One refused row.
 
     `reason` is short and stable (`null:age`, `undecodable`), `detail` is a sentence for a person, and `payload` is the
     message as received, or the bad row of a micro-batch as JSON.
@@ -55,8 +55,8 @@ class DeadLetter(NamedTuple):
 
 
 def refuse_rows(rows: pa.RecordBatch, kind: Kind, reason: str, details: Sequence[str]) -> pa.RecordBatch:
-    """A dead letter (`DEAD_LETTER_SCHEMA`) for each row, which names its position in POSITION_FIELDS; the payload is
-    the row as JSON."""
+    """A dead letter (`DEAD_LETTER_SCHEMA`) for each row, at its position in POSITION_FIELDS; the payload is the row
+    as JSON."""
     names = [name for name in rows.schema.names if not name.startswith("source_")]
     positions = (rows.column(field.name).to_pylist() for field in POSITION_FIELDS)
     payloads = rows.select(names).to_pylist()
@@ -69,7 +69,7 @@ def refuse_rows(rows: pa.RecordBatch, kind: Kind, reason: str, details: Sequence
 
 
 def letters_to_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
-    """Rows for the dead-letter table, in `DEAD_LETTER_SCHEMA`.
+    """Convert letters to rows of the dead-letter table, in `DEAD_LETTER_SCHEMA`.
 
     >>> letter = DeadLetter("impression", "null:age", "ads", 0, 17, 3, "`age` is null", b'{"age": null}')
     >>> letters_to_batch([letter]).to_pylist()[0]["source_offset"]
@@ -85,7 +85,7 @@ def letters_to_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
 
 
 def letters_from_batch(rows: pa.RecordBatch | pa.Table) -> list[DeadLetter]:
-    """The letters of `DEAD_LETTER_SCHEMA` rows, payloads cut as they were."""
+    """Convert `DEAD_LETTER_SCHEMA` rows to letters; truncated payloads stay truncated."""
     names = ["kind", "reason", *(field.name for field in POSITION_FIELDS), "detail", "payload"]
     return [DeadLetter(*values) for values in zip(*(rows.column(name).to_pylist() for name in names), strict=True)]
 
@@ -111,7 +111,7 @@ MOST_EXAMPLES, DETAIL_LIMIT = 50, 300
 
 
 def counted_as(name: str, counted: Collection[str], other: str) -> str:
-    """The name under which a bounded counter counts `name`."""
+    """Name under which a bounded counter counts `name`."""
     return name if name in counted or len(counted) < MOST_NAMES else other
 
 

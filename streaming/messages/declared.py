@@ -1,4 +1,4 @@
-"""The rows and bytes that an Arrow IPC stream declares, read from its metadata before Arrow allocates anything.
+"""Rows and bytes that an Arrow IPC stream declares, read from its metadata before Arrow allocates anything.
 
 Arrow allocates what a message declares: a few bytes may declare 2^40 rows of nulls, or a buffer that grows a
 thousandfold when it is decompressed. So the declarations are added up first and compared with what a message of the
@@ -32,7 +32,8 @@ KNOWN_BYTES = 1 << 14
 
 
 class Declared(NamedTuple):
-    """Of a batch: its rows, the most values of an array, the bytes of all buffers, and the least of all that."""
+    """Declared sizes of a batch: its rows, the longest array, the bytes of all buffers, and the least size of all
+    that."""
 
     rows: int
     longest: int
@@ -41,8 +42,8 @@ class Declared(NamedTuple):
 
 
 def messages_of(value: bytes) -> list[pa.ipc.Message]:
-    """A stream's messages, of which the first is its schema's, without what they hold. Raises pa.ArrowException for one
-    that is corrupt, ValueError where there is none."""
+    """Messages of a stream, the schema's first, without their bodies. Raises pa.ArrowException for one that is
+    corrupt, ValueError where there is none."""
     reader, found = pa.ipc.MessageReader.open_stream(value), list[pa.ipc.Message]()
     try:
         while True:
@@ -55,15 +56,15 @@ def messages_of(value: bytes) -> list[pa.ipc.Message]:
 
 
 def little_endian(schema: pa.ipc.Message) -> bool:
-    """Whether a stream of this schema's message has numbers as this machine has them."""
+    """True if a stream with this schema message has this machine's byte order."""
     data = memoryview(schema.metadata)
     place = _field(data, _table(data, _field(data, _at(data, "I", 0), 2)), 0)
     return not place or _at(data, "h", place) == 0
 
 
 def check_declared(messages: list[pa.ipc.Message], max_bytes: int) -> None:
-    """Raises ValueError for a stream that declares more than a message of at most `max_bytes` can hold, or less than
-    nothing; struct.error for one that is corrupt."""
+    """Raise ValueError for a stream that declares more than a message of at most `max_bytes` can hold, or a negative
+    size; struct.error for a corrupt one."""
     most_rows = max(max_bytes // ROW_BYTES, LEAST_ROWS)
     rows = total = 0
     for message in messages:

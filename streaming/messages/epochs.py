@@ -1,4 +1,4 @@
-"""Under which leader each partition was read, so that a restart notices messages that were replaced.
+"""Leader epochs of the partitions, by which a restart notices replaced messages.
 
 After an unclean election a partition may end before what was read of it, and grow past that again: other messages then
 lie at the same offsets. Brokers count leaders (*leader epochs*, KIP-320) and know where the messages of each end. The
@@ -36,12 +36,12 @@ class LeaderEpochs:
         self._begun: Positions = {}
 
     def restore(self, state: Iterable[Sequence[Any]], positions: Positions) -> None:
-        """As `state` says, at these positions."""
+        """Restore `state` at these positions."""
         self._newest = {Partition(topic, number): epoch for topic, number, epoch in state}
         self._begun = {p: at for p, at in positions.items() if at.row and p in self._newest}
 
     def state(self) -> list[list[Any]]:
-        """All that has to survive, as JSON."""
+        """The state as JSON."""
         return [[*partition, epoch] for partition, epoch in self._newest.items()]
 
     @property
@@ -49,8 +49,8 @@ class LeaderEpochs:
         return dict(self._newest)
 
     def read(self, partition: Partition, messages: Sequence[RawMessage]) -> None:
-        """Note the epoch of messages. Raises DataLost where one that was read in part before is another now: the broker
-        is only asked for what lies before it."""
+        """Record the epoch of messages. Raises DataLost where one that was read in part before is another now: the
+        broker is only asked for what lies before it."""
         begun, first = self._begun.pop(partition, None), messages[0]
         if begun and begun.offset == first.offset and first.leader_epoch > self._newest[partition]:
             raise DataLost(

@@ -39,8 +39,8 @@ class ExamplesCodec:
         return self.encode(batch.slice(0, half), max_bytes) + self.encode(batch.slice(half), max_bytes)
 
     def decode(self, message: RawMessage) -> pa.RecordBatch:
-        """A nullable column that came after it was written is null, and one that the schema does not name is left out.
-        Raises StreamingError, naming the message, when it is corrupt or has another schema."""
+        """Decode a message; nullable columns added since are null, unknown columns are dropped. Raises
+        StreamingError, naming the message, when it is corrupt or has another schema."""
         where = f"message {message.offset} of topic `{message.topic}`, partition {message.partition},"
         try:
             table = read_ipc(message.value)

@@ -1,4 +1,4 @@
-"""Arrow IPC streams, written plainly and read defensively: a topic may hold anything."""
+"""Arrow IPC streams, written plainly and read defensively, since a topic may hold anything."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_ipc(batch: pa.RecordBatch) -> bytes:
 
 
 def ipc_bytes(batch: pa.RecordBatch) -> int:
-    """How long what `write_ipc` writes is, without writing it.
+    """Length of `write_ipc`'s output, without writing it.
 
     >>> batch = pa.record_batch({"age": [30, 31], "name": ["a", "bc"]}).slice(1)
     >>> ipc_bytes(batch) == len(write_ipc(batch))
@@ -40,7 +40,7 @@ def ipc_bytes(batch: pa.RecordBatch) -> int:
 def read_ipc(
     value: bytes, max_bytes: int = MAX_MESSAGE_BYTES, look: Callable[[pa.Schema], None] = lambda schema: None
 ) -> pa.Table:
-    """The table in an Arrow IPC stream, with every offset, index and string checked.
+    """Read the table in an Arrow IPC stream, checking every offset, index and string.
 
     `max_bytes` is what a message may have; nothing is taken that grows far beyond it. `look` is shown the schema before
     any row is read, and may raise. Raises ValueError if the stream is corrupt or declares too much.
@@ -80,7 +80,7 @@ _known = lru_cache(maxsize=64)(_Schema)
 
 
 def plain_records(table: pa.Table, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """The `rows` of a table as plain values, for a person to read; of a cell that has none, its type.
+    """Rows of a table as plain values for people; a cell that has no plain value shows its type.
 
     >>> plain_records(pa.table({"age": [30, 31], "at": pa.array([1, 2], pa.duration("s"))}), [1])
     [{'age': 31, 'at': '<duration[s]>'}]
@@ -91,7 +91,7 @@ def plain_records(table: pa.Table, rows: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def short_type(kind: pa.DataType) -> str:
-    """A type's name, cut where it is that of a deep one."""
+    """A type's name, truncated for a deeply nested one."""
     text = str(kind)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -1,4 +1,4 @@
-"""Columns as JSON text, and JSON values as columns take them."""
+"""Conversion between columns and JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ INSIDE: dict[str, JsonKind] = {"integers": "integer", "floats": "float", "string
 
 
 class JsonColumn(NamedTuple):
-    """What a JSON value must be to stand in a column. `zone`: of times without an offset; None: UTC."""
+    """Accepted JSON values of a column. `zone`: of times without an offset; None: UTC."""
 
     name: str
     kind: JsonKind
@@ -59,8 +59,8 @@ class JsonColumn(NamedTuple):
         return cls(field.name, kind, field.nullable, zone_of(field))
 
     def fit(self, value: Any) -> Any:
-        """`value` as the column takes it: true and false as 1 and 0, a time in text (ISO 8601) as its milliseconds,
-        NaN as null where the column is nullable.
+        """Convert `value` to the column: true and false to 1 and 0, a time in text (ISO 8601) to milliseconds, NaN to
+        null if the column is nullable.
 
         Raises ValueError for any other, with a reason: `wrong_type`, `not_finite`, `out_of_range`.
 
@@ -79,7 +79,7 @@ class JsonColumn(NamedTuple):
         return None if value is None else _fit(value, self.kind, self.nullable)
 
     def hint(self, value: Any) -> str:
-        """What to do about a value that `fit` refuses, where that can be said."""
+        """Suggest a remedy for a value that `fit` refuses; empty if there is none."""
         return zone_hint(value) if self.kind == "time" else ""
 
 
@@ -112,7 +112,7 @@ def _fit(value: Any, kind: JsonKind, nullable: bool) -> Any:
 
 
 def json_of(text: str | bytes, **options: Any) -> Any:
-    """What JSON says. A whole number of more digits than Python reads is one that no column holds, not an error.
+    """Parse JSON. A whole number of more digits than Python reads is one that no column holds, not an error.
 
     >>> json_of("[" + "9" * 5000 + "]") > [2**64]
     True
@@ -126,7 +126,7 @@ def json_of(text: str | bytes, **options: Any) -> Any:
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys stand once."""
+    """A JSON object without duplicate keys; raises ValueError otherwise."""
     if len(record := dict(pairs)) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return record

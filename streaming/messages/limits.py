@@ -1,4 +1,4 @@
-"""What a value, a list and a row may be at most: as declared, and as what is made of them allows."""
+"""Upper limits of values, lists and rows, from declarations and from the features built on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Range = tuple[float | None, float | None]
 
 
 class Limits(NamedTuple):
-    """What a row may hold because of what is made of it.
+    """Limits of a row that follow from its features.
 
     index_rows  column -> rows of the smallest table that it is an index into
     ranges      column -> the least and the greatest value that every feature made of it can take
@@ -32,8 +32,8 @@ class Limits(NamedTuple):
 
 
 def bounds_of(column: Column, limits: Limits) -> Range:
-    """The values that a column may have: those declared, of which an index has to lie in its table, and a number in the
-    range of what is made of it."""
+    """Range of a column's values: the declared one, for an index also its table's rows, for a number also its
+    features' range."""
     low, high = column.minimum, column.maximum
     rows = limits.index_rows.get(column.name)
     if rows is not None and column.type in ("int64", "list<int64>"):
@@ -54,7 +54,7 @@ def _narrowed(one: Range, other: Range) -> Range:
 
 
 def most_values(column: Column, limits: Limits) -> int | None:
-    """How many values a list may have; None: no list, or any number."""
+    """Maximum length of a list; None for other columns, or if unbounded."""
     if not column.type.startswith("list<"):
         return None
     carried = None if limits.row_bytes is None else limits.row_bytes // LIST_VALUE_BYTES
@@ -62,7 +62,7 @@ def most_values(column: Column, limits: Limits) -> int | None:
 
 
 def inside(values: pa.Array, low: float | None, high: float | None) -> bool:
-    """Whether all values that there are lie between the two, both included."""
+    """True if all non-null values lie between the two bounds, inclusive."""
     if low is None and high is None:
         return True
     if len(values) and (plain := _plain(values)) is not None:  # numpy looks at few values in a tenth of the time
@@ -74,7 +74,7 @@ def inside(values: pa.Array, low: float | None, high: float | None) -> bool:
 
 
 def all_finite(column: pa.Array) -> bool:
-    """Whether all floats that there are are finite."""
+    """True if all non-null floats are finite."""
     plain = _plain(column)
     return bool(pc.all(pc.is_finite(column), min_count=0).as_py() if plain is None else np.isfinite(plain).all())
 
@@ -87,7 +87,7 @@ def _plain(values: pa.Array) -> np.ndarray | None:
 
 
 def outside(values: pa.Array, low: float | None, high: float | None) -> pa.Array:
-    """(N,) bool: which values do not; False for null."""
+    """Mask (N,) bool of values outside the bounds; False for null."""
     found = pa.repeat(False, len(values))
     if pa.types.is_floating(values.type):  # Arrow takes no whole number that a float32 does not hold
         low, high = (None if end is None else float(end) for end in (low, high))
@@ -99,8 +99,8 @@ def outside(values: pa.Array, low: float | None, high: float | None) -> pa.Array
 
 
 class PlainColumns:
-    """The columns of whole numbers and of floats, one a row, looked at together: one operation for all of a type costs
-    less than one for each.
+    """The integer and float columns of a batch, checked together: one operation per type costs less than one per
+    column.
 
     >>> schema = pa.schema([("age", pa.int64()), ("bid", pa.float32()), ("hour", pa.int64()), ("tag", pa.string())])
     >>> rows = {"age": [30, 31], "bid": pa.array([1, float("inf")], pa.float32()), "hour": [0, 23], "tag": ["a", "b"]}
@@ -120,14 +120,14 @@ class PlainColumns:
         self._may_be_nan = groups.get((pa.float32(), True), [])
 
     def suspects(self, batch: pa.RecordBatch) -> list[int]:
-        """The places of columns of which it is not known yet that all their values are allowed."""
+        """Indices of columns that may hold values which are not allowed."""
         left = list(self._others)
         for group in self._groups:
             left += [] if group.allowed(batch) else group.places
         return sorted(left)
 
     def any_nan(self, batch: pa.RecordBatch) -> bool:
-        """Whether a float of a nullable column is NaN, which stands for null."""
+        """True if a nullable float column holds NaN, which stands for null."""
         return any(pc.any(pc.is_nan(batch.column(place))).as_py() for place in self._may_be_nan)
 
 
@@ -164,8 +164,8 @@ class _Group:
 
 
 def row_sizes(batch: pa.RecordBatch) -> np.ndarray:
-    """Bytes of the texts and lists of each row, (N,) int64: what a row says, however it is stored. A text in a list
-    counts with its place in it.
+    """Bytes of the texts and lists of each row, (N,) int64, independent of their storage. A text in a list counts with
+    its place in it.
 
     >>> row_sizes(pa.record_batch({"vertical": ["a", "home"], "clicked": [[1, 2], []], "age": [3, 4]})).tolist()
     [17, 4]
@@ -187,7 +187,7 @@ def row_sizes(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def range_words(low: float | None, high: float | None) -> str:
-    """Two ends, or one; a whole number as such."""
+    """Describe a range with two ends, or one; integers without decimals."""
     first, last = (end if end is None or end != int(end) else int(end) for end in (low, high))
     if first is None:
         return f"at most {last}"
@@ -195,12 +195,13 @@ def range_words(low: float | None, high: float | None) -> str:
 
 
 def as_taken(column: pa.Array, field: pa.Field) -> pa.Array:
-    """A column without what stands for nothing: NaN is null, and lists of ids or texts have no nulls."""
+    """A column with the placeholders for nothing removed: NaN becomes null, and lists of ids or texts lose their
+    nulls."""
     return nan_as_null(without_inner_nulls(column), field)
 
 
 def name_hint(text: str, names: Collection[str]) -> str:
-    """Words for a text that is one of `names` but for blanks or capitals; empty for any other.
+    """Hint for a text that is one of `names` but for blanks or capitals; empty for any other.
 
     >>> name_hint(" Ctr ", ["ctr", "cvr"]), name_hint("like", ["ctr", "cvr"])
     (': it is `ctr` but for blanks or capitals, which count', '')
@@ -211,7 +212,7 @@ def name_hint(text: str, names: Collection[str]) -> str:
 
 
 def nan_as_null(column: pa.Array, field: pa.Field) -> pa.Array:
-    """NaN in a nullable column is a value that is missing."""
+    """Replace NaN by null in a nullable column."""
     if not (field.nullable and pa.types.is_floating(column.type)):
         return column
     missing = pc.is_nan(column)
@@ -219,7 +220,7 @@ def nan_as_null(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def without_inner_nulls(column: pa.Array) -> pa.Array:
-    """Lists of ids or texts less the nulls inside them. In a list of floats each value has its place: it stays.
+    """Remove the nulls inside lists of ids or texts. In a list of floats each value has its place: it stays.
 
     >>> without_inner_nulls(pa.array([[1, None, 2], None, [None]])).to_pylist()
     [[1, 2], None, []]
@@ -236,7 +237,7 @@ def without_inner_nulls(column: pa.Array) -> pa.Array:
 
 
 def has_inner_nulls(column: pa.Array) -> bool:
-    """Whether there are nulls inside lists of ids or texts."""
+    """True if lists of ids or texts hold nulls."""
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         return False

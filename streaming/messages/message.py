@@ -1,4 +1,4 @@
-"""A message of a topic, as it is read."""
+"""A message of a topic, as read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RawMessage(NamedTuple):
 
 
 def is_end_marker(message: RawMessage) -> bool:
-    """True for the message a producer writes after its last one: the end of a bounded stream."""
+    """True for an end marker, which a producer writes after its last message: the end of a bounded stream."""
     return not message.value and any(name == END_HEADER for name, _ in message.headers)
 
 
@@ -49,7 +49,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def framed(value: bytes) -> str:
-    """Words for a value that is no JSON object and begins like something else that is known; empty where it does not.
+    """Describe a value that is not a JSON object but begins like another known format; empty if unknown.
 
     >>> framed(b'\\0\\0\\0\\0\\7{"a": 1}').split(":")[0]
     '; codec'
@@ -76,7 +76,7 @@ def framed(value: bytes) -> str:
 
 
 def wrapped(record: Any) -> str:
-    """Words for an object that lacks a column and looks like an envelope.
+    """Describe an object that lacks a column and looks like an envelope.
 
     >>> wrapped({"specversion": "1.0", "data": {}})
     '; it looks like an envelope of cloudevents: codec: {unwrap: cloudevents} takes what is inside'
@@ -86,7 +86,7 @@ def wrapped(record: Any) -> str:
 
 
 def envelope_of(record: Mapping[str, Any]) -> Envelope | None:
-    """The envelope that an object looks like.
+    """Recognise the envelope of an object.
 
     >>> envelope_of({"op": "c", "before": None, "after": {"a": 1}, "ts_ms": 7}), envelope_of({"a": 1})
     ('debezium', None)
@@ -101,7 +101,7 @@ def envelope_of(record: Mapping[str, Any]) -> Envelope | None:
 
 
 def envelope_in(value: bytes) -> Envelope | None:
-    """The envelope that a message's value looks like.
+    """Recognise the envelope of a message's value.
 
     >>> [envelope_in(value) for value in (b'{"specversion": "1.0", "data": {}}', b'\\0\\0\\0\\0\\7{"a": 1}', b"{")]
     ['cloudevents', 'confluent', None]
@@ -115,8 +115,8 @@ def envelope_in(value: bytes) -> Envelope | None:
 
 
 def whole_keys(keys: Sequence[bytes | None]) -> bool | None:
-    """Whether the keys of messages, taken for ids, are whole numbers (in digits or in 8 bytes) or texts; None where
-    they are no ids: absent, JSON objects, other bytes.
+    """Type of ids among the keys of messages: True for integers (in digits or in 8 bytes), False for texts, None if
+    they are not ids: absent, JSON objects, other bytes.
 
     >>> whole_keys([b"1", b"-27"]), whole_keys([b"a", b"2"]), whole_keys([b"1", None]), whole_keys([b'{"id": 1}'])
     (True, False, None, None)
@@ -173,7 +173,7 @@ def unwrapped(value: bytes, envelope: Envelope) -> bytes:
 
 
 def with_id_of_key(value: bytes, key: bytes | None, *, text: bool) -> bytes:
-    """A JSON object with the message's key as its `impression_id`: text, or a whole number in digits or in 8 bytes.
+    """A JSON object with the message's key as its `impression_id`: a text, or an integer in digits or in 8 bytes.
     Raises ValueError, in words.
 
     >>> with_id_of_key(b'{"age": 3}', b"17", text=False), with_id_of_key(b'{"age": 3}', b'"a-7"', text=True)

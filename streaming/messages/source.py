@@ -1,4 +1,4 @@
-"""What every source is: rows in an order that never changes, read from a position of the caller's choice.
+"""Interface of a source: rows in an immutable order, read from any position.
 
 A source has no memory of its readers. A reader stores the position together with the results of the rows, commits both
 at once, and passes the position back after a restart. Nothing is lost or read twice if, and only if, the five verbs
@@ -35,26 +35,26 @@ Batch = TypeVar("Batch")
 
 
 class EndOfStream(Exception):
-    """No row will ever follow. Not an error: it is how a bounded stream is over."""
+    """End of a bounded stream: no row will ever follow. Not an error: it is how a bounded stream is over."""
 
 
 class Source(ABC, Generic[Place, Batch]):
-    """Rows in order; see the head of this file. One thread at a time."""
+    """Rows in order; the module docstring has the contract. One thread at a time."""
 
     @abstractmethod
     def open(self, position: Place | None = None) -> None:
-        """Begin to read. Raises DataLost for a position that the source does not have (any more)."""
+        """Start reading at `position`. Raises DataLost for a position that the source does not have (any more)."""
 
     @abstractmethod
     def next_batch(self, max_wait_s: float = 0.0) -> Batch | None:
-        """Rows, waited for at most about `max_wait_s`; None when there are none yet.
+        """The next rows, waiting at most about `max_wait_s`; None if there are none yet.
 
         Raises EndOfStream at the end (and again whenever it is asked), BrokerAway when patience has run out,
         DataLost for a gap."""
 
     @abstractmethod
     def position(self) -> Place:
-        """Where a restart continues: after the last batch returned. Never before that of an earlier call, except by
+        """Position of a restart: after the last batch returned. Never before that of an earlier call, except by
         `seek`."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Source(ABC, Generic[Place, Batch]):
         """Continue from `position` instead, forwards or backwards."""
 
     def close(self) -> None:
-        """Let go of what is held. May be called twice, and after any failure."""
+        """Release all resources. May be called twice, and after any failure."""
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +72,7 @@ class Source(ABC, Generic[Place, Batch]):
 
 
 class MessageSource(Source[Positions, list[RawMessage]]):
-    """Messages of several partitions, each in the order of its offsets; what `Intake` reads.
+    """Messages of several partitions, each in the order of its offsets; the input of `Intake`.
 
     A partition ends at its end marker, which is not handed out, or at an offset that was given for its end; what
     follows is left alone. A source of live topics hands its markers out, and continues after them. The source ends when
@@ -85,39 +85,39 @@ class MessageSource(Source[Positions, list[RawMessage]]):
     """False while no answer comes: nothing is known then, above all not that nothing was sent."""
 
     def expect(self, epochs: Mapping[Partition, int]) -> None:
-        """Called before `open` and `seek`: the newest leader epoch (`RawMessage.leader_epoch`) of what was read before
-        the positions. A source that knows epochs raises DataLost where it has been replaced since."""
+        """Expect these newest leader epochs (`RawMessage.leader_epoch`) before the positions; call before `open` and
+        `seek`. A source that knows epochs raises DataLost where it has been replaced since."""
 
     @abstractmethod
     def next_batch(
         self, max_wait_s: float = 0.0, *, max_messages: int = 500, only: Collection[Partition] | None = None
     ) -> list[RawMessage] | None:
-        """As every source's; `only` leaves the other partitions alone for this call."""
+        """The next messages, like every source's; `only` restricts this call to some partitions."""
 
     @property
     @abstractmethod
     def ended(self) -> Collection[Partition]:
-        """The partitions whose end was reached."""
+        """Partitions whose end was reached."""
 
     @property
     def marked(self) -> Collection[Partition]:
-        """Those whose end is a marker: it lies where they ended."""
+        """Partitions that ended with a marker."""
         return ()
 
     @abstractmethod
     def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
-        """True when the broker says, now (at most `max_age_s` ago), that nothing follows what was handed out.
+        """True if the broker confirmed within `max_age_s` that nothing follows the messages returned so far.
 
         An answer that does not come means False: an absent broker is not the end of a topic."""
 
     @property
     def undecided(self) -> Collection[Partition]:
-        """Partitions read to the last decided message, after which a transaction is open: not at their end."""
+        """Partitions read up to an open transaction, thus not at their end."""
         return ()
 
     @abstractmethod
     def behind(self) -> int:
-        """How many messages are still to be read, as of now; as of the last answer while there is none."""
+        """Number of messages still to be read; as of the last answer while the broker is away."""
 
     def commit_for_display(self, positions: Positions) -> None:
-        """Show positions to monitors of the broker. Never read back."""
+        """Publish positions to monitors of the broker. Never read back."""

@@ -1,4 +1,4 @@
-"""Times in every form that a column may hold, as milliseconds since 1970 UTC, and which of them can be right."""
+"""Times in every supported form, as milliseconds since 1970 UTC, with checks of their plausibility."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ WRITTEN_OTHERWISE = (
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Whether `milliseconds` takes a column of this type."""
+    """True if `milliseconds` accepts a column of this type."""
     return is_written_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def is_written_time(kind: pa.DataType) -> bool:
-    """Whether a column of this type says by itself what its times are: needs no unit."""
+    """True if a column of this type defines its times by itself, without a unit."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
@@ -48,7 +48,7 @@ def is_written_time(kind: pa.DataType) -> bool:
 
 
 def needs_zone(kind: pa.DataType) -> bool:
-    """Whether a column of this type may hold times without an offset.
+    """True if a column of this type may hold times without an offset.
 
     >>> needs_zone(pa.date32()), needs_zone(pa.timestamp("us", "UTC")), needs_zone(pa.int64())
     (True, False, False)
@@ -57,8 +57,8 @@ def needs_zone(kind: pa.DataType) -> bool:
 
 
 def milliseconds(column: pa.Array, unit: Unit, zone: str | None = None) -> pa.Array:
-    """(N,) -> (N,) int64; a null, and NaN, stays null. What lies between two milliseconds belongs to the earlier one,
-    but a float is rounded.
+    """Convert to milliseconds, (N,) -> (N,) int64; null and NaN become null. What lies between two milliseconds belongs
+    to the earlier one, but a float is rounded.
 
     Numbers count in `unit`. Timestamps and durations have units of their own. Texts are ISO 8601, with `T` or a space,
     with an offset or without. A time without an offset is of the clocks in `zone`, UTC where that is None, and so is
@@ -85,8 +85,8 @@ def milliseconds(column: pa.Array, unit: Unit, zone: str | None = None) -> pa.Ar
 
 
 class ClockChanges:
-    """Counts times without an offset that a change of the clocks in `zone` makes doubtful: `repeated` stand for two
-    moments, `skipped` for none.
+    """Counts times without an offset that a clock change in `zone` makes ambiguous: `repeated` have two meanings,
+    `skipped` none.
 
     >>> changes = ClockChanges("Europe/Berlin")
     >>> changes.add(pa.array(["2024-03-31 02:30", "2024-10-27 02:30", "2024-10-27 03:00", "2024-10-27 02:30Z"]))
@@ -100,7 +100,7 @@ class ClockChanges:
         self._first: list[Any] = [None, None]
 
     def add(self, column: pa.Array) -> None:
-        """The times of a column. Raises ValueError for a text that is no time."""
+        """Add the times of a column. Raises ValueError for a text that is no time."""
         _, local = _read(column, "ms")
         if local is None:
             return
@@ -139,7 +139,7 @@ _ZONE_NAME = re.compile(r":\d\d(?:[.,]\d+)? ?\[?([A-Za-z]{3}[A-Za-z_]*(?:/[A-Za-
 
 
 def zone_hint(text: object) -> str:
-    """What to do about a time that names a zone and has no offset.
+    """Suggest a remedy for a time that names a zone and has no offset.
 
     >>> zone_hint("2024-01-01T00:00:00[Europe/Berlin]")
     '; it names a zone, Europe/Berlin, and no offset: leave the name out and set event_time_zone, or write the offset'
@@ -157,7 +157,7 @@ _ZONE_KEY = b"event_time_zone"
 
 
 def of_zone(field: pa.Field, zone: str | None) -> pa.Field:
-    """A column of event times, with the zone of those that have no offset: what `conform` reads it with."""
+    """A column of event times tagged with the zone of those without an offset, which `conform` reads."""
     return field if zone is None else field.with_metadata({_ZONE_KEY: zone.encode()})
 
 
@@ -171,7 +171,7 @@ def zone_of(field: pa.Field) -> str | None:
 
 
 def believed(recorded_ms: np.ndarray, event_ms: np.ndarray, now_ms: int | None = None) -> np.ndarray:
-    """Which records' own timestamps can be right, (N,) bool; the others count as none.
+    """Mask (N,) bool of plausible record timestamps; the others are ignored.
 
     Not that of a record without one (-1), nor 0, nor one before 2000 or after 9999 (seconds, microseconds) of a row
     whose event time lies between them, nor one that is a year before a row that is not in the future.
@@ -189,15 +189,15 @@ def believed(recorded_ms: np.ndarray, event_ms: np.ndarray, now_ms: int | None =
 
 
 def ahead_ms(event_ms: np.ndarray, recorded_ms: np.ndarray, now_ms: int | None = None) -> np.ndarray:
-    """How far event times are ahead of the clocks that bound them, (N,): their records', where they are `believed`, and
-    `now_ms`. Not at all where there is none."""
+    """Lead of event times over their bounding clocks, (N,): their records' timestamps, if `believed`, and `now_ms`.
+    Not at all where there is none."""
     clock = np.where(believed(recorded_ms, event_ms, now_ms), recorded_ms, LATEST_EVENT_TIME_MS)
     return event_ms - (clock if now_ms is None else np.minimum(clock, now_ms))
 
 
 def in_seconds(event_ms: np.ndarray, recorded_ms: np.ndarray, now_ms: int | None = None) -> np.ndarray:
-    """Which event times are surely in seconds, (N,) bool: of 1970, and as seconds within a year of their record's
-    timestamp, or of `now_ms` where that is none.
+    """Mask (N,) bool of event times that are surely in seconds: in 1970 as milliseconds, and as seconds within a year
+    of their record's timestamp, or of `now_ms` without one.
 
     >>> in_seconds(np.array([1_700_000_000, 500]), np.array([1_700_000_005_000, 1_700_000_005_000])).tolist()
     [True, False]
@@ -209,7 +209,7 @@ def in_seconds(event_ms: np.ndarray, recorded_ms: np.ndarray, now_ms: int | None
 
 
 def unit_hint(number: int) -> str:
-    """The unit in which a number that is no time in milliseconds would be one of our days, as a question.
+    """Ask whether a number that is not a plausible time in milliseconds is one in another unit.
 
     >>> unit_hint(1_700_000_000_000_000), unit_hint(-5)
     (': microseconds? (as such 2023-11-14 22:13:20)', '')

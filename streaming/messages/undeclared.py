@@ -1,4 +1,4 @@
-"""Columns that messages have and the schema does not name: dropped, or kept from the first row that has one.
+"""Undeclared columns of messages, absent from the schema: dropped, or stored from the first row that has one.
 
 A stream whose schema says `undeclared: keep` takes such a column in as if it had been declared nullable from the start:
 rows that lack it are null either way, so it does not matter when it was noticed. Its first value decides its type.
@@ -27,7 +27,7 @@ _OURS = {"record_time_ms", "key_time_ms", "order", "task", SAMPLE_WEIGHT}
 
 
 class NewColumns(Exception):
-    """Impressions have columns that the schema does not name. The caller adds them to it and reads again."""
+    """Impressions have columns that are missing in the schema. The caller adds them to it and reads again."""
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
         super().__init__(", ".join(f"`{column.name}` ({column.type})" for column in columns))
@@ -35,7 +35,7 @@ class NewColumns(Exception):
 
 
 class Undeclared:
-    """What accepted messages of one topic have beyond their schema.
+    """Columns of accepted messages of one topic beyond their schema.
 
     >>> found = Undeclared(RowSchema(columns=[Column(name="ad")], tasks=[{"name": "ctr", "window_s": 60}]))
     >>> found.in_records([b'{"ad": 1, "coupon": null}', b'{"ad": 2, "coupon": "A7", "lake_seq": 3}'])
@@ -54,13 +54,13 @@ class Undeclared:
         return tuple(Column(name=name, type=kind, nullable=True) for name, kind in self._found.items())
 
     def unknown(self, names: Iterable[str]) -> list[str]:
-        """Of these names, those that a column may have and none has."""
+        """Names among these that are valid and not yet taken."""
         free = [name for name in names if name.lower() not in self._taken and _NAME.fullmatch(name)]
         free = [name for name in free if not name.startswith(("label_", "teacher_logit_"))]
         return free[: max(0, self._most - len(self._taken))]
 
     def in_table(self, table: pa.Table) -> None:
-        """Look at the columns of a message, with a value at least. A type that no column has is left out."""
+        """Inspect the non-empty columns of a message. A type that no column has is left out."""
         for name in self.unknown(table.schema.names):
             kind = table.schema.field(name).type
             told = None if _of_floats(kind) or pa.types.is_null(kind) else declarable(kind)
@@ -68,7 +68,7 @@ class Undeclared:
                 self._add(name, told)
 
     def in_json(self, values: list[bytes]) -> None:
-        """Look at JSON objects. Arrow says whether any has a key that is new; only then are they read one by one."""
+        """Inspect JSON objects. Arrow says whether any has a key that is new; only then are they read one by one."""
         options = pyarrow.json.ReadOptions(use_threads=False, block_size=sum(map(len, values)) + len(values) + 1)
         try:
             schema = pyarrow.json.read_json(io.BytesIO(b"\n".join(values)), read_options=options).schema
@@ -80,7 +80,7 @@ class Undeclared:
                 self.in_records(values, names)
 
     def in_records(self, values: Iterable[bytes], names: Collection[str] | None = None) -> None:
-        """Look at JSON objects, in their order; of `names` alone where they are known."""
+        """Inspect JSON objects one by one; only their `names` if given."""
         for value in values:
             with suppress(ValueError, RecursionError):
                 record = json.loads(value)

@@ -1,4 +1,4 @@
-"""What a row must satisfy before it is let in, checked a column at a time.
+"""Validation of rows, column by column.
 
 Types first (`conform`: a column may arrive as another integer width, dictionary-encoded, as large_string…), then
 values (`RowRules`). Both name the rows at fault and leave the others alone.
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Refusal(NamedTuple):
-    """Why a row is refused: a short stable reason, and a sentence."""
+    """Refusal of a row: a short stable reason, and a sentence."""
 
     reason: str
     detail: str
@@ -91,7 +91,7 @@ class RowRules:
         self._nullable = pa.schema([field.with_nullable(True) for field in self.schema])
 
     def conform(self, table: pa.Table) -> tuple[pa.RecordBatch, Refusals]:
-        """As `conform` has it of these columns; at once where the table has their types already."""
+        """`conform` to these columns, without a conversion if the table already has their types."""
         one = table
         if table.schema.names != self._names:
             try:
@@ -106,7 +106,7 @@ class RowRules:
         return (batch if same else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)), {}
 
     def check(self, batch: pa.RecordBatch) -> Refusals:
-        """Which rows break a rule. `batch` has exactly `self.schema`."""
+        """Find rows that break a rule. `batch` has exactly `self.schema`."""
         refusals: Refusals = {}
         for place in self._plain.suspects(batch):
             field, column = self.schema.field(place), batch.column(place)
@@ -202,7 +202,7 @@ class RowRules:
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusals]:
-    """The columns of `schema`, in its types, from a table that may hold more columns, in another order or width.
+    """Select and convert the columns of `schema` from a table with possibly more columns, in another order or width.
 
     Integers of any width become int64; whole floats and decimals too, and true and false 1 and 0; one beyond int64 is
     refused. Unsigned integers become their digits in a column of texts. Numbers become float32 (rounded). Dictionaries
@@ -210,7 +210,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
     text (times.py), in its field's zone (`of_zone`). NaN in a nullable column is null, a null inside a list of ids or
     texts is left out, and a nullable column may be absent: nulls. Anything else is a refusal, `missing_column:x`,
     `out_of_range:x` or `wrong_type:x`, of each row it touches; such cells are null in the batch.
-    Raises ValueError where one column stands twice in the table.
+    Raises ValueError for a duplicate column in the table.
 
     >>> read = pa.table({"id": pa.array([5], pa.uint64()), "score": [float("nan")], "seen": [True]})
     >>> wanted = [("id", pa.int64()), pa.field("score", pa.float32(), nullable=True), ("seen", pa.int64())]
@@ -243,7 +243,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
 
 
 def bisect(count: int, attempt: Callable[[int, int], T]) -> tuple[list[tuple[int, int, T]], list[int]]:
-    """Try `attempt(start, stop)` on the whole of `range(count)`; where it raises ValueError, on halves.
+    """Bisect failures: try `attempt(start, stop)` on all of `range(count)`; if it raises ValueError, on halves.
 
     Returns the parts that worked, in order, and the single indices that did not. With k bad ones among N it costs
     about 2·k·log2(N) attempts, so that a rare bad one does not make a vectorised attempt row by row.
@@ -271,19 +271,19 @@ def bisect(count: int, attempt: Callable[[int, int], T]) -> tuple[list[tuple[int
 
 
 def kept_rows(count: int, refusals: Refusals) -> np.ndarray:
-    """The rows of `range(count)` that are not refused."""
+    """Indices of `range(count)` that are not refused."""
     keep = np.ones(count, dtype=bool)
     keep[list(refusals)] = False
     return np.flatnonzero(keep)
 
 
 def without_rows(batch: pa.RecordBatch, refusals: Refusals) -> pa.RecordBatch:
-    """`batch` less the refused rows."""
+    """`batch` without the refused rows."""
     return batch.take(pa.array(kept_rows(batch.num_rows, refusals))) if refusals else batch
 
 
 def convertible(source: pa.DataType, field: pa.Field) -> bool:
-    """Whether `conform` makes the column `field` of one of type `source`, at least where its values allow it.
+    """True if `conform` can convert type `source` to the column `field`, provided its values allow it.
 
     >>> price = pa.field("price", pa.float32())
     >>> [convertible(kind, price) for kind in (pa.int16(), pa.decimal128(9, 2), pa.bool_(), pa.string())]
@@ -297,7 +297,7 @@ def convertible(source: pa.DataType, field: pa.Field) -> bool:
 
 
 def declarable(source: pa.DataType) -> str | None:
-    """The type under which a config declares a column that a file or a message has as `source`; None: there is none.
+    """Config type for a column that a file or a message has as `source`; None if unsupported.
 
     >>> [declarable(kind) for kind in (pa.uint64(), pa.float64(), pa.large_string(), pa.list_(pa.int32()), pa.date32())]
     ['int64', 'float32', 'string', 'list<int64>', None]
@@ -372,7 +372,7 @@ def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def if_nullable(field: pa.Field) -> str:
-    """What becomes of a row without a float where the column is declared nullable."""
+    """Hint about rows without a float: whether declaring the column nullable would accept them."""
     if not pa.types.is_floating(field.type) or field.name == SAMPLE_WEIGHT:
         return ""
     return ": declare it `nullable: true`, and such rows are kept (null in the lake, 0 to the models)"

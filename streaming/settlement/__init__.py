@@ -1,4 +1,4 @@
-"""From ordered impressions and feedback to settled rows: joined, windowed, deduplicated.
+"""Settlement: ordered impressions and feedback become settled rows, joined, windowed, deduplicated.
 
 settlement  what settles when; the counters
 admission   which impressions are let in: not too old, and of a vertical that is taken

@@ -1,4 +1,4 @@
-"""Which impressions are let in: not too old, and of a vertical that is taken. Others become dead letters.
+"""Admission of impressions: rejects those too old, or of a vertical beyond the limit. Others become dead letters.
 
 The lake has files of its own for each vertical, and no commit bears thousands.
 """
@@ -20,7 +20,7 @@ RAN_AWAY = ", more than a year: was it moved by a record from the future?"
 
 
 class Verticals:
-    """Those declared, and then others in the order in which their rows are merged, up to `most` of them all.
+    """Verticals of a run: the declared ones, then others in merged order, up to `most` in total.
 
     `known` is part of the committed state, so that a restart knows what the process before it knew. One that is known
     stays so, also where `most` is lowered; None: no bound, and nothing is kept.
@@ -37,19 +37,19 @@ class Verticals:
 
     @property
     def known(self) -> list[str]:
-        """In the order in which they came."""
+        """Names in order of arrival."""
         return list(self._known)
 
     def declare(self, names: Collection[str]) -> None:
-        """From now on these are known, whatever the bound."""
+        """Add names, regardless of the limit."""
         self._known |= dict.fromkeys(names)
 
     def restore(self, known: Iterable[str]) -> None:
-        """What an earlier process knew, and what is declared now."""
+        """Restore an earlier process's names, and add those declared now."""
         self._known = dict.fromkeys([*known, *self._declared])
 
     def refuse(self, verticals: pa.Array) -> np.ndarray:
-        """Take the verticals of rows, in merged order; (N,) bool: whether a row's is one too many."""
+        """Register the verticals of rows, in merged order; returns a mask (N,) bool of rows beyond the limit."""
         refused = []
         if self.most is not None:
             for name in verticals.unique().to_pylist():
@@ -66,7 +66,7 @@ class Verticals:
 
 
 def refuse_too_old(impressions: pa.RecordBatch, which: np.ndarray, horizon_ms: int) -> Iterator[pa.RecordBatch]:
-    """Letters of those behind the horizon; `which` (N,) bool."""
+    """Dead letters of the impressions older than the horizon; `which` (N,) bool."""
     if which.any():
         rows = impressions.filter(pa.array(which))
         behind_ms = rows["key_time_ms"].to_numpy() - rows["event_time_ms"].to_numpy()
@@ -81,7 +81,7 @@ def refuse_too_old(impressions: pa.RecordBatch, which: np.ndarray, horizon_ms: i
 
 
 def refuse_surplus(impressions: pa.RecordBatch, which: np.ndarray, most: int | None) -> Iterator[pa.RecordBatch]:
-    """Letters of those whose vertical is beyond the `most` that a run takes; `which` (N,) bool."""
+    """Dead letters of impressions whose vertical is beyond the `most` of a run; `which` (N,) bool."""
     if which.any():
         rows = impressions.filter(pa.array(which))
         words = f"is a further vertical; this run takes {most} (lake.max_verticals)"

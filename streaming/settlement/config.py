@@ -1,4 +1,4 @@
-"""Settings of settlement: how long labels are waited for and ids remembered."""
+"""Settings of settlement: how long to wait for labels and to remember ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ahead closes windows early by as much."""
 
 
 class SettlementConfig(BaseModel):
-    """How long labels are waited for and ids remembered, in seconds of event time."""
+    """Waiting times for labels and memory of ids, in seconds of event time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Which impressions are due, in which order, and what they look like when they leave.
+"""Emission of due impressions: their order and their final form.
 
 A row leaves for a group if a label of the group is known; otherwise it is counted as not applicable.
 
@@ -28,14 +28,14 @@ LOOKED_AT = 1024
 
 
 def settled_bytes(rows: pa.RecordBatch, schema: RowSchema) -> np.ndarray:
-    """Bytes of each row as it was received, (N,) int64: the same, however its columns are held in memory."""
+    """Bytes of each row as received, (N,) int64, independent of the in-memory layout."""
     received = rows.select(schema.impression.names)
     sizes: np.ndarray = row_sizes(received) + FIELD_BYTES * received.num_columns
     return sizes
 
 
 class Emission:
-    """Cursors over the admitted rows, one per settlement group, and what became of the rows behind them.
+    """Cursors over the admitted rows, one per settlement group, with counts of the rows behind them.
 
     >>> from streaming.settlement.pending import empty_batch
     >>> from streaming.schema import POSITION_FIELDS
@@ -61,8 +61,9 @@ class Emission:
 
     @property
     def by_task(self) -> dict[str, Any]:
-        """`unknown_labels`: impressions for which the task applied and its label is unknown. `unmet_conditions`, of
-        conditional tasks: of how many impressions feedback came and their condition did not, and of how many it came.
+        """Counts by task; `unknown_labels`: impressions to which the task applied but with an unknown label.
+        `unmet_conditions`, of conditional tasks: of how many impressions feedback came and their condition did not, and
+        of how many it came.
         """
         unmet = {task: list(both) for task, both in self.unmet.items()}
         return {"unknown_labels": dict(self.unknown), "unmet_conditions": unmet}
@@ -83,9 +84,9 @@ class Emission:
         max_rows: int | None = None,
         max_bytes: int | None = None,
     ) -> tuple[pa.RecordBatch, bool]:
-        """The next rows that are due (`RowSchema.settled`) and leave, at most `max_rows`, and none after the one with
-        which they reach `max_bytes` (`settled_bytes`); and whether more are due. Where many leave for no group, fewer
-        than `max_rows` may come though more are due."""
+        """The next due rows (`RowSchema.settled`), at most `max_rows` and ending with the row that reaches
+        `max_bytes` (`settled_bytes`); and whether more are due. Where many leave for no group, fewer than `max_rows`
+        may come though more are due."""
         starts = self.cursors
         due = [
             max(start, pending.key_time.search(watermark_ms - group.window_ms - self._lateness))

@@ -1,4 +1,4 @@
-"""From an id's hash to the numbers of the rows that carry it.
+"""Index from an id's hash to the numbers of its rows.
 
 Sorted runs of (hash, number), merged so that their sizes grow geometrically from new to old: an append costs O(log N)
 amortised, a lookup one binary search per run. Rows are numbered consecutively and forgotten from the front.
@@ -43,7 +43,7 @@ class _SortedRun(NamedTuple):
 
 
 class IdIndex:
-    """Finds every remembered number of a hash.
+    """Finds all remembered numbers of a hash.
 
     >>> index = IdIndex()
     >>> index.append(np.array([30, 10, 30], np.uint64), first=5)
@@ -55,7 +55,7 @@ class IdIndex:
         self.runs: list[_SortedRun] = []
 
     def append(self, hashes: np.ndarray, first: int) -> None:
-        """Remember rows `first`, `first + 1`, …; `first` lies beyond every number known."""
+        """Add rows `first`, `first + 1`, …; `first` lies beyond every known number."""
         if not len(hashes):
             return
         self.runs.append(_sorted(hashes, first))
@@ -104,7 +104,7 @@ class IdIndex:
         return query[by_query], number[by_query]
 
     def drop(self, before: int) -> None:
-        """Forget numbers below `before`, lazily: some may still be found."""
+        """Drop numbers below `before`, lazily: some may still be returned."""
         kept = [run for run in self.runs if run.stop > before]
         self.runs = [_cut(run, before) if before - run.first > run.stop - before else run for run in kept]
 
@@ -143,7 +143,7 @@ def _cut(run: _SortedRun, before: int) -> _SortedRun:
 
 
 def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:
-    """Where to cut rows with ascending `times`, (N,), so that between two cuts no id recurs more than `span` later.
+    """Cut points of rows with ascending `times`, (N,), such that between two cuts no id recurs more than `span` later.
 
     Yields the index of each first row that would. A piece holds the rows of earlier times, so that rows of one time
     stay together.
@@ -173,8 +173,8 @@ def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:
 
 
 def pieces_of(chunk: MergedChunk, horizon_ms: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """A chunk cut so that an id is admitted at most once inside a piece: impressions and feedback of each. A piece ends
-    where an id recurs beyond the horizon."""
+    """Cut a chunk so that an id is admitted at most once inside a piece: impressions and feedback of each. A piece
+    ends where an id recurs beyond the horizon."""
     rows, feedback = chunk.impressions, chunk.feedback
     row_keys, feedback_keys = (part["key_time_ms"].to_numpy() for part in (rows, feedback))
     i = j = 0

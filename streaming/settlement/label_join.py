@@ -1,4 +1,4 @@
-"""Which impression each feedback row belongs to, and which feedback is a label.
+"""Label join: the impression of each feedback row, and whether the feedback is a label.
 
 Matching takes one piece of the merged stream at a time: D distinct ids, I impressions and F feedback rows. Arrays of
 length D are indexed by an id's place in `Ids.distinct`.
@@ -31,7 +31,7 @@ LATE_REASONS = ("after_settlement", "outside_window", "before_impression")
 
 
 class Ids(NamedTuple):
-    """The distinct ids of a piece, and which of them each row carries."""
+    """Distinct ids of a piece, and the index of each row's id."""
 
     distinct: pa.Array  # (D,)
     hashes: np.ndarray  # (D,) uint64
@@ -40,14 +40,14 @@ class Ids(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The latest impression admitted before the piece under each id (D,): its number or NONE, and its key time."""
+    """Latest impression admitted before the piece under each id (D,): its number or NONE, and its key time."""
 
     number: np.ndarray
     key_time: np.ndarray
 
 
 class Admitted(NamedTuple):
-    """The impression admitted in the piece under each id (D,): its number or NONE, key time and merge order."""
+    """Impression admitted in the piece under each id (D,): its number or NONE, key time and merge order."""
 
     number: np.ndarray
     key_time: np.ndarray
@@ -55,7 +55,7 @@ class Admitted(NamedTuple):
 
     @property
     def ids(self) -> np.ndarray:
-        """Places of the ids admitted in the piece."""
+        """Indices of the ids admitted in the piece."""
         return np.flatnonzero(self.number != NONE)
 
 
@@ -79,7 +79,7 @@ class Matches(NamedTuple):
 
 
 def resolve_ids(impressions: pa.RecordBatch, feedback: pa.RecordBatch) -> Ids:
-    """Each distinct id is looked up and hashed once."""
+    """Index the distinct ids, each looked up and hashed once."""
     ids = pa.concat_arrays([impressions.column("impression_id"), feedback.column("impression_id")])
     encoded = cast(pa.DictionaryArray, ids.dictionary_encode())
     places = encoded.indices.to_numpy()
@@ -88,7 +88,7 @@ def resolve_ids(impressions: pa.RecordBatch, feedback: pa.RecordBatch) -> Ids:
 
 
 def known_impressions(ids: Ids, place: np.ndarray, number: np.ndarray, key_time: np.ndarray) -> Known:
-    """From what an index found: `number` and `key_time` of impressions of the ids at `place`, ascending for each id.
+    """Build from an index lookup: `number` and `key_time` of impressions of the ids at `place`, ascending for each id.
 
     An id has at most one admission within the horizon: the latest is the one known, if any is.
     """
@@ -101,7 +101,7 @@ def known_impressions(ids: Ids, place: np.ndarray, number: np.ndarray, key_time:
 def admitted_impressions(
     ids: Ids, place: np.ndarray, number: np.ndarray, key_time: np.ndarray, order: np.ndarray
 ) -> Admitted:
-    """From the impressions admitted: the place of each one's id, which no other one shares, and what is its own."""
+    """Build from admitted impressions: the index of each one's id, which is unique, and its own values."""
     count = len(ids.distinct)
     admitted = Admitted(np.full(count, NONE), np.zeros(count, np.int64), np.full(count, NONE))
     admitted.number[place], admitted.key_time[place], admitted.order[place] = number, key_time, order
@@ -111,7 +111,7 @@ def admitted_impressions(
 def match(
     feedback: pa.RecordBatch, ids: Ids, known: Known, admitted: Admitted, horizon_ms: int
 ) -> tuple[Matches, np.ndarray]:
-    """Feedback belongs to the impression known when it came, else to one admitted in the piece, within the horizon.
+    """Match feedback to the impression known when it came, else to one admitted in the piece, within the horizon.
 
     Returns the matches, and the indices of the feedback rows that have none.
     """
@@ -126,7 +126,7 @@ def match(
 
 
 def late_schema(schema: RowSchema) -> pa.Schema:
-    """Feedback that was matched and is no label, and why.
+    """Schema of late feedback: matched, but not a label, with the reason.
 
     `late_by_ms` is, `after_settlement`, how far its key time lies beyond the deadline; `outside_window`, how far its
     event time lies beyond the end of the window; `before_impression`, how far before the impression (negative).
@@ -144,7 +144,7 @@ def late_schema(schema: RowSchema) -> pa.Schema:
 
 
 class Joined(NamedTuple):
-    """What feedback rows became: labels, repeats of labels, or late rows (`late_schema`), `early` of which lie before
+    """Outcome of feedback rows: labels, repeats of labels, or late rows (`late_schema`), `early` of which precede
     their impression."""
 
     labels: int
@@ -154,9 +154,8 @@ class Joined(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """Of N impressions for one task, (N,) bool each: whether there is a label, whether it is positive, whether it is
-    known; and whether its feedback came though its condition did not. What is positive applies and is known; what does
-    not apply is not known."""
+    """Labels of N impressions for one task, (N,) bool each: applicable, positive, known; and unmet, for feedback
+    whose condition did not come. What is positive applies and is known; what does not apply is not known."""
 
     applicable: np.ndarray
     positive: np.ndarray
@@ -185,12 +184,12 @@ class LabelJoin:
         self.bits = Marks(np.min_scalar_type(2 ** len(self._names) - 1), first)
 
     def append(self, event_time: np.ndarray) -> None:
-        """Impressions admitted: their event times. None has a label yet."""
+        """Admit impressions with these event times. None has a label yet."""
         self.event_time.append(event_time)
         self.bits.append(np.zeros(len(event_time), np.uint8))
 
     def join(self, matches: Matches, admitted_key: np.ndarray) -> Joined:
-        """Take matched feedback, with the key time at which the impression of each row was admitted, (N,)."""
+        """Take matched feedback, with the key time at which each row's impression was admitted, (N,)."""
         in_order = np.lexsort((matches.rows.column("order").to_numpy(), matches.resolved))
         feedback = matches.rows.take(pa.array(in_order))
         number, admitted_key = matches.number[in_order], admitted_key[in_order]
@@ -222,7 +221,7 @@ class LabelJoin:
         )
 
     def labels(self, group: SettlementGroup, start: int, stop: int) -> dict[str, Labels]:
-        """Of impressions [start, stop) for every task of `group`.
+        """Labels of the impressions [start, stop) for every task of `group`.
 
         Final once the group's deadline has passed: a condition's window is never longer than its task's.
         """

@@ -73,7 +73,7 @@ class Ledger:
             values[at] |= self.dtype.type(bit)
 
     def view(self, start: int, stop: int) -> np.ndarray:
-        """Values of [start, stop), to be read; not copied where they lie in one chunk."""
+        """Values of [start, stop), read-only; not copied if stored in one chunk."""
         parts = [values[low:high] for values, low, high in self._spans(start, stop)]
         if len(parts) == 1:
             return parts[0]
@@ -116,7 +116,7 @@ class Ledger:
 
 
 class Marks(Ledger):
-    """A ledger of bits that knows what of it is stored.
+    """A ledger of bits that tracks its unstored changes.
 
     >>> marks = Marks(np.uint8)
     >>> marks.append(np.zeros(4)); marks.mark(np.array([2]), 1)
@@ -142,7 +142,7 @@ class Marks(Ledger):
             self._forget()
 
     def state(self) -> Pieces:
-        """What the values are read from, oldest first."""
+        """Pieces from which the values can be restored, oldest first."""
         return Pieces(self._pieces(), self.folder)
 
     def _pieces(self) -> list[Piece]:
@@ -165,7 +165,7 @@ class Marks(Ledger):
         return [*stored, Piece.of(DELTA, int(numbers[0]), rows, [numbers, values])]
 
     def stored(self, state: Pieces, folder: Path) -> None:
-        """`state`, which was made of these values, lies in `folder` now: what is marked from here on has changed."""
+        """Record that `state`, made of these values, is now stored in `folder`; later marks count as changes."""
         pieces = state.pieces
         kept = sum(_is_delta(piece) and piece.rows is None for piece in pieces)
         new = [piece.rows["number"].to_numpy() for piece in pieces if _is_delta(piece) and piece.rows is not None]

@@ -1,4 +1,4 @@
-"""Feedback that came before its impression: a tie in event time, a skewed clock, or an impression that never comes."""
+"""Feedback before its impression: a tie in event time, a skewed clock, or an impression that never comes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Orphans:
         return self._waits
 
     def add(self, feedback: pa.RecordBatch, hashes: np.ndarray) -> None:
-        """Let rows wait; `hashes` are those of their ids."""
+        """Add waiting rows; `hashes` are those of their ids."""
         self.rows.append(feedback, feedback.column("key_time_ms").to_numpy(), hashes)
         self.claimed.append(np.zeros(feedback.num_rows, np.uint8))
         self._waits += feedback.num_rows
@@ -46,7 +46,7 @@ class Orphans:
         return query, self.rows.take(number)
 
     def expire(self, watermark_ms: int) -> pa.RecordBatch:
-        """Take out the rows that no impression can claim any more, in the order they came."""
+        """Take out the rows that no impression can claim any more, in order of arrival."""
         start, stop = self.rows.first, self.rows.key_time.search(watermark_ms - self._horizon)
         expired = self.rows.take(np.flatnonzero(self.claimed.view(start, stop) == 0) + start)
         self.rows.drop(stop)
@@ -55,13 +55,13 @@ class Orphans:
         return expired
 
     def restore(self, rows: RowLogState, claimed: Pieces) -> None:
-        """Put both back. Raises StreamingError when a piece is missing or damaged."""
+        """Restore both states. Raises StreamingError when a piece is missing or damaged."""
         self.rows.restore(rows)
         self.claimed.restore(claimed, self.rows.stop)
         self._waits = int((self.claimed.view(self.rows.first, self.rows.stop) == 0).sum())
 
     def stored(self, rows: RowLogState, claimed: Pieces, folder: Path) -> None:
-        """The pieces of both states lie in `folder` now."""
+        """Record that the pieces of both states are now stored in `folder`."""
         self.rows.stored(rows, folder)
         self.claimed.stored(claimed, folder)
 

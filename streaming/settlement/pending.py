@@ -1,4 +1,4 @@
-"""Rows that wait: numbered as they come, found by id, forgotten from the front.
+"""Waiting rows: numbered as they come, found by id, dropped from the front.
 
 Rows lie in immutable segments of at least SEGMENT_ROWS and a head that fills up to the next one. A segment is written
 once; from then on its rows lie in that file only, and memory keeps what is needed at random: the index of ids and the
@@ -122,7 +122,7 @@ class RowLog:
         return pa.concat_batches(taken).take(pa.array(inverse))
 
     def slim(self, before: int) -> None:
-        """Features of rows below `before` are not read any more: let go of those in memory, segment by segment."""
+        """Drop the in-memory features of rows below `before`, segment by segment; they are not read any more."""
         for i in range(self._stored, len(self._segments)):
             segment = self._segments[i]
             if segment.stop > before:
@@ -146,18 +146,19 @@ class RowLog:
     # What survives
 
     def state(self) -> RowLogState:
-        """Everything, to be restored exactly. Pieces never change, so what is stored is named, not copied."""
+        """Complete state, restored exactly. Pieces never change, so what is stored is named, not copied."""
         segments = [*self._segments[: self._stored], *self._waiting_pieces()]
         return RowLogState(self.first, segments, self._head_piece(), self.folder)
 
     def stored(self, state: RowLogState, folder: Path) -> None:
-        """The pieces of `state`, which was made of these rows, lie in `folder` now: let go of the segments' rows."""
+        """Record that the pieces of `state`, made of these rows, are now stored in `folder`, and drop the segments'
+        rows."""
         waiting = state.segments[self._stored :]
         self._segments[self._stored :] = [replace(segment, rows=None) for segment in waiting]
         self._stored, self.folder = len(self._segments), folder
 
     def restore(self, state: RowLogState) -> Ledger:
-        """Put `state` back into an empty log; returns the rows' event times.
+        """Restore `state` into an empty log; returns the rows' event times.
 
         Of the segments, only ids and times are read. Raises StreamingError when one is missing or damaged.
         """
@@ -187,7 +188,7 @@ class RowLog:
 
     @property
     def nbytes(self) -> int:
-        """Memory held: the index, key times, rows that are not stored and stored ones that are being read."""
+        """Bytes of memory: the index, key times, unstored rows and stored ones being read."""
         rows = sum(rows.nbytes for rows in (*self._head, *self._opened.values()))
         return self.key_time.nbytes + self._index.nbytes + self._waiting_bytes + rows
 

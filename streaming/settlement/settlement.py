@@ -1,4 +1,4 @@
-"""Pending impressions, label join, windows, duplicates: what settles when.
+"""Settlement: pending impressions, label join, windows, duplicates.
 
 Time is key time, the merge's; W is the watermark, the largest key time seen. An impression with event time e admitted
 at key k waits for group g until its deadline
@@ -59,7 +59,7 @@ OTHER_VERTICALS = "other verticals"
 
 @dataclass(frozen=True)
 class SettledRows:
-    """What one step brought to an end.
+    """Rows that one step settled.
 
     `batch` is in RowSchema.settled, `late` in `late_schema`, `dead` in DEAD_LETTER_SCHEMA. `more`: rows are due beyond
     `max_rows`.
@@ -126,7 +126,7 @@ class Settlement:
     # What goes in
 
     def step(self, chunk: MergedChunk, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
-        """Take the next chunk of the merged order; give back what it settles, as far as `Emission.emit` bounds it.
+        """Take the next chunk of the merged order; returns the rows it settles, as far as `Emission.emit` bounds them.
 
         Where `more` is true, `release` gives the rest (and so does the next step).
         """
@@ -144,12 +144,12 @@ class Settlement:
         return self._advance(pa.concat_batches(late), dead, max_rows, max_bytes)
 
     def finish(self, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
-        """Event time goes to +infinity: every window closes, every feedback row still unmatched stays so."""
+        """End event time: every window closes, and unmatched feedback stays unmatched."""
         self._watermark = END_OF_TIME
         return self._advance(self._labels.nothing_late, [], max_rows, max_bytes)
 
     def release(self, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
-        """Rows that are due and were held back by `max_rows` or `max_bytes`."""
+        """Emit due rows that `max_rows` or `max_bytes` held back."""
         return self._advance(self._labels.nothing_late, [], max_rows, max_bytes)
 
     def _absorb(
@@ -236,8 +236,8 @@ class Settlement:
         self._labels.drop(beyond)
 
     def set_back(self, to_ms: int) -> pa.RecordBatch:
-        """Event time goes back to `to_ms`, after rows from the future had moved it. Whatever waits came with them:
-        it is returned as dead letters; a row that has settled for one group is not applicable for the others.
+        """Move event time back to `to_ms`, after rows from the future had moved it ahead. Whatever waits came with
+        them: it is returned as dead letters; a row that has settled for one group is not applicable for the others.
 
         Raises BadInput where `to_ms` is within the horizon: rows that were rightly admitted may wait then.
         """
@@ -261,7 +261,7 @@ class Settlement:
     # How it stands
 
     def pending(self, group: str) -> int:
-        """Impressions that wait to settle for `group`."""
+        """Number of impressions that wait to settle for `group`."""
         return self._pending.stop - self._emission.cursors[[g.name for g in self.schema.groups].index(group)]
 
     @property
@@ -270,8 +270,8 @@ class Settlement:
 
     @property
     def first_wait_s(self) -> tuple[float, float]:
-        """Of a stream of which nothing has settled: how long the first impression waits, in seconds of event time, and
-        how long it has waited."""
+        """Wait of the first impression of a stream of which nothing has settled: its total and its elapsed part, in
+        seconds of event time."""
         wait_ms = self.schema.groups[0].window_ms + self._lateness
         key_time, passed_ms = self._pending.key_time, 0
         if key_time.stop > key_time.first:
@@ -285,16 +285,16 @@ class Settlement:
 
     @property
     def state_bytes(self) -> int:
-        """Memory held for pending impressions, known ids and waiting feedback."""
+        """Bytes of memory for pending impressions, the id index and waiting feedback."""
         return sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the files that the last save needs, those of the states it kept included."""
+        """Bytes of the files that the last save needs, including those of retained states."""
         return self._disk_bytes
 
     def counters(self) -> dict[str, Any]:
-        """What became of every row. For every group g, and for feedback:
+        """Counts of every row's outcome. For every group g, and for feedback:
 
         impressions_read = settled[g] + not_applicable[g] + pending[g] + duplicates_dropped + dead_letters.impression
         feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
@@ -320,7 +320,7 @@ class Settlement:
     # What survives
 
     def state(self) -> SettlementState:
-        """Everything, to be restored exactly. What is stored already is read from there, for as long as it is kept."""
+        """Complete state, restored exactly. What is stored already is read from there, for as long as it is kept."""
         return SettlementState(
             pending=self._pending.state(),
             labels=self._labels.bits.state(),
@@ -343,8 +343,8 @@ class Settlement:
         )
 
     def restore(self, state: SettlementState) -> None:
-        """Continue on a new Settlement where `state` was taken; columns that came since are null. Raises BadInput for
-        another config, or a schema that no rule allows (streaming/evolution.py)."""
+        """Continue from `state` on a new Settlement; columns added since are null. Raises BadInput for another
+        config, or a schema that no rule allows (streaming/evolution.py)."""
         meta, mine = state.meta, self.config
         schema_changes(RowSchema.model_validate(meta["schema"]), self.schema)
         if SettlementConfig.model_validate(meta["config"]) != mine:
@@ -365,7 +365,8 @@ class Settlement:
         self.verticals.restore(meta["known_verticals"])
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> None:
-        """Store the state as `name` in `directory`, with `extra` (JSON); only `name` and `keep` stay loadable there.
+        """Store the state as `name` in `directory`, with `extra` (JSON); only `name` and `keep` can be loaded
+        afterwards.
 
         What is stored already is not written again, and linked from where it was loaded. A save that fails or is killed
         leaves earlier states as they were. Raises DiskFull, and StreamingError when a piece has gone.
@@ -377,7 +378,7 @@ class Settlement:
         self._orphans.stored(state.orphans, state.claimed, directory)
 
     def load(self, directory: Path, name: str) -> Any:
-        """Continue on a new Settlement from what was saved as `name`; returns its `extra`."""
+        """Continue on a new Settlement from the state saved as `name`; returns its `extra`."""
         state, extra = SettlementState.load(directory, name)
         try:
             self.restore(state)

@@ -1,4 +1,4 @@
-"""What a settlement continues from, in memory and as files.
+"""State of a settlement, in memory and as files.
 
     <name>.json    the manifest: counters, cursors, watermark, and the pieces it needs
     *-*.arrow      pieces: segments and heads of the pending impressions and of the feedback that waits, and the marks
@@ -30,7 +30,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class SettlementState:
-    """Pending impressions and the labels seen, feedback that waits and what of it was claimed, and the counters."""
+    """Pending impressions with their labels, waiting feedback with its claims, and the counters."""
 
     pending: RowLogState
     labels: Pieces

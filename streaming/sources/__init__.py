@@ -1,4 +1,4 @@
-"""Streams that are played into the topics, or settled in this process.
+"""Recorded and synthetic streams, played into the topics or settled in this process.
 
 recorded       a file of rows, played as impressions and feedback
 label_column   where a task's label is in such a file

@@ -1,4 +1,4 @@
-"""A piece of a stream on its way to the topics, and the rows that wait for their time."""
+"""A chunk of a stream on its way to the topics, and rows delayed until their time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streaming.messages.source import EndOfStream, Source
 
 
 class Chunk(NamedTuple):
-    """What arrives in one stretch of time. Chunks follow one another; either batch may be empty.
+    """Rows that arrive in one interval of time. Chunks follow one another; either batch may be empty.
 
     impressions: `RowSchema.impression`, feedback: `RowSchema.feedback`, both in the order they arrive.
     malformed: message values to write as they are, each to the topic of its kind.
@@ -31,8 +31,8 @@ class Chunk(NamedTuple):
 
 
 class PlayedStream(Source[int, Chunk]):
-    """A stream that is played from its start, always the same for the same `chunk_rows`. Its position is the number of
-    chunks handed out; to go to one, the stream is played again up to there, at the cost of its time."""
+    """A stream played from its start, deterministic for a given `chunk_rows`. Its position is the number of chunks
+    handed out; to go to one, the stream is played again up to there, at the cost of its time."""
 
     chunk_rows = 8192
     _played = 0
@@ -42,7 +42,7 @@ class PlayedStream(Source[int, Chunk]):
         """The whole stream, from its start."""
 
     def open(self, position: int | None = None) -> None:
-        """Raises DataLost where the stream ends before `position`."""
+        """Seek to a position; raises DataLost if the stream ends before it."""
         self.seek(position or 0)
 
     def seek(self, position: int) -> None:
@@ -67,7 +67,7 @@ class PlayedStream(Source[int, Chunk]):
 
 
 class HeldRows:
-    """Rows that arrive later than they were made. Its size follows rate times delay, not the length of the stream.
+    """Rows delayed after their creation. Its size follows rate times delay, not the length of the stream.
 
     >>> held = HeldRows(pa.schema([("n", pa.int64())]))
     >>> held.push(pa.record_batch({"n": [1, 2, 3]}), np.array([30, 10, 20]))
@@ -101,6 +101,6 @@ class HeldRows:
         return popped, due_ms
 
     def due_after(self, count: int) -> int:
-        """The time by which `count` rows are due, or all where there are fewer. At least one is held."""
+        """Time by which `count` rows are due, or all if fewer. At least one is held."""
         place = min(count, len(self)) - 1
         return int(np.partition(self._due_ms, place)[place])

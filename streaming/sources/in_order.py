@@ -1,4 +1,4 @@
-"""A stream that arrives with jitter and repeats, put in order of event time, each record once."""
+"""Reordering of a stream with jitter and repeats by event time, each record once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InOrder:
         self.dropped = 0
 
     def push(self, rows: pa.RecordBatch, watermark_ms: int) -> pa.RecordBatch:
-        """Take rows; give out those before `watermark_ms`, which no original that comes later precedes."""
+        """Add rows; returns those before `watermark_ms`, which no later original precedes."""
         held = pa.concat_batches([self._held, rows])
         known = held.num_rows
         time_N = held["event_time_ms"].to_numpy()

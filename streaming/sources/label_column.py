@@ -1,4 +1,4 @@
-"""Where labels are in recorded files, and which values of a column are positive."""
+"""Labels in recorded files: their column, and its positive values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from streaming.messages.times import Unit
 
 
 class LabelColumn(BaseModel):
-    """Where a task's label is in the file. A row without one (null, or NaN) has an unknown label, not a negative one,
-    unless `nulls` says that it is.
+    """Location of a task's label in the file. A row without one (null, or NaN) has an unknown label, not a negative
+    one, unless `nulls` says that it is.
 
     The feedback happens `delay_column` after the impression, or at `time_column`, or at once where neither is named.
     """
@@ -52,7 +52,7 @@ class LabelColumn(BaseModel):
 
     @property
     def rule(self) -> str:
-        """Which values are positive, in words.
+        """Describe the positive values, in words.
 
         >>> LabelColumn(column="stars", at_least=4).rule, LabelColumn(column="sold", values=("yes", 1)).rule
         ('at least 4', '`yes` or `1`')
@@ -62,7 +62,7 @@ class LabelColumn(BaseModel):
         return "above 0" if self.at_least is None else f"at least {self.at_least:g}"
 
     def positive(self, column: pa.Array) -> pa.Array:
-        """Which values are positive, (N,) -> (N,) bool without nulls. Raises ValueError where they cannot be compared.
+        """Mask of positive values, (N,) -> (N,) bool without nulls. Raises ValueError where they cannot be compared.
 
         >>> LabelColumn(column="stars", at_least=4).positive(pa.array([5, 3, None])).to_pylist()
         [True, False, False]
@@ -89,7 +89,7 @@ class LabelColumn(BaseModel):
             ) from error
 
     def between(self, column: pa.Array) -> int:
-        """How many values lie between 0 and 1, and are positive because nothing says where a positive begins.
+        """Number of values between 0 and 1 that count as positive only because no threshold is set.
 
         >>> LabelColumn(column="sold").between(pa.array([0, 0.3, 1, 3, None]))
         1
@@ -103,7 +103,7 @@ class LabelColumn(BaseModel):
 
 
 class FeedbackFile(BaseModel):
-    """A file of feedback, in any form that a source's own may have."""
+    """A file of feedback, in any supported form."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 

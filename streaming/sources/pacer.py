@@ -1,4 +1,4 @@
-"""How fast a stream may be sent: at full speed, at rows per second, or at a multiple of event time."""
+"""Pacing of a played stream: at full speed, at rows per second, or at a multiple of event time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RATE = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<times>x?)")
 
 
 class Pacer:
-    """Says how long to wait before a piece of the stream is due. It never sleeps.
+    """Computes how long to wait before a chunk of the stream is due. It never sleeps.
 
     rate: "full"; "5000" rows per second; "60x" times event time. clock: seconds.
     A sender that fell behind is not held back until it has caught up.
@@ -42,7 +42,7 @@ class Pacer:
         self._first_event_ms: int | None = None
 
     def wait_s(self, rows_sent: int, event_time_ms: int) -> float:
-        """Seconds until a row may be sent that `rows_sent` rows precede and that happened at `event_time_ms`.
+        """Seconds until the row after `rows_sent` rows, with `event_time_ms`, may be sent.
 
         Pace is kept from the first question on: a sender that resumes asks first with the rows it has sent already.
         """
@@ -56,7 +56,7 @@ class Pacer:
         return 0.0
 
     def seconds_of(self, rows: int) -> float:
-        """How long a piece of so many rows lasts; 0 where the rate is not in rows."""
+        """Duration of this many rows; 0 if the rate is not in rows."""
         return 0.0 if self._rows_per_s is None else rows / self._rows_per_s
 
     def _elapsed_s(self, rows_sent: int) -> float:

@@ -28,7 +28,7 @@ from streaming.zones import Zone
 
 
 class RecordedConfig(BaseModel):
-    """What the columns of a recorded file mean.
+    """Meaning of the columns of a recorded file.
 
     An integer vertical is named by its digits (category 8 is vertical `8`). Units apply to integer and float columns;
     timestamps, dates and ISO 8601 texts need none, and are of `event_time_zone` where they have no offset. In files of
@@ -91,7 +91,7 @@ class RecordedConfig(BaseModel):
 
 
 def reading_of(config: RecordedConfig, schema: RowSchema) -> Reading:
-    """How the rows of a source are read."""
+    """Reading settings of the source's file, from its config."""
     declared: dict[str, str] = {config.columns.get(c.name, c.name): c.type for c in schema.columns}
     if config.impression_id is not None:
         declared[config.impression_id] = schema.impression_id
@@ -115,7 +115,7 @@ def reading_of(config: RecordedConfig, schema: RowSchema) -> Reading:
 
 
 def reading_of_feedback(config: RecordedConfig, schema: RowSchema) -> Reading:
-    """How the rows of its file of feedback are read."""
+    """Reading settings of the file of feedback, from the source's config."""
     feedback = config.feedback
     assert feedback is not None
     declared = [(feedback.impression_id, str(schema.impression_id)), (feedback.task, "string")]
@@ -199,12 +199,12 @@ class RecordedStream(PlayedStream):
 
     @property
     def said(self) -> list[str]:
-        """What was done to the files, by this call or by an earlier one, in words."""
+        """Describe the conversions of the files, made by this call or an earlier one."""
         return [text for _, text in self._said()]
 
     @property
     def made_now(self) -> list[str]:
-        """The same, where this call did it."""
+        """Describe the conversions made by this call."""
         return [text for found, text in self._said() if found.now]
 
     def _said(self) -> Iterator[tuple[Found, str]]:
@@ -267,7 +267,7 @@ class RecordedStream(PlayedStream):
                 yield Chunk(nothing, feedback, [], now_ms - tolerance_ms, None)
 
     def read(self, chunk_rows: int, first_row: int = 0) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """Pieces of the file and the event times of their rows, as `TimedParquet.read` gives them."""
+        """Chunks of the file with the event times of their rows, like `TimedParquet.read`."""
         return self._file.read(chunk_rows, first_row)
 
     def named(self, table: pa.Table, time_N: np.ndarray, first_row: int) -> pa.Table:
@@ -290,8 +290,8 @@ class RecordedStream(PlayedStream):
     def positives(
         self, task: str, table: pa.Table, time_N: np.ndarray, first_row: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of `table` whose label is positive, and when that happened, int64 ms. Single ones may have happened
-        before their impression, and settlement counts them; where half of the first rows' did, a unit is wrong.
+        """Rows of `table` with a positive label, and its time, int64 ms. Single ones may have happened before their
+        impression, and settlement counts them; where half of the first rows' did, a unit is wrong.
 
         Raises BadInput then.
         """
@@ -313,7 +313,7 @@ class RecordedStream(PlayedStream):
         return rows, event_ms
 
     def unknown(self, task: str, table: pa.Table) -> np.ndarray:
-        """Rows of `table` whose label is unknown, which is known at once. Where the task's condition is a label too,
+        """Rows of `table` with an unknown label, known to be so at once. Where the task's condition is a label too,
         and is not positive, there is nothing to know."""
         label = self.config.labels[task]
         if label.nulls == "negative":

@@ -1,4 +1,4 @@
-"""A played stream settled in this process: the rows that a pipeline would put in its lake, without broker or lake.
+"""A played stream settled in this process: the rows of a pipeline's lake, without broker or lake.
 
 The same merge and settlement as behind the topics; no rows are scored, so teacher logits and what the lake adds are
 absent.

@@ -1,4 +1,4 @@
-"""A Parquet file in order of time, read a piece at a time."""
+"""A Parquet file in order of time, read in chunks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
         return self._file.metadata.num_rows
 
     def open(self, position: int | None = None) -> None:
-        """Raises DataLost where the file has fewer rows."""
+        """Seek to a row; raises DataLost if the file has fewer rows."""
         self.seek(position or 0)
 
     def seek(self, position: int) -> None:
@@ -115,7 +115,7 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
                 yield table
 
     def require_times(self, name: str) -> None:
-        """Raises BadInput where the column cannot hold times."""
+        """Raise BadInput if the column cannot hold times."""
         if not is_time(kind := self.schema.field(name).type):
             raise BadInput(
                 f"{self.path}: `{name}` is {kind}, and is to hold times; they may be integers or floats in "

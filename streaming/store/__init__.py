@@ -1,4 +1,4 @@
-"""Writing to the disk so that a crash or a power failure never leaves half of anything.
+"""Atomic and durable writes: a crash or a power failure never leaves half of anything.
 
 files     replace a file or folder atomically and durably; read and write JSON
 lock      an advisory lock on a file

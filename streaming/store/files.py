@@ -1,4 +1,4 @@
-"""Files that are complete or absent, also after a power failure.
+"""Files that are complete or absent, even after a power failure.
 
 A file is written under a temporary name, flushed to the disk, and moved to its own name. The move itself is durable
 once the folder is flushed too (`sync`), which a writer of many files does once, after the last of them.
@@ -64,8 +64,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 class Staged:
-    """Files of one folder that are written one after another, flushed at once, and moved to their own names when they
-    are asked for. The folder must be there.
+    """Files of one folder, written one after another, flushed together, and renamed into place on request. The folder
+    must be there.
 
     Inside the context an exception, or its end, deletes what has not been moved. One writer at a time.
 
@@ -87,17 +87,17 @@ class Staged:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """Open a temporary file for writing, to become `name`. Raises DiskFull when the disk is full."""
+        """Open a temporary file for writing, later renamed to `name`. Raises DiskFull when the disk is full."""
         part = self._parts[name] = _part(self._folder / name)
         with disk_full_named(self._folder / name), part.open("wb") as file:
             yield file
 
     def flush(self) -> None:
-        """Have the disk keep the content of all that are not moved. Raises DiskFull."""
+        """Sync the content of all files not yet moved. Raises DiskFull."""
         sync_all(self._parts.values())
 
     def move(self, names: Iterable[str]) -> None:
-        """Move these, which were flushed, to their own names, over any file there; `sync` makes that last."""
+        """Rename flushed files to their own names, over existing ones; `sync` makes that durable."""
         for name in names:
             self._parts[name].replace(self._folder / name)
             del self._parts[name]
@@ -149,12 +149,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """As `write_bytes`, in UTF-8."""
+    """Write UTF-8 text, like `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """As `write_bytes`, with indented JSON. Raises DiskFull, ValueError for NaN and infinity."""
+    """Write indented JSON, like `write_bytes`. Raises DiskFull, ValueError for NaN and infinity."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
@@ -184,7 +184,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """The value at `path`, or None where there is no file yet. Raises StreamingError when it is damaged."""
+    """Read the JSON value at `path`; None if there is no file yet. Raises StreamingError when it is damaged."""
     try:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +195,7 @@ def read_json(path: Path) -> Any | None:
 
 @contextmanager
 def damage_named(path: Path, remedy: str) -> Iterator[None]:
-    """Turn what Arrow raises for a file that is cut short or altered into DataLost with the file's name.
+    """Convert Arrow's errors for a truncated or altered file into DataLost with the file's name.
 
     >>> with damage_named(Path("run/rows.parquet"), "put it back from a copy"):
     ...     raise ValueError("no magic bytes")
@@ -290,8 +290,8 @@ def sync(path: Path) -> None:
 
 
 def sync_all(paths: Collection[Path]) -> None:
-    """As `sync`, all of them at once: a disk that is asked for several has them in little more than the time of one.
-    Those that are gone are passed over."""
+    """`sync` of several paths in parallel, which takes a disk little longer than one. Those that are gone are passed
+    over."""
 
     def flush(path: Path) -> None:
         with suppress(FileNotFoundError):
@@ -318,7 +318,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 @contextmanager
 def disk_full_named(path: Path) -> Iterator[None]:
-    """Turn the system's error for a full disk, or an exhausted quota, into DiskFull with the name of the file."""
+    """Convert the system's error for a full disk, or an exhausted quota, into DiskFull with the name of the file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""JSON objects that know when they were altered: a checksum of everything else in them, as a field of their own."""
+"""JSON objects with a checksum of all other fields as a field of their own, which reveals alterations."""
 
 from __future__ import annotations
 

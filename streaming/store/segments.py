@@ -1,4 +1,4 @@
-"""Pieces of a state that never change: written once, then named by every state that still needs them."""
+"""Immutable pieces of a state: written once, then referenced by every state that still needs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows under a name that no other content has, which begins with their kind, first number and count.
+    """Immutable rows under a unique name, which begins with their kind, first number and count.
 
     `rows` is None once they lie in a file of that name.
     """
@@ -42,7 +42,7 @@ class Piece:
 
     @classmethod
     def named(cls, name: str) -> Piece:
-        """One that lies in a file.
+        """A piece stored in a file.
 
         >>> Piece.named("segment-000000000000009-10-a599fea24c77aa59").stop
         19
@@ -67,14 +67,14 @@ class Piece:
 
 
 class Pieces(NamedTuple):
-    """Some that belong together; those without rows lie in `folder`."""
+    """Pieces of one state; those without rows are stored in `folder`."""
 
     pieces: Sequence[Piece]
     folder: Path | None
 
 
 def store_pieces(pieces: Pieces, folder: Path) -> None:
-    """Let all lie in `folder`, which is there; `sync` makes their names last. Raises as `stage_pieces` does."""
+    """Store all pieces in the existing `folder`; `sync` makes their names durable. Raises as `stage_pieces` does."""
     with Staged(folder) as staged:
         new = stage_pieces([pieces], folder, staged)
         staged.flush()
@@ -82,8 +82,8 @@ def store_pieces(pieces: Pieces, folder: Path) -> None:
 
 
 def stage_pieces(parts: Iterable[Pieces], folder: Path, staged: Staged) -> list[str]:
-    """Let all lie in `folder` once what is returned, the names of the new ones, was flushed and moved: those in memory
-    are written to `staged`, those that lie elsewhere get a second name.
+    """Stage all pieces for `folder`: those in memory are written to `staged`, those stored elsewhere are linked;
+    returns the new names, to be flushed and moved.
 
     Raises DiskFull, and StreamingError when one has gone from where it was stored.
     """
@@ -114,8 +114,8 @@ def stage_pieces(parts: Iterable[Pieces], folder: Path, staged: Staged) -> list[
 
 
 def read_rows(path: Path, names: Sequence[str] | None = None) -> pa.RecordBatch:
-    """The columns `names` of a file, those that it has, the others unread. Raises StreamingError when it is missing or
-    damaged."""
+    """Read the columns `names` of a file, as far as it has them, skipping the others. Raises StreamingError when it
+    is missing or damaged."""
     try:
         with pa.OSFile(str(path)) as file:
             reader = pa.ipc.open_file(file)

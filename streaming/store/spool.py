@@ -1,4 +1,4 @@
-"""Rows that wait to be written elsewhere, in memory up to a bound and on disk beyond it."""
+"""Buffer of rows to be written later, in memory up to a bound and on disk beyond it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streaming.store.files import disk_full_named, make_folder
 
 
 class Spool:
-    """Rows of one schema, in the order in which they are added. What was spilled is lost in a crash, as memory is.
+    """Rows of one schema, in insertion order. What was spilled is lost in a crash, as memory is.
 
     >>> import tempfile
     >>> schema = pa.schema([("n", pa.int64())])
@@ -31,7 +31,7 @@ class Spool:
         self.num_rows = self.memory_bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Raises DiskFull where the disk does not take what memory may not hold."""
+        """Append rows; raises DiskFull if they exceed the memory bound and the disk is full."""
         if not rows.num_rows:
             return
         self._waiting.append(rows)
@@ -60,7 +60,7 @@ class Spool:
         return pa.Table.from_batches([*spilled, *self._waiting], self._schema)
 
     def clear(self) -> None:
-        """Let go of all rows; tables that were made of them stay readable."""
+        """Drop all rows; tables built from them stay readable."""
         if self._writer is not None:
             self._writer.close()
             self._path.unlink(missing_ok=True)

@@ -85,7 +85,7 @@ def run(mutations: Sequence[Mutation], wanted: list[str]) -> int:
     """Print a table; 1 where one survived, or left no verdict."""
     chosen = [m for m in mutations if not wanted or m.name in wanted]
     if unknown := set(wanted) - {m.name for m in chosen}:
-        print(f"no mutation {', '.join(unknown)}; there are:", *(m.name for m in mutations), sep="\n  ")
+        print(f"no mutation {', '.join(unknown)}; choose from", *(m.name for m in mutations), sep="\n  ")
         return 2
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)

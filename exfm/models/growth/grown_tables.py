@@ -1,4 +1,4 @@
-"""Tables that are more than what was stored, read by window: nothing is made whole to be cut again.
+"""Tables larger than their stored form, read by window without building the whole.
 
 >>> stored = torch.tensor([[1.0], [2.0], [3.0]])
 >>> out = torch.empty(4, 1)
@@ -38,7 +38,7 @@ class Repeated:
 
 
 class Appended:
-    """The rows of `source`, and after them those that `longer` has at their places."""
+    """The rows of `source`, followed by the rows of `longer` at the later positions."""
 
     def __init__(self, source: TensorSource, longer: TensorSource):
         self._source, self._longer = source, longer
@@ -53,7 +53,7 @@ class Appended:
 
 
 class Initial:
-    """What a table starts from, by the seed and its name alone."""
+    """A table's initial weights, a function of the seed and its name only."""
 
     dtype = torch.float32
 
@@ -69,5 +69,5 @@ class Initial:
 
 
 def zeros(shape: Sequence[int]) -> Tensor:
-    """Zeros that take no memory; to be read only."""
+    """Zeros that take no memory; read-only."""
     return torch.zeros(()).expand(tuple(shape))

@@ -50,7 +50,8 @@ Tabled = SparseFeature | SequenceFeature
 
 
 class MadeWith(BaseModel):
-    """What decides the shapes and the initial values of a state. A checkpoint holds it in its meta, as `made_with`."""
+    """All settings that decide the shapes and the initial values of a state. A checkpoint holds it in its meta, as
+    `made_with`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,7 +66,7 @@ class MadeWith(BaseModel):
 
     @classmethod
     def of_meta(cls, meta: Mapping[str, Any]) -> MadeWith:
-        """What a checkpoint's meta says. Raises ModelError where that cannot be read."""
+        """Parse from a checkpoint's meta. Raises ModelError where that cannot be read."""
         try:
             return cls.model_validate(meta)
         except ValidationError as error:
@@ -73,7 +74,7 @@ class MadeWith(BaseModel):
 
 
 class FeatureChange(NamedTuple):
-    """One difference of two feature sets for which there is a rule, in words."""
+    """One supported difference of two feature sets, in words."""
 
     feature: str
     kind: str  # grown, added, dropped
@@ -81,7 +82,7 @@ class FeatureChange(NamedTuple):
 
 
 def feature_changes(was: FeatureSet, now: FeatureSet) -> list[FeatureChange]:
-    """The changes that fit a state of `was` to `now`; none where the two are equal.
+    """List the changes that fit a state of `was` to `now`; empty if the two are equal.
 
     Raises ModelError, with every problem, where there is no rule: a feature whose definition changed under its name, or
     a table that shrank or grew in another way.
@@ -163,7 +164,7 @@ def fitted_teacher(
 
 
 def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str, TensorSource]:
-    """A saved state, fitted to `now` by what its meta says it was made with."""
+    """Fit a saved state to `now`, by the `made_with` of its meta."""
     return fitted_teacher(stored.tensors, MadeWith.of_meta(stored.meta["made_with"]), now, drop=True)
 
 
@@ -186,7 +187,7 @@ def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: Made
 
 
 def why_not_grown(old: Feature, new: Feature) -> str | None:
-    """Why a feature cannot become this one of the same name; None where it can."""
+    """Reason why a feature cannot grow into this one of the same name; None if it can."""
     if type(old) is not type(new):
         return f"`{new.name}` was another kind of feature: {_ANOTHER_NAME}"
     for key in type(new).model_fields:
@@ -279,7 +280,7 @@ def fitted_tables(
     *,
     of: str = "table",
 ) -> dict[str, TensorSource]:
-    """The tensors `<of>/<table>/…`. Those of a linear part start from 0."""
+    """Fit the tensors `<of>/<table>/…` to tables of new sizes. Those of a linear part start from 0."""
     tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
     kind = {feature.name: feature.transform for feature in tabled}
     learned = any(name.endswith("/accumulator") for name in tensors)

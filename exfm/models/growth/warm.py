@@ -50,8 +50,8 @@ class WarmStart(NamedTuple):
 def warm_start(
     fresh: Mapping[str, TensorSource], other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith
 ) -> WarmStart:
-    """`fresh`: the state of a new student, made with `now`; `other`: that of a student made with `was`. Tables are
-    read by window, when the state is loaded."""
+    """Initialise a new student from another: `fresh` is the new state, made with `now`; `other` the state of a
+    student made with `was`. Tables are read by window, when the state is loaded."""
     found: dict[str, TensorSource] = _tables(other, was, now)
     same_features = was.features.names == now.features.names
     for name, mine in fresh.items():

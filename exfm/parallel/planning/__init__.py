@@ -1,4 +1,4 @@
-"""Decisions before anything is trained: where tables go, what a teacher costs, what size buys.
+"""Decisions before training: placement of tables, cost of a teacher, benefit of its size.
 
 placement      the plan of a teacher's tables: bytes and predicted cost of every rank
 alternatives   other strategies, and what would make room where there is none

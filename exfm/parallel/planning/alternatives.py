@@ -1,4 +1,4 @@
-"""What else could have been planned: every strategy by itself, and what would make room where there is none.
+"""Alternatives to a plan: every strategy by itself, and changes that would make a plan possible.
 
 Nothing here is advice by rule of thumb: the planner made every plan that is named.
 """
@@ -24,7 +24,7 @@ THOROUGH, THOROUGH_S = 5, 5  # thorough searches after the quick ones, at most, 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A way of sharding and its plan, or the words that say why there is none."""
+    """A way of sharding with its plan, or the reason why there is none."""
 
     name: str
     plan: Plan | None
@@ -55,7 +55,7 @@ def _attempt(name: str, question: PlanQuestion) -> Attempt:
 
 @dataclass(frozen=True)
 class Remedy:
-    """Changes with which there is a plan: `ranks`, and `sharding.…` and `model.…` by the settings' names."""
+    """Changes that make a plan possible: `ranks`, and `sharding.…` and `model.…` by the settings' names."""
 
     words: str
     changes: dict[str, Any]
@@ -63,7 +63,8 @@ class Remedy:
 
 
 def find_remedies(question: PlanQuestion) -> Iterator[Remedy]:
-    """What makes room, each by itself: other cuts, another optimizer, more ranks, more memory, narrower embeddings."""
+    """Search for changes that make room, one at a time: other sharding, another optimizer, more ranks, more memory,
+    narrower embeddings."""
     for search in (_other_cuts, _other_optimizer, _more_ranks, _more_memory, _narrower):
         yield from search(question)
 

@@ -1,4 +1,4 @@
-"""What a teacher costs: its parameters, and the FLOPs of its dense part per example.
+"""Cost of a teacher: its parameters, and the FLOPs of its dense part per example.
 
 Both are read off the network itself, made on the meta device, where tensors have shapes but no memory. FLOPs are those
 that torch.utils.flop_counter counts in one example's forward pass: two per multiplication and addition of a product of
@@ -25,15 +25,15 @@ TRAINING_OVER_FORWARD = 3  # FLOPs of a training step over those of its forward 
 
 
 class Parameters(NamedTuple):
-    """Numbers that a teacher's network learns. Adam holds two more per dense parameter, the tables' AdaGrad one more
-    per row."""
+    """Numbers of parameters that a teacher's network learns. Adam holds two more per dense parameter, the tables'
+    AdaGrad one more per row."""
 
     dense: int
     tables: int
 
 
 def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
-    """How many parameters a teacher's network has: those of its dense part, and those of its tables."""
+    """Count the parameters of a teacher's network, dense part and tables."""
     tables = sum(table.rows * table.width for table in table_sizes(features, cfg.width))
     return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
 

@@ -26,7 +26,7 @@ TOLERANCE = 0.05  # equal FLOPs are no further apart than this
 
 
 def scaled_teacher(base: TeacherConfig, dial: int) -> TeacherConfig:
-    """The Wukong teacher `dial` steps larger than `base`, which is that of dial 0.
+    """The Wukong teacher `dial` steps larger than `base`, which has dial 0.
 
     >>> [scaled_teacher(TeacherConfig(), dial).layers for dial in range(4)], scaled_teacher(TeacherConfig(), 4).num_fmb
     ([2, 4, 8, 8], 16)

@@ -1,4 +1,4 @@
-"""How normalised entropy falls with FLOPs: a power law and its logarithmic limit, with intervals.
+"""Scaling law of normalised entropy in FLOPs: a power law and its logarithmic limit, with intervals.
 
     NE(C) = a + b · C^−α                a: what no size removes, on these rows
     NE(C) = c − s · log₄ C              α → 0; s: gained by four times the FLOPs
@@ -46,7 +46,7 @@ class PowerLaw(NamedTuple):
 
 
 class ScalingLaw(NamedTuple):
-    """What was found. `power` is None where α is not determined; `reason` then says why.
+    """Result of a fit. `power` is None where α is not determined; `reason` then says why.
 
     gain_per_4x: NE that four times the FLOPs take away, in percent of the mean NE; None with fewer than 3 sizes.
     """
@@ -64,7 +64,7 @@ class LossBlocks(NamedTuple):
     positives: np.ndarray
 
     def ne(self, weights_RG: np.ndarray) -> np.ndarray:
-        """NE of every model where block g counts `weights_RG[r, g]` times: (R, M)."""
+        """NE of every model with block g counted `weights_RG[r, g]` times: (R, M)."""
         rows = weights_RG @ self.rows
         rate = weights_RG @ self.positives / rows
         entropy = -rate * np.log(rate) - (1 - rate) * np.log1p(-rate)

@@ -1,4 +1,4 @@
-"""Where a teacher's tables would go: bytes and predicted cost of every rank, before anything is allocated.
+"""Placement of a teacher's tables: bytes and predicted cost of every rank, before anything is allocated.
 
 No rank is started and nothing is allocated: the tables stand on the meta device, and the planner is the one that
 training asks (exfm/parallel/planner.py). So any world can be asked about from one process.
@@ -34,7 +34,7 @@ QUICK_S = 10  # the longest that a quick search may take
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """A teacher and the ranks it is to be spread over; with `sharding` as `teacher.sharding` of a config."""
+    """A teacher and its ranks; `sharding` as `teacher.sharding` of a config."""
 
     features: FeatureSet
     teacher: TeacherConfig
@@ -47,7 +47,7 @@ class PlanQuestion:
 
     @cached_property
     def parts(self) -> dict[str, Tables]:
-        """All tables that ranks hold: `tables` of the network, and `wide` of the linear part, where there is one."""
+        """All tables that ranks hold: `tables` of the network, and `wide` of the linear part, if any."""
         return all_tables(self.teacher, self.features, len(self.tasks), learns=self.learns)
 
     @property
@@ -63,7 +63,8 @@ class PlanQuestion:
 
     @cached_property
     def dense_bytes(self) -> int:
-        """Bytes of the dense part, which every rank holds; to learn, with its gradients and Adam's two moments."""
+        """Bytes of the dense part, which every rank holds; for learning, including its gradients and Adam's two
+        moments."""
         dense = parameter_count(self.teacher, self.features, len(self.tasks)).dense
         return 4 * dense * (4 if self.learns else 1)
 
@@ -118,7 +119,7 @@ class TablePlan:
 
     @property
     def weight_bytes(self) -> int:
-        """Over all ranks: those of a copy on every rank count each time."""
+        """Bytes over all ranks; replicated tables count once per rank."""
         return sum(piece.weight_bytes for piece in self.pieces)
 
     @property
@@ -128,7 +129,7 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class RankLoad:
-    """What one rank holds and pays for."""
+    """Bytes and cost of one rank."""
 
     rank: int
     weight_bytes: int
@@ -187,7 +188,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Shortage:
-    """The table for which there was no room, in the proposal that came closest."""
+    """The table that did not fit, in the proposal that came closest."""
 
     table: str
     strategy: str
@@ -210,7 +211,7 @@ class Shortage:
 
 
 def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | None = None) -> Plan | Shortage:
-    """The plan that training would make, or what it lacks.
+    """The plan that training would make, or the shortage that prevents it.
 
     `quick` finds out whether there is a plan, and takes the first; `timeout_s` ends the search for better ones.
 
@@ -316,7 +317,7 @@ def _shortage(proposal: list[ShardingOption], topology: Topology, parts: Mapping
 
 
 def format_bytes(bytes_: float) -> str:
-    """Bytes for people.
+    """Format bytes for people.
 
     >>> format_bytes(41_234_567_890), format_bytes(6_400)
     ('41.2 GB', '6.4 kB')

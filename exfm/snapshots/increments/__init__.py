@@ -1,4 +1,4 @@
-"""Increments: what a student learned since a moment ago, for what serves it.
+"""Increments: the difference between two states of a student, for the process that serves it.
 
 increment  what changed, and a probe that tells whether it was taken up right
 stored     an increment in a file

@@ -63,7 +63,8 @@ class Chain:
         self.root = root
 
     def head(self) -> Head | None:
-        """None where there is no chain yet. Raises ModelError where the head is damaged, or of another format."""
+        """The newest state; None if there is no chain yet. Raises ModelError where the head is damaged, or of
+        another format."""
         try:
             said = json.loads((self.root / HEAD).read_bytes())
             if said["format"] != FORMAT:
@@ -78,8 +79,8 @@ class Chain:
             raise ModelError(f"{self.root / HEAD} is damaged ({error}); the next increment writes it again") from None
 
     def newest(self) -> tuple[str, dict[str, Any]] | None:
-        """The version of the newest state and what is said about it, without reading it; None where there is no chain
-        yet. Raises ModelError and FileNotFoundError as its parts do."""
+        """Version and description of the newest state, without reading it; None if there is no chain yet. Raises
+        ModelError and FileNotFoundError as its parts do."""
         if (head := self.head()) is None:
             return None
         if head.number == head.full:
@@ -89,7 +90,7 @@ class Chain:
         return increment.version, increment.about
 
     def full(self, number: int) -> Begun:
-        """Raises ModelError where it is missing, damaged, or does not say what the student said."""
+        """Read a full version; raises ModelError if it is missing, damaged, or fails its probe."""
         stored = load_checkpoint(self.root / _full(number))
         if stored.kind != KIND:
             raise ModelError(f"{_full(number)} is a {stored.kind}, not a {KIND}")
@@ -100,12 +101,12 @@ class Chain:
         return Begun(served, meta["number"], meta["digest"], meta["version"], meta["about"])
 
     def increment(self, number: int) -> tuple[Increment, str]:
-        """As `read_increment`."""
+        """Read an increment, like `read_increment`."""
         return read_increment(self.root / _increment(number))
 
 
 class ChainWriter:
-    """Writes a chain on; what it writes first is a full version.
+    """Appends to a chain, beginning with a full version.
 
     >>> import tempfile, torch
     >>> root = Path(tempfile.mkdtemp())
@@ -129,11 +130,11 @@ class ChainWriter:
 
     @property
     def full_due(self) -> bool:
-        """Whether the next increment is to come with a full version."""
+        """True if the next increment must come with a full version."""
         return self._count >= MOST or self._bytes >= self._full_bytes
 
     def begin(self, version: str, about: dict[str, Any], full: Full) -> str:
-        """A full version that nothing leads to; its name, `version` and its number."""
+        """Begin a new chain with a full version; returns its name, `version` and its number."""
         self._number, self._digest = self._number + 1, uuid4().hex
         return self._write_full(version, about, full)
 

@@ -1,4 +1,4 @@
-"""A served student that takes increments up while another answers: two copies, of which one is written.
+"""A served student that takes up increments while another answers: two copies, one of them written at a time.
 
     answers ──► copy A, as number 12          spare ──► copy B, as number 11
     13 comes:   B takes up 12 and 13, is probed, and answers from then on; A is the spare once nobody asks it any more
@@ -37,8 +37,8 @@ Step = tuple[Increment, str]
 
 
 class Value:
-    """A state of the student, immutable: who keeps it keeps `served` as it is. `passed`: what is said `about` every
-    increment since the value before, this one's last; empty for a full version."""
+    """An immutable state of the student: whoever holds it holds an unchanging `served`. `passed`: what is said
+    `about` every increment since the value before, this one's last; empty for a full version."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Follower:
         self._steps: list[Increment] = []  # the newest that were taken up
 
     def look(self) -> bool:
-        """Take up what is there; whether `value` is another now."""
+        """Read new states; returns True if `value` changed."""
         before = self.value
         try:
             head = self.chain.head()

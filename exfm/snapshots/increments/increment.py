@@ -1,5 +1,5 @@
-"""An increment: what of a served student changed between two moments of the student that it is made of, and a probe
-that tells whether it was taken up right.
+"""An increment: changed tensors of a served student between two moments of the student behind it, and a probe that
+verifies taking it up.
 
     rows     tables, histories, weights of the linear part: the rows that batches touched
     whole    units, trunk, heads, prior, stack, statistics, sums of the histories: all of it
@@ -31,8 +31,8 @@ PROBED_ROWS = 32
 
 
 class Probe(NamedTuple):
-    """Rows, and the student's logits (B, T) of them. `ids`, `lengths`: of the features' keys × B bags; `raw`: as in a
-    `Batch`, of no columns where there is none."""
+    """Rows with the student's logits (B, T) for them. `ids`, `lengths`: of the features' keys × B bags; `raw`: as in
+    a `Batch`, of no columns where there is none."""
 
     ids: Tensor
     lengths: Tensor
@@ -41,7 +41,7 @@ class Probe(NamedTuple):
     raw: Tensor = torch.zeros(0, 0, dtype=torch.float64)
 
     def check(self, served: ServedStudent, version: str) -> None:
-        """Raise ModelError where the served student says something else of the rows than the student did."""
+        """Raise ModelError if the served student's logits of the rows differ from the student's."""
         keys = served.features.keys
         sparse = KeyedJaggedTensor(keys=keys, values=self.ids, lengths=self.lengths)
         with torch.inference_mode():
@@ -57,7 +57,7 @@ class Probe(NamedTuple):
 
 
 class Full(NamedTuple):
-    """A served student whole: its tensors by name, what it is made of, and a probe."""
+    """A complete served student: tensors by name, meta, and a probe."""
 
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
@@ -83,7 +83,7 @@ class Increment(NamedTuple):
 
 
 def probe_of(student: Student, batch: Batch) -> Probe:
-    """The last rows of a batch, and what the student says of them now."""
+    """A probe of the last rows of a batch, with the student's current logits."""
     last = torch.zeros(len(batch), dtype=torch.bool)
     last[-PROBED_ROWS:] = True
     some = student.as_served(batch if len(batch) <= PROBED_ROWS else batch.only(last))
@@ -93,15 +93,15 @@ def probe_of(student: Student, batch: Batch) -> Probe:
 
 
 def take_full(student: Student, touched: Touched, probe: Probe) -> Full:
-    """A copy of all that is served of a student. What was touched until now is in it."""
+    """Copy everything that is served of a student. What was touched until now is in it."""
     cfg = student.cfg
     meta = served_meta(cfg.trunk, cfg.width, student.features, student.tasks, wide=student.wide is not None)
     return Full(all_of(student, touched), meta, probe)
 
 
 def take_up(served: ServedStudent, increment: Increment) -> None:
-    """Be what the student was when the increment was taken. Raises ModelError, and changes nothing, where it is of
-    another student. It is for the caller to ask the probe."""
+    """Apply an increment in place. Raises ModelError, and changes nothing, where it is of another student. It is for
+    the caller to ask the probe."""
     mine: Mapping[str, Tensor] = served.state_dict()
     _check(mine, increment)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The dead letters of a run: counted, shown, and put back onto the topics that they came from."""
+"""Dead letters of a run: count, show, and requeue onto their topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFUSALS_SAID = 5
 
 
 class DeadLetters:
-    """The dead letters of the run in `root`; `overrides` of its config, as a password that it does not store.
+    """The dead letters of the run in `root`; `overrides` of its config, such as a password that it does not store.
 
     Raises BadInput where `root` holds no run, or one that has none yet.
     """
@@ -35,7 +35,7 @@ class DeadLetters:
         self.config = config_of(self._run_dir, overrides)
 
     def counts(self, reason: str | None = None) -> list[dict[str, Any]]:
-        """Letters by kind, reason and topic, the most frequent first, and how many of them were put back."""
+        """Letters by kind, reason and topic, the most frequent first, with the number of requeued ones."""
         letters = self._offline()
         rows, done = letters.rows(reason), letters.replayed()
         names = list(zip(*(rows[name].to_pylist() for name in ("kind", "reason", "source_topic")), strict=True))
@@ -47,7 +47,7 @@ class DeadLetters:
         ]
 
     def show(self, place: Place | None, reason: str | None = None) -> dict[str, Any]:
-        """One letter, by default the first (of a reason), with its record decoded as far as that goes.
+        """One letter, by default the first (of a reason), with its record decoded as far as possible.
 
         The record is the letter's own copy; the first 64 KiB of a longer one."""
         letters = self._offline()
@@ -64,7 +64,7 @@ class DeadLetters:
         return row | {"place": str(place), "payload_bytes": length, "record": record}
 
     def replay(self, reason: str | None, *, dry_run: bool, say: Callable[[str], None]) -> dict[str, int]:
-        """Put letters (of one reason) back onto their topics, each once, and say before what will come of them.
+        """Requeue letters (of one reason) onto their topics, each once, after announcing their fate.
 
         Raises BadInput for a run that feeds its topics itself, and as `SourceTopics.require_same` does where the topics
         are not those that the run began with: then nothing is read or written."""
@@ -130,7 +130,7 @@ class DeadLetters:
 
 
 def decoded(value: bytes, row: int, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
-    """A record as JSON, from JSON, from Arrow (of at most `max_bytes`), or as text and bytes.
+    """Decode a record to JSON, from JSON, from Arrow (of at most `max_bytes`), or as text and bytes.
 
     >>> decoded(b'{"age": 30}', 0), decoded(bytes([255, 104]), 0)
     ({'age': 30}, {'bytes': 2, 'hex': 'ff68', 'text': '�h'})

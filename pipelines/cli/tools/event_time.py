@@ -1,4 +1,4 @@
-"""Event time of a run that a record from the future has moved, set back by hand.
+"""Manual reset of a run's event time after a record from the future has moved it.
 
 Everything older than event time minus the deduplication horizon is refused (`too_old`), and event time never falls by
 itself: after one record of the year 9000, nothing is accepted any more. What waited then has settled at once, so that
@@ -43,7 +43,7 @@ YEAR_MS = 31_556_952_000
 
 @dataclass(frozen=True)
 class SetBack:
-    """What setting event time back from `from_ms` to `to_ms` does; times in milliseconds since 1970.
+    """Effect of setting event time back from `from_ms` to `to_ms`; times in milliseconds since 1970.
 
     accepted_from_ms   impressions that have not been read yet are accepted from here on
     refused_until_ms   … until now: from here on
@@ -97,7 +97,7 @@ class EventTime:
             raise BadInput(f"the run in {root} has read nothing yet: there is no event time to mend")
 
     def plan(self, to_ms: int | None = None) -> SetBack:
-        """What would happen. `to_ms`: default: the newest event time in the lake that is not in the future.
+        """Preview the effect. `to_ms`: default: the newest event time in the lake that is not in the future.
 
         Raises BadInput where there is nothing to mend, no such time is known, or it lies in the future.
         """
@@ -138,7 +138,7 @@ class EventTime:
         )
 
     def set_back(self, planned: SetBack) -> None:
-        """Do it: one commit of progress, which the next start continues from.
+        """Apply the plan: one commit of progress, from which the next start continues.
 
         Raises BadInput while the run is live, and where it has moved on since it was planned; BrokerAway where dead
         letters of the last commit may not be on their topic yet and no broker answers: then nothing is changed.

@@ -1,4 +1,4 @@
-"""A recorded file into the input topics of a config, by an IngestWorker in this process."""
+"""Feeding of a recorded file into the input topics of a config, by an IngestWorker in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDLE_S = 0.02
 
 @dataclass(frozen=True)
 class Fed:
-    """How far a file is in the topics: `rows` of `total` impressions, `before` of them from earlier calls; `stopped`
+    """Progress of feeding a file: `rows` of `total` impressions, `before` of them from earlier calls; `stopped`
     before its end."""
 
     rows: int
@@ -45,7 +45,7 @@ class Fed:
 def recorded_source(
     config: Config, file: Path, feedback: Path | None, rate: str | None, copies: Path, advance: Advance | None = None
 ) -> Recorded:
-    """How to read `file`: as the config's source says if it is a recorded one, otherwise by the lake's column names.
+    """The source section for `file`: the config's if it has a recorded source, otherwise by the lake's column names.
     What is no Parquet file in order of time is copied as one into the folder `copies`; `advance` hears how far that is.
 
     Raises BadInput for an unusable rate, file or column.
@@ -84,7 +84,7 @@ def reached(kafka: Kafka, run_dir: RunDir) -> Kafka:
 
 
 def feed(config: Config, run_dir: RunDir, *, end: bool, append: bool, advance: Callable[[int, int], None]) -> Fed:
-    """Write until the stream ends or an interrupt comes; `advance` gets (impressions done, of how many)."""
+    """Feed until the stream ends or an interrupt comes; `advance` gets (impressions done, total)."""
     inputs = (config.kafka.impressions, config.kafka.feedback)
     ensure_topics(config.kafka, {topic.topic: topic.partitions for topic in inputs})
     worker = IngestWorker(config, run_dir, end=end, append=append)
@@ -106,7 +106,7 @@ def feed(config: Config, run_dir: RunDir, *, end: bool, append: bool, advance: C
 
 @contextmanager
 def alone(run_dir: RunDir) -> Iterator[None]:
-    """Hold the lock: two processes feeding the same topics would write everything twice."""
+    """Hold the feeding lock: two processes feeding the same topics would write everything twice."""
     run_dir.root.mkdir(parents=True, exist_ok=True)
     with file_lock(run_dir.root / "ingest.lock") as held:
         if not held:

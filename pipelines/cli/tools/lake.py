@@ -1,4 +1,4 @@
-"""The lake of a run directory, cared for by hand: its contents, its readers, and housekeeping on demand."""
+"""Manual care of a run's lake: contents, readers, and housekeeping on demand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LakeCare:
 
     @property
     def tables(self) -> list[Path]:
-        """The lake first, then those of its side tables that exist."""
+        """The lake and its existing side tables."""
         side_tables = [self._run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)]
         return [self._run_dir.lake, *(path for path in side_tables if path.is_dir() and unfinished(path) is None)]
 
@@ -81,7 +81,7 @@ class LakeCare:
         }
 
     def reader_rows(self) -> list[dict[str, Any]]:
-        """All registered readers and those that are awaited, the one furthest behind first."""
+        """Registered and awaited readers, the slowest first."""
         now_s, expiry_s = self._clock(), self.config.lake.reader_expiry_s
         known = self.readers.all()
         rows: list[dict[str, Any]] = [
@@ -109,7 +109,7 @@ class LakeCare:
         ]  # fmt: skip
 
     def compact(self, *, everything: bool, force: Collection[str], say: Callable[[str], None]) -> dict[str, Housework]:
-        """Merge small files: where the settings would, or, with `everything`, wherever two lie in a partition."""
+        """Merge small files: by the settings, or with `everything` wherever two lie in a partition."""
         self._check(force)
         results: dict[str, Housework] = {}
         for path in self.tables:
@@ -163,7 +163,7 @@ class LakeCare:
         return results
 
     def pin(self, name: str, first: int, last: int) -> None:
-        """Raises BadInput where the range is not in the lake, or the name is a reader's."""
+        """Pin a range; raises BadInput if it is not in the lake, or the name is a reader's."""
         if not self._lake.first_lake_seq <= first <= last <= self._lake.last_lake_seq:
             raise BadInput(
                 f"cannot pin lake_seq {first} to {last}: the lake holds {self._lake.first_lake_seq} to "

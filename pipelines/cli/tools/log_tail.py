@@ -1,4 +1,4 @@
-"""The end of a worker's log, and what is written to it from then on."""
+"""Tail of a worker's log, optionally following it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LOOK_EVERY_S = 0.3
 
 
 def log_lines(root: Path, name: str, lines: int, *, follow: bool = False) -> Iterator[str]:
-    """The last lines of the log of a student, or of another worker of that name; with `follow`, what comes, until the
-    caller stops. Raises BadInput where there is no such log."""
+    """The last lines of the log of a student, or of another worker; with `follow`, then new ones until the caller
+    stops. Raises BadInput where there is no such log."""
     folder = RunDir(root).logs
     path = next((p for p in (folder / f"{STUDENT}{name}.log", folder / f"{name}.log") if p.exists()), None)
     if path is None:
         there = ", ".join(sorted(p.stem.removeprefix(STUDENT) for p in folder.glob("*.log")))
-        raise BadInput(f"{folder} has no log of `{name}`; there are: {there or 'none'}")
+        raise BadInput(f"{folder} has no log of `{name}`; choose from {there or 'none'}")
     return _lines(path, lines, follow=follow)
 
 

@@ -1,4 +1,4 @@
-"""The synthetic stream written to Parquet, as a recording that can be read and played.
+"""Recording of the synthetic stream as Parquet, to be read and played.
 
     OUT_DIR/impressions.parquet   in order of event time, each impression once
     OUT_DIR/feedback.parquet      in order of event time, each event once

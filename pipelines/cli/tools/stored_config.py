@@ -1,4 +1,4 @@
-"""The config that a run stored, for tools that work on the run by hand."""
+"""Stored config of a run, for manual tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A student's champion, chosen by hand: on a live run and on one that has ended.
+"""Manual choice of a student's champion, on a live run or a finished one.
 
 The decision is an entry of the ledger (pipelines/track/registry), added under its lock. A live run's worker finds it
 there before its next batch; where the worker is down, at its next start. Nothing has to be alive for it, and whoever is
@@ -49,8 +49,8 @@ def promote(root: Path, student: str, version: str | None, reason: str) -> dict[
 
 
 def rollback(root: Path, student: str, reason: str) -> dict[str, Any]:
-    """Make the previous champion champion again. Asked for again, it changes nothing: there is no way further back but
-    to promote a version by its name.
+    """Restore the previous champion. Asked for again, it changes nothing: there is no way further back but to promote a
+    version by its name.
 
     Raises BadInput where there is no such run or student, no previous champion, or no reason.
     """
@@ -75,7 +75,7 @@ def rollback(root: Path, student: str, reason: str) -> dict[str, Any]:
 
 
 def mirrored(root: Path, student: str) -> str:
-    """Have MLflow follow the ledger of a run that has ended, and say whether it does; a live run does it by itself."""
+    """Mirror the ledger of a finished run into MLflow, and describe the result; a live run does so by itself."""
     run_dir = RunDir(root)
     status = read_json(run_dir.status)
     if status is not None and alive(status):

@@ -1,4 +1,4 @@
-"""A run that continues with other features, columns, students, or more partitions, than it was started with.
+"""Evolution of a run: continues with other features, columns, students, or more partitions.
 
 Features may differ where there is a rule for it (exfm/models/growth/refit.py): tables that grow, features that only the
 teacher reads. So may the columns of rows that others send (streaming/evolution.py). Input topics that others feed may
@@ -30,7 +30,7 @@ class StudentChanges(NamedTuple):
 
 
 def student_changes(before: Config, now: Config) -> StudentChanges:
-    """Who joins, who leaves, and whose own section differs; that of features alone is for `evolution` to judge."""
+    """Students who join, leave, or have a changed section; changes of features only are judged by `evolution`."""
     had, has = ({student.name: student for student in config.students} for config in (before, now))
     settings = [config.model_dump(mode="json") for config in (before, now)]
     same_features = (before.features, before.teacher.only) == (now.features, now.teacher.only)
@@ -53,22 +53,22 @@ def with_students(config: Config, names: Collection[str]) -> Config:
 
 
 def made_with_teacher(config: Config) -> MadeWith:
-    """What the teacher's checkpoints and snapshots of this config are made with."""
+    """Identity of the teacher's checkpoints and snapshots under this config."""
     return MadeWith.of(config.teacher.model, config.teacher_features, config.tasks, config.seed)
 
 
 def made_with_student(config: Config, student: StudentSettings) -> MadeWith:
-    """What a student's checkpoints of this config are made with."""
+    """Identity of a student's checkpoints under this config."""
     return MadeWith.of(student.model, config.student_features(student), config.student_tasks(student), config.seed)
 
 
 def decisive_for_all(config: Config) -> dict[str, Any]:
-    """What decides the whole run: everything but its students."""
+    """Settings that decide the whole run: everything but its students."""
     return {key: value for key, value in config.decisive.items() if key != "students"}
 
 
 def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[str]:
-    """What continuing under `now` does to a run of `before`, line by line. Both have the same students, whose sections
+    """Effects of continuing a run of `before` under `now`, line by line. Both have the same students, whose sections
     say the same except for features.
 
     Raises BadInput where more than features, columns and partitions differ, or there is no rule for what differs.

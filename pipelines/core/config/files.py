@@ -1,4 +1,4 @@
-"""Where the files lie that a config names."""
+"""Absolute paths of the files that a config names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from streaming.kafka.secrets import SECRET_KEYS
 def place_files(
     settings: dict[str, Any], folder: Path, overridden: Collection[str] = (), overridden_in: Path = Path()
 ) -> None:
-    """Make the paths of a source's files, and of files that hold a password, absolute. One that is relative lies in
-    `folder`; where it, or what holds it, is among the `overridden` settings, in `overridden_in`. A source's is kept as
-    `written_path`, by which the run is known.
+    """Make the paths of a source's files, and of password files, absolute. One that is relative lies in `folder`; where
+    it, or what holds it, is among the `overridden` settings, in `overridden_in`. A source's is kept as `written_path`,
+    by which the run is known.
 
     >>> settings = {"source": {"path": "clicks.parquet", "feedback": {"path": "/data/events.parquet"}}}
     >>> place_files(settings, Path("/ads"))

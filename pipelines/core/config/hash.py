@@ -1,4 +1,4 @@
-"""Which settings decide what a run computes, and their hash."""
+"""Hash of the settings that decide a run's result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPICS, CUT = ("impressions", "feedback", "examples"), ("partitions", "codec", "
 
 
 def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that decide what a run computes.
+    """Settings that decide a run's result.
 
     >>> decisive({"seed": 1, "lake": {"days": 3}, "teacher": {"ranks": 2, "batch_rows": 64}})
     {'seed': 1, 'teacher': {'batch_rows': 64}}

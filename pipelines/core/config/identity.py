@@ -1,4 +1,4 @@
-"""What each worker's state depends on, and the hash of it, by which a checkpoint knows whose it is.
+"""Identity of each worker's state: a hash of the settings it depends on, carried by checkpoints.
 
     stream rows   source, rows, how the input topics are cut                        what comes in, in which order
     lake rows     stream rows, settlement, pace                                     labels, lake_seq, blocks
@@ -40,7 +40,8 @@ def workers_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def identity_of(settings: Mapping[str, Any], worker: str) -> str:
-    """The hash of what the state of `worker` depends on. Raises KeyError for a worker that the settings do not have.
+    """Hash of the settings that the state of `worker` depends on. Raises KeyError for a worker that the settings do not
+    have.
 
     >>> settings = {"seed": 1, "students": [{"name": "feed"}, {"name": "shop"}]}
     >>> other = settings | {"students": [{"name": "feed", "batch_rows": 64}]}
@@ -61,7 +62,7 @@ def depends_on(settings: Mapping[str, Any], worker: str) -> dict[str, Any]:
 
 
 def own_section(settings: Mapping[str, Any], student: str) -> dict[str, Any]:
-    """What a student's section says, except for its features; defaults that stand for others are written out.
+    """A student's section without its features, with implied defaults written out.
 
     >>> own_section({"students": [{"name": "feed", "features": ["ad_id"]}]}, "feed")
     {'name': 'feed', 'verticals': ['feed'], 'tasks': []}

@@ -10,7 +10,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema_of_files() -> dict[str, Any]:
-    """Of what stands in a file: students take what they lack from `student_defaults`, and need a name alone.
+    """JSON schema of a config's file: students inherit from `student_defaults`, and need only a name.
 
     What no section can check alone (columns that features read, say) is for `exfm check`.
 

@@ -1,4 +1,4 @@
-"""Columns that came while a stream ran (`rows.undeclared: keep`), which its run directory remembers.
+"""Columns added while a stream ran (`rows.undeclared: keep`), recorded in its run directory.
 
 They are in the lake, and not in the config. A model reads one once the config declares it, under the type that the lake
 has it in.
@@ -18,13 +18,14 @@ from streaming.store.files import read_json, write_json
 
 
 def with_kept_columns(config: Config, run_dir: RunDir) -> Config:
-    """`config` with the columns that the run has kept so far. Raises StreamingError where their record is damaged."""
+    """`config` with the columns that the run has recorded so far. Raises StreamingError where their record is
+    damaged."""
     kept = _kept(run_dir)
     return config.model_copy(update={"rows": config.rows.with_columns(kept)}) if kept else config
 
 
 def keep_columns(run_dir: RunDir, columns: Iterable[Column]) -> None:
-    """Remember further ones. Once this returns they are the run's, whatever is killed."""
+    """Record additional columns. Once this returns they are the run's, whatever is killed."""
     known = _kept(run_dir)
     names = {column.name for column in known}
     every = [*known, *(column for column in columns if column.name not in names)]

@@ -1,4 +1,4 @@
-"""The configs that a run had before this one, and which checkpoints its workers take up because of them.
+"""Earlier configs of a run, and the checkpoints that its workers accept because of them.
 
     lineage.json    [{"from": config hash, "to": config hash, "changes": [what was announced],
                       "workers": {worker: [identity before, identity now]}}, …]
@@ -23,8 +23,8 @@ from streaming.store.files import read_json, write_json
 def remember(
     run_dir: RunDir, before: Mapping[str, Any], now: Config, lines: Sequence[str], anew: Collection[str] = ()
 ) -> None:
-    """To be called before the run directory's config is replaced. `before`: the settings as they were written; `anew`:
-    workers that take nothing over although both configs have them."""
+    """Record a change of config; call before the run directory's config is replaced. `before`: the settings as they
+    were written; `anew`: workers that take nothing over although both configs have them."""
     settings = now.model_dump(mode="json")
     was, has = workers_of(before), workers_of(settings)
     workers = {
@@ -41,7 +41,7 @@ def remember(
 
 
 def accepted_identities(run_dir: RunDir, config: Config, worker: str) -> list[str]:
-    """What a checkpoint may say so that `worker` resumes from it: its own identity first, then what it came from."""
+    """Identities of checkpoints from which `worker` resumes: its own first, then its predecessors'."""
     identities = [config.identity(worker)]
     for entry in reversed(_lineage(run_dir)):
         was, has = entry["workers"].get(worker, (None, None))
@@ -51,8 +51,8 @@ def accepted_identities(run_dir: RunDir, config: Config, worker: str) -> list[st
 
 
 def hashes_of_run(run_dir: RunDir, config: Config) -> list[str]:
-    """Hashes of the configs, this one first, under which the run had the same workers: a summary of one of them says
-    that this run is finished."""
+    """Hashes of the configs, this one first, under which the run had the same workers: a summary of any of them
+    means that this run is finished."""
     found = [config.hash]
     for entry in reversed(_lineage(run_dir)):
         if entry["to"] == found[-1] and all(None not in pair for pair in entry["workers"].values()):

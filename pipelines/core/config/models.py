@@ -1,4 +1,4 @@
-"""The sections of a run's config that say what is trained: the scoring teacher, the teacher, the students."""
+"""Config sections of the trained models: the scoring teacher, the teacher, the students."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_BATCH_ROWS = 32
 
 
 class Augmentation(Frozen):
-    """How settled rows are scored on their way into the lake."""
+    """Settings of how settled rows are scored before they enter the lake."""
 
     score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
     buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
@@ -38,7 +38,7 @@ class Augmentation(Frozen):
 
 
 class TeacherSettings(Frozen):
-    """The teacher: its batches, its model, when it is published, and the processes that hold it."""
+    """The teacher: its batches, its model, when it is published, and its processes."""
 
     batch_rows: int = Field(default=2048, gt=0, description="rows of one training step, over all ranks")
     first_batch_rows: int = Field(
@@ -69,8 +69,8 @@ Named = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
 
 
 class OwnFeatures(Frozen):
-    """Features that one student has and nobody else: of any column that is logged, also one that no model read before.
-    The teacher does not read them."""
+    """Features of one student only, of any logged column, including one that no model read before. The teacher does
+    not read them."""
 
     sparse: tuple[SparseFeature, ...] = Field(default=(), description="embedding tables and the ids that look them up")
     dense: tuple[DenseFeature, ...] = Field(default=(), description="floats")
@@ -161,27 +161,27 @@ class StudentSettings(Frozen):
 
     @property
     def row_filter(self) -> tuple[str, ...]:
-        """The verticals whose rows are its own; empty: all that there are."""
+        """Verticals of its own rows; empty for all."""
         return () if self.verticals == "all" else self.verticals or (self.name,)
 
     @property
     def for_every_row(self) -> bool:
-        """Whether every row of the lake is its own."""
+        """True if every row of the lake is its own."""
         return not self.row_filter and self.where is None
 
     @property
     def learned_rows(self) -> LearnedRows:
-        """Whose labels and logits it learns."""
+        """Verticals whose labels and logits it learns."""
         return LearnedRows(self.label_rows, self.distillation_rows if self.model.arm.distils else "own")
 
     @property
     def learns_from_others(self) -> bool:
-        """Whether it learns from rows that are not its own."""
+        """True if it learns from rows that are not its own."""
         return not self.for_every_row and "all" in self.learned_rows
 
 
 def unfit_constant(feature: str, column: str, value: float | str | None, rows: RowSchema) -> str | None:
-    """Why a column cannot have the value that a feature is served with; None where it can.
+    """Reason why a column cannot have the value that a feature is served with; None if it can.
 
     >>> rows = RowSchema(columns=[{"name": "slot"}], tasks=[{"name": "ctr", "window_s": 60}])
     >>> unfit_constant("position", "slot", "first", rows)
@@ -197,7 +197,8 @@ def unfit_constant(feature: str, column: str, value: float | str | None, rows: R
 
 
 def unfit_length(feature: DenseFeature, rows: RowSchema) -> str | None:
-    """Why a column does not hold the lists of floats that a feature reads; None where it does, or they are numbers.
+    """Reason why a column does not hold the lists of floats that a feature reads; None if it does, or if the feature
+    reads numbers.
 
     >>> rows = RowSchema(columns=[{"name": "v", "type": "list<float32>"}], tasks=[{"name": "ctr", "window_s": 60}])
     >>> unfit_length(DenseFeature(name="v", length=8), rows)

@@ -1,4 +1,4 @@
-"""The sections of a run's config that say how it runs, each with its own checks. Reading them needs no torch."""
+"""Config sections of how a run is executed, each with its own checks. Reading them needs no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST_BLOCK_ROWS = 1024
 
 
 class Pace(Frozen):
-    """How emitted rows, teacher snapshots and scoring keep step."""
+    """Pace of emitted rows, teacher snapshots and scoring."""
 
     mode: Literal["lockstep", "free"] = Field(
         default="free", description="lockstep: a function of input, config and seed; free: for live streams"
@@ -100,14 +100,14 @@ class Recorded(RecordedConfig):
         return RecordedStream(self.path, self, rows, copies)
 
     def copies_in(self, folder: Path, advance: Advance | None = None) -> Copies:
-        """Where copies of the files are: in the folder that this section names, else in `folder`. `advance` hears how
+        """Prepared copies of the files, in the folder that this section names, else in `folder`. `advance` hears how
         far one is that is made."""
         where = folder if self.copies is None else Path(self.copies)
         return Copies(where) if advance is None else Copies(where, advance)
 
 
 class MetricsSettings(Frozen):
-    """How predictions are judged."""
+    """Settings of how predictions are evaluated."""
 
     group_by: str | None = Field(
         default=None, description="a column, such as user_id, for GAUC and for errors clustered by it"
@@ -126,11 +126,11 @@ class MetricsSettings(Frozen):
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """The columns that intervals are clustered by; none: by stretches of neighbouring rows."""
+        """Columns that cluster intervals; empty for blocks of neighbouring rows."""
         return self.cluster_by or ((self.group_by,) if self.group_by is not None else ())
 
     def check(self, rows: RowSchema) -> None:
-        """Raises ValueError where rows cannot be grouped so, or have no such value."""
+        """Raise ValueError if rows cannot be grouped this way, or lack the value column."""
         numbers = [c.name for c in rows.columns if c.type in ("int64", "float32")]
         if self.value is not None and self.value not in numbers:
             raise ValueError(
@@ -153,7 +153,7 @@ class MetricsSettings(Frozen):
 
 
 class LossLimits(Frozen):
-    """How much may be lost before a run says so loudly, and before a bounded run counts as failed.
+    """Limits of lost rows: above the first a run warns loudly, above the second a bounded run counts as failed.
 
     Two shares are judged: impressions that are dead letters, of those read; and feedback that is late, unmatched or
     refused, of that read. They count once a 95 % interval lies above the limit, so that three rows decide nothing.
@@ -166,7 +166,7 @@ class LossLimits(Frozen):
 
 
 class AlarmLimits(Frozen):
-    """When a run that has not failed says that it is not well (`alarms` of status.json)."""
+    """Limits above which a running run raises an alarm (`alarms` of status.json)."""
 
     stalled_s: float = Field(
         default=120.0, gt=0, description="a worker that makes no progress for so long, although rows wait, is `stalled`"
@@ -184,7 +184,7 @@ class AlarmLimits(Frozen):
 
 
 class Tracking(Frozen):
-    """What goes to MLflow, and where that is."""
+    """Settings of MLflow: its address, and the metrics sent to it."""
 
     enabled: bool = Field(default=True, description="false: no run is tracked and no model registered")
     uri: str | None = Field(default=None, description="null: sqlite in the run directory")
@@ -193,7 +193,7 @@ class Tracking(Frozen):
 
 
 class RegistrySettings(Frozen):
-    """When a student publishes a version of itself while it learns, and what makes a version champion."""
+    """Settings of when a learning student publishes versions, and when a version becomes champion."""
 
     publish_every_rows: int | None = Field(
         default=50_000, gt=0, description="rows learned between two versions; null: none while the stream runs"
@@ -241,7 +241,7 @@ class RegistrySettings(Frozen):
 
 
 class Resources(Frozen):
-    """What Ray may use. Threads are per worker and exact; CPU requests are fractions of a core."""
+    """Limits of Ray's resources. Threads are per worker and exact; CPU requests are fractions of a core."""
 
     address: str | None = Field(default=None, description="null: a Ray of this run's own; or a cluster's address")
     threads: int = Field(default=1, ge=1, description="of each worker's kernels")
@@ -294,7 +294,8 @@ class Resources(Frozen):
 
     @property
     def student_reads_ahead(self) -> int:
-        """Batches made ready by a thread of a student's: none where another of its process has something to do."""
+        """Batches that a student prepares ahead in a thread; none if another student of its process can use the
+        time."""
         return self.read_ahead if self.students_per_host == 1 else 0
 
     @property
@@ -303,5 +304,5 @@ class Resources(Frozen):
 
     @property
     def predictions_bytes(self) -> int | None:
-        """Of one student's predictions; None: all of them."""
+        """Bytes of one student's predictions; None for all."""
         return None if self.predictions_mb is None else round(self.predictions_mb * 2**20)

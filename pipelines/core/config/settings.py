@@ -1,4 +1,4 @@
-"""The whole run as one frozen object, read from YAML, refused when a key is unknown.
+"""The whole run's config as one frozen object, read from YAML, with unknown keys refused.
 
     config = load("configs/demo.yaml", ["source.impressions=100000", "seed=2"])
 
@@ -58,7 +58,7 @@ WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
 
 
 class Config(Frozen):
-    """Everything about a run. `rows` says what the stream holds, the rest what is done with it."""
+    """The complete config of a run. `rows` says what the stream holds, the rest what is done with it."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run and its registered models")
     seed: int = Field(default=1, description="of initial weights, and of which negatives are sampled")
@@ -217,23 +217,24 @@ class Config(Frozen):
 
     @property
     def limits(self) -> Limits:
-        """What a row may hold because of what the models make of it; how large it may be is the topics' matter."""
+        """Limits of rows that follow from the models; the size of a row is limited by the topics."""
         return Limits(self.features.index_rows, self.features.ranges)
 
     @property
     def declared_verticals(self) -> tuple[str, ...]:
-        """The verticals that students and a generated source name: they are taken, whatever others come."""
+        """Verticals named by students and a generated source, which are always accepted."""
         source = [vertical.name for vertical in self.source.verticals] if isinstance(self.source, Generated) else []
         return tuple(dict.fromkeys([*(name for student in self.students for name in student.row_filter), *source]))
 
     @property
     def reads_live(self) -> bool:
-        """Whether others feed the topics while it runs: the clock here says what lies in the future."""
+        """True if others feed the topics while the run lives, so that this machine's clock decides what is in the
+        future."""
         return self.source is None and self.pace.mode == "free"
 
     @property
     def max_future_skew_s(self) -> float | None:
-        """How far event times may be in the future; None: they are not bounded."""
+        """Largest lead of event times over the clock, in seconds; None if unbounded."""
         named = self.settlement.max_future_skew_s
         return FUTURE_SKEW_S if named is None and self.pace.mode == "free" else named
 
@@ -243,7 +244,7 @@ class Config(Frozen):
 
     @property
     def reader_names(self) -> list[str]:
-        """Who reads the lake, by the names of the workers."""
+        """Names of the workers that read the lake."""
         return ["teacher", *(f"student-{student.name}" for student in self.students)]
 
     def student(self, name: str) -> StudentSettings:
@@ -260,17 +261,17 @@ class Config(Frozen):
         return OwnRows(student.row_filter, None if student.where is None else Where(student.where, self.rows))
 
     def groups_of(self, student: StudentSettings) -> list[SettlementGroup]:
-        """The groups of tasks that settle a task of the student."""
+        """Settlement groups with a task of the student."""
         tasks = self.student_tasks(student)
         return [group for group in self.rows.groups if any(task.name in tasks for task in group.tasks)]
 
     def settled_for(self, student: StudentSettings) -> pc.Expression:
-        """Which rows of the lake settle a task of the student."""
+        """Filter of lake rows that settle a task of the student."""
         return pc.field("settlement").isin([group.name for group in self.groups_of(student)])
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """Raw columns that a model reads, or that say whose a row is, each once."""
+        """Raw columns that a model reads or that decide whose a row is, each once."""
         needed = [*self.features.needs_columns()]
         for student in self.students:
             needed += [*self._known_to(student).needs_columns(), *self.own_rows(student).columns]
@@ -283,11 +284,11 @@ class Config(Frozen):
 
     @property
     def teacher_features(self) -> FeatureSet:
-        """All that are made of a row alone: histories are a student's own."""
+        """Features made of the row itself, thus without histories, which are a student's own."""
         return self.features.select([feature.name for feature in self.features.all])
 
     def reads_all_rows(self, student: StudentSettings) -> bool:
-        """Whether a student reads rows that are not its own, to learn from or to keep histories of."""
+        """True if a student reads rows that are not its own, to learn from or for histories."""
         of_all = any(history.rows == "all" for history in self.student_features(student).history)
         return student.learns_from_others or (of_all and not student.for_every_row)
 
@@ -301,7 +302,7 @@ class Config(Frozen):
         )
 
     def having(self, students: Sequence[Mapping[str, Any]], origin: str = "config") -> Config:
-        """This config with these sections as its students. Its passwords, which no text of a config holds, stay.
+        """The same config with these students' sections. Its passwords, which no text of a config holds, stay.
 
         Raises BadInput where they do not fit.
         """
@@ -313,12 +314,12 @@ class Config(Frozen):
         return hash_of(self.model_dump(mode="json"))
 
     def identity(self, worker: str) -> str:
-        """The hash of what the state of `worker` (`teacher`, `student-<name>`, …) depends on."""
+        """Hash of the settings that the state of `worker` (`teacher`, `student-<name>`, …) depends on."""
         return identity_of(self.model_dump(mode="json"), worker)
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """Everything that decides what the run computes: not where it runs, nor how it is watched."""
+        """Settings that decide the run's result, without placement and monitoring."""
         return decisive(self.model_dump(mode="json"))
 
 
@@ -365,8 +366,8 @@ def dump(config: Config) -> str:
 
 
 def shown(config: Config, *, diff: bool = False) -> str:
-    """A config as YAML, `student_defaults` merged into every student and files named as in it; `diff`: only what
-    differs from the defaults."""
+    """A config as YAML, with `student_defaults` merged into every student and files named as written; with `diff`
+    only what differs from the defaults."""
     settings = config.model_dump(mode="json", exclude_defaults=diff)
     if config.source is not None:
         settings["source"] = {"kind": config.source.kind, **settings["source"]}

@@ -1,4 +1,4 @@
-"""Settings as people write them: YAML with every key once, `--set path=value`, and what is wrong with them in words."""
+"""Settings as people write them: YAML without duplicate keys, `--set path=value`, and readable errors."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def read_yaml(text: str) -> Any:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a key that is secret stands in a text. Then a message quotes nothing of the text: where it is no YAML, or
-    is YAML in quotes, what is the key's value and what is not cannot be known."""
+    """True if a text contains a secret key. Then a message quotes nothing of the text: where it is no YAML, or is
+    YAML in quotes, what is the key's value and what is not cannot be known."""
     return any(key in text for key in SECRET_KEYS)
 
 
@@ -71,7 +71,7 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
-                raise yaml.YAMLError(f"`{key.value}` stands twice, again on line {key.start_mark.line + 1}")
+                raise yaml.YAMLError(f"duplicate key `{key.value}` on line {key.start_mark.line + 1}")
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep)
 
@@ -99,7 +99,7 @@ def _count(value: Any, before: int = 0) -> int:
 
 
 def read_settings(path: str | Path, what: str) -> dict[str, Any]:
-    """The mapping in a YAML file, `what` it holds being said in errors. Raises BadInput."""
+    """Read the mapping in a YAML file; `what` names its content in errors. Raises BadInput."""
     try:
         raw = read_yaml(config_file(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -125,11 +125,11 @@ def mapping(value: Any, place: str) -> dict[str, Any]:
 def choices(asked: str, possible: set[str]) -> str:
     near = difflib.get_close_matches(asked, possible, n=1)
     hint = f"did you mean `{near[0]}`? " if near else ""
-    return f"{hint}there are: {', '.join(sorted(possible))}"
+    return f"{hint}choose from {', '.join(sorted(possible))}"
 
 
 def problems(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """One line each, with the place in settings of kind `root`."""
+    """Validation errors, one line each, with their place in settings of kind `root`."""
     lines = []
     for problem in error.errors(include_url=False):
         where = (
@@ -171,7 +171,8 @@ def _wanted(problem: Any) -> str:
     kind, _, rest = problem["type"].partition("_")
     if problem["type"] == "union_tag_invalid":
         context = problem["ctx"]
-        return f"{context['discriminator'].strip(chr(39))} is `{context['tag']}`; there are: {context['expected_tags']}"
+        name = context["discriminator"].strip("'")
+        return f"{name} is `{context['tag']}`; choose from {context['expected_tags']}"
     if kind not in KINDS or not rest.startswith(("type", "parsing", "from_float", "attributes_type")):
         return f"{problem['msg'].removeprefix('Value error, ')}{got}"
     read = READ_AS.get(type(value)) if kind == "string" else None
@@ -197,7 +198,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def override(raw: dict[str, Any], assignment: str) -> None:
-    """Set `path=value` in the settings, names of list items or their numbers as path. Raises BadInput."""
+    """Set `path=value` in the settings; the path names list items or uses their index. Raises BadInput."""
     name, equals, text = assignment.partition("=")
     *parents, last = name.split(".")
     shown = _shown(assignment)
@@ -233,7 +234,7 @@ def _shown(assignment: str) -> str:
 
 
 def passwords_in(assignment: str) -> list[str]:
-    """The secret settings that a `--set` gives as plain text, where every process of the machine can read them.
+    """Secret settings that a `--set` gives as plain text, readable by every process of the machine.
 
     >>> passwords_in("kafka.security.sasl_plain_password=s3cret")
     ['kafka.security.sasl_plain_password']

@@ -1,4 +1,4 @@
-"""The section of a config that says where messages are: a broker, and the topics of a run."""
+"""Config section of messages: a broker, and the topics of a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Topic(Frozen):
 
     @property
     def written(self) -> Literal["arrow", "json"]:
-        """The codec, of a topic that the run's own source fills."""
+        """The codec for a topic that the run's own source fills."""
         assert self.codec != "avro"
         return self.codec
 

@@ -1,4 +1,4 @@
-"""Where the files of a run lie.
+"""Paths and small files of a run directory.
 
 paths        every file and folder of a run directory, by name
 logs         the log of each process, rotated

@@ -1,5 +1,5 @@
-"""Where topics that others feed ended when a bounded run began, or took a partition in: recorded once, so that every
-start ends there too."""
+"""End offsets of external topics, recorded when a bounded run began or took a partition in, so that every restart
+ends there too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A file that says that something is wanted now: whoever wants it touches the file now and then, whoever makes it
-looks how old the touch is."""
+"""Leases: a file that a consumer touches periodically, whose age tells the producer whether it is still needed."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class Lease:
         self._renewed = float("-inf")
 
     def renew(self) -> None:
-        """Say that it is wanted; every ten seconds is enough. Raises OSError where the file cannot be written."""
+        """Touch the file; every ten seconds is enough. Raises OSError where the file cannot be written."""
         if time.monotonic() - self._renewed < RENEW_S:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)

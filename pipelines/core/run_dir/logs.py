@@ -1,4 +1,4 @@
-"""The log of a process in a run's `logs/`: rotated, so that it does not grow for ever."""
+"""Logs of processes in a run's `logs/`, rotated to bound their size."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ OLDER_LOGS = 3
 
 
 def log_to(path: Path, max_mb: float) -> None:
-    """From now on this process logs to `path`, and to nothing else; a file is full at `max_mb`."""
+    """Log this process to `path` only, rotated at `max_mb`."""
     logging.basicConfig(handlers=[log_file(path, max_mb)], level=logging.INFO, force=True)
 
 
 def log_file(path: Path, max_mb: float) -> logging.Handler:
-    """A log that is full at `max_mb`, and then rotated."""
+    """A log handler that rotates at `max_mb`."""
     handler = _LogFile(path, maxBytes=round(max_mb * 2**20), backupCount=OLDER_LOGS)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     return handler

@@ -1,4 +1,4 @@
-"""Where things are inside a run directory."""
+"""Paths inside a run directory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunDir:
 
     @property
     def source_files(self) -> Path:
-        """Which files the run was begun with."""
+        """Record of the files that the run was begun with."""
         return self.root / "source_files"
 
     @property
@@ -43,7 +43,7 @@ class RunDir:
 
     @property
     def kept_columns(self) -> Path:
-        """Columns that came while the stream ran (`rows.undeclared: keep`)."""
+        """Columns added while the stream ran (`rows.undeclared: keep`)."""
         return self.root / "kept_columns.json"
 
     @property
@@ -71,7 +71,7 @@ class RunDir:
 
     @property
     def roster(self) -> Roster:
-        """Who is to be a student beyond what the config says."""
+        """Desired students beyond the config's."""
         return Roster(self.root)
 
     def predictions(self, student: str) -> Path:
@@ -87,7 +87,7 @@ class RunDir:
         return self.root / "snapshots" / "twins" / student
 
     def live(self, student: str) -> Path:
-        """What servers follow live: increments of a student, and full versions that they lead on from."""
+        """Folder of increments and full versions of a student for servers that follow it live."""
         return self.root / "snapshots" / "live" / student
 
     @property

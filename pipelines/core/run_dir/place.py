@@ -1,4 +1,4 @@
-"""Which folder a run directory is, so that a copy of one is told from the one that it was made of."""
+"""Identity of a run directory's folder, which tells a copy from its original."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FILE = "place.json"
 
 
 def original_of(root: Path) -> Path | None:
-    """The run directory that the one in `root` was copied from, while that is still there; None where it is its own.
+    """The run directory that `root` was copied from, while that still exists; None if it is an original.
 
     >>> import shutil, tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -35,7 +35,7 @@ def original_of(root: Path) -> Path | None:
 
 
 def keep_place(root: Path) -> None:
-    """Note where the run directory is, unless it is a copy of one that is still there. Raises DiskFull."""
+    """Record the location of the run directory, unless it is a copy of an existing one. Raises DiskFull."""
     if original_of(root) is not None:
         return
     try:

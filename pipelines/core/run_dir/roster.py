@@ -1,4 +1,4 @@
-"""Who is to be a student of a run, beyond what its config says: a wish for each student, and what came of it.
+"""Roster of a run: a desired state for each student beyond the config, and its outcome.
 
     <run>/students/NAME/wish.json       what is to be: written by whoever asks, whether or not the run lives
     <run>/students/NAME/outcome.json    what came of it: written by the run alone, as granted.json, the last one granted
@@ -29,7 +29,7 @@ LOCK_WAIT_S = 60.0
 
 
 class Presence(StrEnum):
-    """How a student is to be."""
+    """Desired presence of a student."""
 
     RUNNING = "running"
     PAUSED = "paused"  # it learns nothing; the lake keeps its rows, as long as a silent reader's are kept
@@ -37,7 +37,7 @@ class Presence(StrEnum):
 
 
 class Wish(BaseModel):
-    """How one student is to be, from when on."""
+    """Desired state of one student, and its start."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +49,7 @@ class Wish(BaseModel):
 
 
 class Outcome(BaseModel):
-    """What came of a wish."""
+    """Outcome of a request for a desired state."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,7 +60,7 @@ class Outcome(BaseModel):
 
 
 class Roster:
-    """The wishes of the run in `root`.
+    """The desired states of the run in `root`.
 
     >>> import tempfile
     >>> roster = Roster(Path(tempfile.mkdtemp()))
@@ -79,8 +79,8 @@ class Roster:
 
     @contextmanager
     def writing(self) -> Iterator[RosterWriter]:
-        """Ask alone: what is looked at inside holds until it was asked. Raises StreamingError where somebody else
-        writes for longer than `LOCK_WAIT_S`."""
+        """Lock the roster for reading and requesting. Raises StreamingError where somebody else writes for longer
+        than `LOCK_WAIT_S`."""
         make_folder(self.folder)
         with file_lock(self.folder / ".lock", wait_s=LOCK_WAIT_S) as held:
             if not held:
@@ -88,12 +88,12 @@ class Roster:
             yield RosterWriter(self)
 
     def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False) -> Wish:
-        """As `RosterWriter.ask`, where nothing has to be looked at first. Raises as `writing` does."""
+        """Request a desired state, like `RosterWriter.ask`, without reading first. Raises as `writing` does."""
         with self.writing() as writing:
             return writing.ask(name, wanted, section, again=again)
 
     def answer(self, wish: Wish, words: str, *, refused: bool = False) -> None:
-        """Say what came of a wish. Only the run does."""
+        """Record the outcome of a request. Only the run does."""
         if not refused:
             write_json(self.place(wish.name) / "granted.json", wish.model_dump(mode="json"))
         outcome = Outcome(number=wish.number, refused=refused, words=words, at=_now())
@@ -103,26 +103,26 @@ class Roster:
         return self._read(self.place(name) / "wish.json", Wish)
 
     def outcome(self, name: str) -> Outcome | None:
-        """What came of this student's last answered wish."""
+        """Outcome of this student's last answered request."""
         return self._read(self.place(name) / "outcome.json", Outcome)
 
     @property
     def names(self) -> list[str]:
-        """Of whom something was wished."""
+        """Students with a desired state."""
         return sorted(path.name for path in self.folder.glob("*/")) if self.folder.exists() else []
 
     @property
     def wishes(self) -> list[Wish]:
-        """The last wish for every student, by name."""
+        """The last request for every student, by name."""
         return [wish for wish in map(self.wish, self.names) if wish is not None]
 
     @property
     def open(self) -> list[Wish]:
-        """Those that were not answered yet."""
+        """Requests without an outcome."""
         return [wish for wish in self.wishes if not self.answered(wish)]
 
     def stands(self, name: str) -> Wish | None:
-        """What holds for this student: its last wish, or where that was refused the one granted before it."""
+        """The valid desired state of this student: its last request, or if that was refused the one accepted before."""
         wish, outcome = self.wish(name), self.outcome(name)
         if wish is not None and outcome is not None and outcome.number == wish.number and outcome.refused:
             granted: Wish | None = self._read(self.place(name) / "granted.json", Wish)
@@ -131,7 +131,7 @@ class Roster:
 
     @property
     def standing(self) -> list[Wish]:
-        """What holds for every student."""
+        """The valid desired state of every student."""
         return [wish for wish in map(self.stands, self.names) if wish is not None]
 
     @property
@@ -139,15 +139,15 @@ class Roster:
         return {wish.name for wish in self.standing if wish.wanted is Presence.PAUSED}
 
     def forget(self, name: str) -> None:
-        """As if nothing had ever been wished for this student."""
+        """Delete all requests for this student."""
         shutil.rmtree(self.place(name), ignore_errors=True)
 
     def start(self, name: str) -> Path:
-        """Where the checkpoint lies that this student starts from, if it starts from another one's."""
+        """Link to the checkpoint that this student starts from, if it starts from another student's."""
         return self.place(name) / "start"
 
     def place(self, name: str) -> Path:
-        """Where all that was asked of this student lies."""
+        """Folder of this student's requests."""
         return self.folder / name
 
     def answered(self, wish: Wish) -> bool:
@@ -167,14 +167,14 @@ class Roster:
 
 
 class RosterWriter:
-    """Asks, while the roster's lock is held."""
+    """Records requests while the roster's lock is held."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
 
     def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False) -> Wish:
-        """Wish that a student be so, on the disk when this returns; without a `section` it keeps the one that it was
-        spawned with, if any. What is wished already, and was not refused, is not wished again, but for `again`.
+        """Request a desired state, durable on return; without a `section` the student keeps its earlier one, if any.
+        What is wished already, and was not refused, is not wished again, but for `again`.
         """
         roster, before = self._roster, self._roster.wish(name)
         if section is None:

@@ -1,4 +1,4 @@
-"""Where the shipped configs and the pinned lists lie."""
+"""Paths of the shipped configs and the pinned lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONFIGS = FOLDER / "configs"
 
 
 def config_file(path: str | Path) -> Path:
-    """The file at `path`; where there is none, the shipped config of that name. Neither: `path` as it is.
+    """The file at `path`, or the shipped config of that name. Neither: `path` as it is.
 
     A name may stand with or without `configs/` before it and `.yaml` behind it, so that commands of the documentation
     work in any folder.

@@ -39,7 +39,8 @@ SAMPLE_ROWS = 100_000
 def check_config(
     config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False, copies: Copies | None = None
 ) -> Report:
-    """Everything about a config that can be known before it runs; `rows` of its data are looked at in every column.
+    """Check everything about a config that can be known before it runs; `rows` of its data are examined in every
+    column.
 
     copies: of files that cannot be played as they lie, for a run to find again; None: those made here are deleted.
     """

@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 
 
 class Drift(NamedTuple):
-    """The largest change of a feature: `vertical` None is that of all rows."""
+    """The largest change of a feature; `vertical` None means all rows."""
 
     feature: str
     vertical: str | None

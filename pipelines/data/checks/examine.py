@@ -1,4 +1,4 @@
-"""All checks of labelled rows, the gravest first: what knows the label and what is served otherwise before all else."""
+"""All checks of labelled rows, the gravest first: leaks of the label and train/serve skew before all else."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ SHARED_NOTED = 0.01
 
 
 def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
-    """`rows` in the schema of impressions; None: types alone are judged."""
+    """Check features against `rows` in the schema of impressions; None checks types only."""
     looked_at = config.rows.impression.empty_table() if rows is None else rows
     columns = {name: looked_at[name].combine_chunks() for name in config.features.needs_columns()}
     for feature in config.features.all:
@@ -133,7 +133,7 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(feature: SparseFeature | SequenceFeature, config: Config, columns: Mapping[str, Any]) -> Bounds | None:
-    """None where ids are no integers, are crossed, or there are none."""
+    """Range of a feature's ids; None if they are not integers, are crossed, or there are none."""
     (name, *others), declared = feature.reads, {column.name: column for column in config.rows.columns}
     values = _values(columns[name])
     if others or not pa.types.is_integer(values.type):
@@ -146,7 +146,7 @@ def bounds_of(feature: SparseFeature | SequenceFeature, config: Config, columns:
 
 
 def distinct(names: tuple[str, ...], columns: Mapping[str, Any]) -> int:
-    """Distinct values, or combinations of values where there are several columns."""
+    """Number of distinct values, or combinations of values of several columns."""
     if len(names) == 1:
         return int(pc.count_distinct(_values(columns[names[0]])).as_py())
     table = pa.table({name: columns[name] for name in names})

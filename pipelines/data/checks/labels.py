@@ -103,7 +103,7 @@ def _rates(labels: Mapping[str, Labels], whole: bool) -> Iterator[Finding]:
 
 
 def judge_delays(task: Task, delays_s: np.ndarray, limits: LossLimits) -> Iterator[Finding]:
-    """Feedback counts only up to the end of its window.
+    """Check delays of feedback, which counts only up to the end of its window.
 
     >>> (late,) = judge_delays(Task(name="ctr", window_s=600), np.array([60.0, 3000, 4000, 5000]), LossLimits())
     >>> print(late.seen)
@@ -121,7 +121,7 @@ def judge_delays(task: Task, delays_s: np.ndarray, limits: LossLimits) -> Iterat
 
 
 def judge_early(task: Task, delays_s: np.ndarray, early_ms: int, limits: LossLimits) -> Iterator[Finding]:
-    """Feedback counts only from its impression on, or from `early_ms` before it.
+    """Check for early feedback, which counts only from its impression on, or from `early_ms` before it.
 
     >>> (early,) = judge_early(Task(name="ctr", window_s=600), np.array([-0.05, -0.02, 3, 40]), 0, LossLimits())
     >>> print(early.seen)

@@ -1,4 +1,4 @@
-"""Features that know the label: judged one by one, in order of time, as a model would meet them.
+"""Label leaks: features judged one by one, in order of time, as a model would meet them.
 
 A value's label rate so far, in the first half of the rows, predicts the label in the second half:
 
@@ -60,7 +60,8 @@ SURE_FILLED = 8
 
 
 class Knowledge(NamedTuple):
-    """`gain` in % of the log-loss of time alone. `by_rates`: earlier rows' rates of `values` many values explain it."""
+    """Predictive power of one feature; `gain` in % of the log-loss of time by itself. `by_rates`: earlier rows'
+    rates of `values` many values explain it."""
 
     task: str
     feature: str

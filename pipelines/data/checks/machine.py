@@ -37,7 +37,7 @@ AROUND = GB * 3 // 2
 
 
 def judge_memory(config: Config, have: int, *, local: bool) -> Iterator[Finding]:
-    """`have`: bytes of this machine."""
+    """Compare the estimate with `have`, the bytes of this machine."""
     if config.resources.address is not None:
         return
     tables, processes = tables_bytes(config), 1 if local else worker_count(config)
@@ -61,8 +61,7 @@ def worker_count(config: Config) -> int:
 
 
 def tables_bytes(config: Config) -> int:
-    """Weights and accumulators of the tables of the teacher, of the one that scores, and of students and their
-    twins."""
+    """Bytes of the tables of the teacher, the scoring teacher, the students and their twins, with accumulators."""
     return teacher_bytes(config) + sum(student_bytes(config, student) for student in config.students)
 
 

@@ -54,7 +54,7 @@ GRAVITY = {Loss.FAIL: Severity.STOP, Loss.WARN: Severity.WARN, Loss.FINE: Severi
 
 
 def severity_of(lost: int, of: int, limits: LossLimits) -> Severity:
-    """How grave it is to lose a part of all rows, or of feedback: by the limits at which a run would say so.
+    """Severity of losing a part of all rows, or of feedback, by the limits of a run.
 
     >>> [str(severity_of(lost, 1000, LossLimits())) for lost in (1, 30, 980)]
     ['note', 'warn', 'stop']

@@ -1,4 +1,4 @@
-"""Train/serve skew: features that were recorded when the ad was served otherwise than they are rebuilt for training.
+"""Train/serve skew: features recorded at serving differently from their rebuilt training values.
 
 Recorded values are columns `served_<feature>` of the same rows, or columns of the same names in another table, whose
 rows are found by their id.

@@ -13,7 +13,7 @@ from pipelines.data.findings import Finding, Rules, Severity
 RULES = Rules("""
 warn|stop  vertical.absent  students.{student}
     no row has the vertical {absent}{consequence}
-    -> {meant}there are: {verticals}
+    -> {meant}choose from {verticals}
 warn|stop  vertical.too-many  source.vertical
     {count:,} verticals, which each get files of their own in the lake, and {most} are taken (lake.max_verticals): rows
     of further ones become dead letters, {lost:,} of {rows:,} at least
@@ -26,7 +26,7 @@ warn  vertical.alike  source.vertical
 
 
 def judge_verticals(config: Config, verticals: Counter[str], *, whole: bool) -> Iterator[Finding]:
-    """`whole`: no other vertical will come."""
+    """Check each student's verticals; `whole`: no other vertical will come."""
     if not verticals:
         return
     there = _with_counts(verticals)

@@ -66,7 +66,7 @@ def jars(scope: Scope) -> Finding:
 
 
 def start(scope: Scope) -> Finding:
-    """With `--deep`: a broker starts in a directory of its own, answers and stops."""
+    """Start a broker in a directory of its own, with `--deep`, and stop it once it answers."""
     if not scope.deep:
         return works("broker", f"not tried; `{command('exfm', 'doctor', '--deep')}` starts one")
     from streaming.broker.broker import LocalBroker

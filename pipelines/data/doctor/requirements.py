@@ -26,7 +26,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def installed_fbgemm(version_of: Callable[[str], str | None] = installed_version) -> list[str]:
-    """The builds of fbgemm that are installed; there should be exactly one.
+    """Installed builds of fbgemm; there should be exactly one.
 
     >>> installed_fbgemm({"fbgemm-gpu": "1.8.0"}.get)
     ['fbgemm-gpu']

@@ -1,4 +1,4 @@
-"""Checks of what is installed: Python, the pinned packages, the embedding stack really run, threads, checksums."""
+"""Checks of the installation: Python, the pinned packages, the embedding stack in action, threads, checksums."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FEWEST_DAYS = 4
 
 
 def feature_names(table: pa.Table) -> list[str]:
-    """Columns that a model could read: neither labels nor logits, nor what says where a row is from."""
+    """Columns that a model could read: no labels, logits or origins of rows."""
     others = (LABEL, LOGIT, SERVED, "optimum_")
     return [n for n in table.schema.names if n not in NOT_FEATURES and not n.startswith(others)]
 
@@ -58,8 +58,8 @@ def tasks_of(table: pa.Table) -> list[str]:
 
 
 def days_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
-    """Which day each row belongs to, (N,), and the days' names. A stream shorter than `FEWEST_DAYS` is cut into sixths
-    of its time instead."""
+    """Day of each row, (N,), and the days' names. A stream shorter than `FEWEST_DAYS` is cut into sixths of its time
+    instead."""
     at = table["event_time_ms"].to_numpy()
     day = at // DAY_MS
     if len(at) and int(day.max() - day.min()) + 1 >= FEWEST_DAYS:

@@ -101,7 +101,7 @@ class Column:
 
 
 def values_in(column: pa.ChunkedArray) -> tuple[int, pa.ChunkedArray]:
-    """How many values are missing, NaN too, and the others; of lists, what is inside them.
+    """Number of missing values, including NaN, and the others; for lists, their elements.
 
     >>> missing, values = values_in(pa.chunked_array([[[1, 2], None, [2]]]))
     >>> missing, values.to_pylist()

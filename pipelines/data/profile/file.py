@@ -31,7 +31,7 @@ _INTS = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?")
 
 
 def float_step(column: Column) -> int:
-    """How far apart floats of the column's type stand at its largest value: 1 where every whole number is one.
+    """Spacing of floats of the column's type at its largest value: 1 if every integer is representable.
 
     >>> [float_step(Column("x", kind, 9, 0, 9, 0, 2.0**60)) for kind in ("DOUBLE", "FLOAT", "BIGINT")]
     [256, 137438953472, 1]
@@ -65,7 +65,7 @@ def kind_of(type_: str) -> Kind:
 
 
 def fields(engine: Engine, path: Path) -> dict[str, str]:
-    """Name -> SQL of every column; those of a record by themselves, as `record_field`."""
+    """SQL of every column by name; fields of a record count as columns, named like `record_field`."""
     sqls: dict[str, str] = {}
 
     def add(name: str, sql: str, kind: str) -> None:
@@ -123,8 +123,8 @@ def profile_file(engine: Engine, path: Path) -> FileProfile:
 
 
 def finite(sql: str, type_: str) -> str:
-    """A column's values without NaN and what is infinite, as SQL. DuckDB's `isnan` is answered from the statistics of a
-    Parquet file, which leave NaN out, and so finds none."""
+    """SQL of a column's finite values. DuckDB's `isnan` is answered from the statistics of a Parquet file, which
+    leave NaN out, and so finds none."""
     kind = kind_of(type_)
     if kind == "float":
         return f"CASE WHEN isfinite({sql}::DOUBLE) THEN {sql} END"
@@ -212,8 +212,8 @@ def _with_forms(engine: Engine, path: Path, seen: Mapping[str, Column]) -> dict[
 
 
 def form_of_texts(texts: Collection[str]) -> str:
-    """How texts hold several values: `shown`, ids each with 1 or 0 for clicked or not; `weighted`, ids each with a
-    number; a separator; or nothing of that kind.
+    """Form of texts with several values: `shown`, ids each with 1 or 0 for clicked or not; `weighted`, ids each with a
+    number; a separator; or none.
 
     >>> [form_of_texts(t) for t in (["Action|Drama", "War"], ["12,55,9"], ["a:0.3,b:0.1"], ["N1-1 N4-0"], ["New York"])]
     ['|', ',', 'weighted', 'shown', '']

@@ -21,7 +21,7 @@ MOST_DELAYS = 1_000_000
 
 @dataclass
 class Times:
-    """Event times, ms. `unit`: the one in which plain numbers were taken; None: they were no plain numbers."""
+    """Observed event times, ms. `unit`: the one in which plain numbers were taken; None: they were no plain numbers."""
 
     lowest_ms: int
     highest_ms: int
@@ -30,10 +30,10 @@ class Times:
 
 @dataclass
 class Labels:
-    """A task's labels. `rows` were looked at, `unknown` of them without a label; `delays_s` from impression to
-    feedback, one per positive whose impression was seen. Of a label column: the `rule` by which a value is positive,
-    and how many are so though they lie `between` 0 and 1. Of a conditional task: how many positives are `unmet`, their
-    condition is not positive."""
+    """Observed labels of a task. `rows` were looked at, `unknown` of them without a label; `delays_s` from
+    impression to feedback, one per positive whose impression was seen. Of a label column: the `rule` by which a
+    value is positive, and how many are so though they lie `between` 0 and 1. Of a conditional task: how many
+    positives are `unmet`, their condition is not positive."""
 
     task: str
     rows: int = 0
@@ -63,7 +63,7 @@ class Labels:
 
 @dataclass
 class Refused:
-    """Rows that would become dead letters for one reason, and one of them in words."""
+    """Rows that would become dead letters for one reason, with an example."""
 
     rows: int = 0
     example: str = ""
@@ -71,8 +71,8 @@ class Refused:
 
 @dataclass
 class Profile:
-    """`rows` in all, None where unknown; `looked_at` of them in every column. `whole`: times, labels and verticals are
-    of all rows. `batch`: the good rows among those looked at, in the schema of impressions."""
+    """A sample: `rows` in total, None if unknown; `looked_at` of them in every column. `whole`: times, labels and
+    verticals are of all rows. `batch`: the good rows among those looked at, in the schema of impressions."""
 
     origin: str
     rows: int | None
@@ -128,8 +128,8 @@ def count_refused(into: dict[str, Refused], reasons: Iterable[tuple[str, str]]) 
 
 
 def match_feedback(profile: Profile, schema: RowSchema, feedback: Iterable[pa.RecordBatch]) -> dict[str, Labels]:
-    """The labels that rows of feedback give to the impressions looked at. `profile.unmatched` counts those that belong
-    to none of them."""
+    """Labels that feedback gives to the sampled impressions. `profile.unmatched` counts those that belong to none of
+    them."""
     labels = {task.name: Labels(task.name, rows=profile.batch.num_rows) for task in schema.tasks}
     ids = profile.batch["impression_id"].combine_chunks()
     time_N = profile.batch["event_time_ms"].to_numpy()

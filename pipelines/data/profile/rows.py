@@ -35,7 +35,7 @@ def rows_of_lake(path: Path, schema: RowSchema) -> pa.Table:
 
 
 def read_parquet(path: Path) -> pa.Table:
-    """Raises BadInput where there is no such file, or it is no Parquet."""
+    """Read a Parquet file; raises BadInput if there is none."""
     if not path.exists():
         raise BadInput(f"there is no {path}; give a config, a Parquet file, or the folder of a run")
     try:
@@ -45,8 +45,8 @@ def read_parquet(path: Path) -> pa.Table:
 
 
 def rows_of_file(path: Path, labels: Sequence[str], time: str | None) -> pa.Table:
-    """A Parquet file in order of time, whose `labels` become `label_<column>` and whose time `event_time_ms`. Columns
-    that have these names already need not be named. Raises BadInput where there is none, or no such file."""
+    """A Parquet file in order of time, with `labels` renamed to `label_<column>` and the time to `event_time_ms`.
+    Columns that have these names already need not be named. Raises BadInput where there is none, or no such file."""
     table = read_parquet(path)
     names = table.schema.names
     for name in (*labels, *([time] if time else [])):

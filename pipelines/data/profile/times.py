@@ -22,7 +22,7 @@ milliseconds."""
 
 
 def in_python(form: str) -> str:
-    """A form as Python's strptime has it.
+    """A date format in the notation of Python's strptime.
 
     >>> in_python("%H%M%S%g")
     '%H%M%S%f'
@@ -42,7 +42,7 @@ def day(time_ms: int) -> str:
 
 
 def written_as(seen: Times, last_year: int) -> str | None:
-    """How a date is written as one number, where both the lowest and the highest time can be read so.
+    """Date format of times written as one number, if both the lowest and the highest can be read that way.
 
     >>> hours = Times(14102100 * 1000, 14103023 * 1000, "s")
     >>> written_as(hours, 2027), written_as(Times(0, 86_400_000, "s"), 2027)

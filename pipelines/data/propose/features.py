@@ -90,8 +90,8 @@ RESERVED = frozenset({*RowSchema(columns=(), tasks=(_TASK,)).augmented.names, "v
 
 
 class Feature(NamedTuple):
-    """`column`: as declared under rows.columns. `kind`: under which list of features `setting` stands; None: the column
-    is kept in the lake, and no model reads it."""
+    """A feature and its `column`, as declared under rows.columns. `kind`: under which list of features `setting`
+    stands; None: the column is kept in the lake, and no model reads it."""
 
     name: str
     source: str
@@ -329,7 +329,7 @@ def _list(column: Column, name: str, declared: dict[str, Any]) -> Feature:
 
 
 def unbounded(feature: Feature) -> Feature:
-    """The feature as a stream has it that goes on: a number that is larger than those so far is hashed, not refused."""
+    """The feature for an unbounded stream: a number larger than those so far is hashed, not refused."""
     if "maximum" not in feature.column:
         return feature
     column = {key: value for key, value in feature.column.items() if key not in ("minimum", "maximum")}

@@ -1,4 +1,4 @@
-"""A guess: what was taken, why, and what else it could have been."""
+"""A guess with its reason and the runner-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipelines.data.profile.column import Column
 
 
 class Guess(NamedTuple):
-    """`column` None: there is none. `other`: the runner-up."""
+    """A guess; `column` None: none found. `other`: the runner-up."""
 
     column: str | None
     why: str
@@ -25,7 +25,7 @@ class Guess(NamedTuple):
 
 
 def ranked(columns: Iterable[Column], score: Callable[[Column], float]) -> list[Column]:
-    """Those that score above 0, the best first; equal ones in their order."""
+    """Columns that score above 0, the best first; ties in their order."""
     return sorted((column for column in columns if score(column) > 0), key=lambda column: -score(column))
 
 

@@ -1,4 +1,4 @@
-"""Labels: which columns are what a model is to predict, which values count, how late they come."""
+"""Labels: the columns to predict, their positive values, and their delays."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ LATEST_S = 60 * 86_400
 
 
 class Positive(NamedTuple):
-    """Which values of a column are positive. `setting`: what source.labels says of it."""
+    """Rule for the positive values of a column. `setting`: what source.labels says of it."""
 
     setting: dict[str, Any]
     sql: str
@@ -101,8 +101,7 @@ class Label(NamedTuple):
 
 
 class ProposedLabels(NamedTuple):
-    """The labels, at most a few; what is odd about them; and columns that may be labels, too, which only the caller
-    knows."""
+    """Find the labels, at most a few; with oddities, and further candidates that only the caller can confirm."""
 
     labels: list[Label]
     findings: list[Finding]

@@ -1,5 +1,5 @@
-"""The rows that were given as one Parquet file, to be looked at; and the file that the config names: the one that was
-given wherever a recorded source takes it, else a copy."""
+"""Prepared rows: the given ones as one Parquet file for examination, and the file that the config names, which is
+the given one if a recorded source can read it, else a copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streaming.store.files import move
 
 
 class Source(NamedTuple):
-    """`path`: a Parquet file; `made`: it was made here. `said`: what was done to come to it. `joined`: with columns
+    """A Parquet file at `path`; `made`: converted here. `said`: what was done to come to it. `joined`: with columns
     of another file."""
 
     path: Path
@@ -47,7 +47,8 @@ def opened(engine: Engine, path: Path, to: Path, header: bool | None, encoding: 
 
 
 class Prepared(NamedTuple):
-    """`event_time`, `unit` and `form`: as the file has them. `said`: what was done, or will be, in words."""
+    """A source file, with `event_time`, `unit` and `form` as in the file. `said`: what was done, or will be, in
+    words."""
 
     path: Path
     event_time: str | None
@@ -57,7 +58,7 @@ class Prepared(NamedTuple):
 
 
 def as_it_lies(path: Path, source: Source, file: FileProfile, time: EventTime, back: int) -> Prepared | None:
-    """The file at `path` itself; None where its rows have to be made over: feedback was joined, fields of records are
+    """The file at `path` itself; None if its rows have to be rewritten: feedback was joined, fields of records are
     columns, or times are of two units."""
     records = any(column.sql != quoted(name) for name, column in file.columns.items())
     units = time.guess.column is not None and not time.reading.as_is and time.reading.form is None

@@ -56,7 +56,7 @@ class Hints:
 
     @property
     def arguments(self) -> list[str]:
-        """As they stand on a command line."""
+        """The same as command-line arguments."""
         words = [word for label in self.labels for word in ("--label", label)]
         for option, column in (("--time", self.time), *((f"--{role}", c) for role, c in self.roles.items())):
             words += [option, column] if column is not None else []
@@ -70,8 +70,8 @@ class Hints:
 
 
 def begin(path: Path, out: Path, hints: Hints = Hints(), *, force: bool = False) -> Proposal:
-    """Look at the rows at `path`, and write a config of them to `out`; where a recorded source cannot read the file,
-    also a copy next to it, `out` with `.parquet` behind its name.
+    """Examine the rows at `path`, and write a config for them to `out`; if a recorded source cannot read the file, also
+    a copy next to it, `out` with `.parquet` behind its name.
 
     Raises BadInput where there is nothing to read, no label, or something there that would be overwritten.
     """
@@ -90,7 +90,7 @@ def begin(path: Path, out: Path, hints: Hints = Hints(), *, force: bool = False)
 
 
 def begin_on_topics(request: TopicRequest, out: Path, hints: Hints = Hints(), *, force: bool = False) -> Proposal:
-    """Look at a sample of Kafka topics, and write a config to `out` that reads them. Nothing else is written.
+    """Examine a sample of Kafka topics, and write a config to `out` that reads them. Nothing else is written.
 
     Raises BadInput for topics that a stream cannot read, BrokerAway.
     """

@@ -1,4 +1,4 @@
-"""Who and what a row is about: its id, its vertical, its user, its item; what replay may need: propensity, value."""
+"""Roles of columns: impression id, vertical, user, item; for replay propensity and value."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SHORT, LONG = 1_000_000, 10_000_000
 
 
 def hashed_rows(distinct: int) -> int:
-    """Rows of a hash table: ten for an id, fewer where there are many, to two digits.
+    """Rows of a hash table: ten for an id, fewer for many ids, to two digits.
 
     >>> [hashed_rows(n) for n in (3, 1234, 100_000, 2_000_000)]
     [64, 13000, 400000, 4000000]

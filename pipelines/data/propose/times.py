@@ -121,7 +121,7 @@ class Candidate(NamedTuple):
 
 
 def event_time(file: FileProfile, this_year: int, named_one: str | None) -> tuple[EventTime, list[Finding]]:
-    """The column of the event time, or rows a second apart where there is none. `named_one`: by the caller."""
+    """Find the column of the event time, or generate times a second apart. `named_one`: by the caller."""
     candidates = _candidates(file, this_year + 1, named_one)
     if candidates:
         (best, *others) = candidates
@@ -332,7 +332,7 @@ def _dates(file: FileProfile, column: Column) -> Reading | None:
 
 
 def order(file: FileProfile, time: EventTime) -> tuple[int, list[Finding]]:
-    """How many rows are earlier than the row before, and what else is odd about the times."""
+    """Number of rows earlier than the row before, and other oddities of the times."""
     back, early, late = file.engine.row(
         f"SELECT count_if(t < before), approx_quantile(t, 0.01), approx_quantile(t, 0.99) "
         f"FROM (SELECT t, lag(t) OVER () AS before FROM (SELECT {time.sql} AS t FROM {file.relation}))"

@@ -39,7 +39,7 @@ DISTINCT = 0.9
 
 
 class TopicRequest(NamedTuple):
-    """Which topics, and how much of each is read at most."""
+    """Topics to sample, and the amount to read."""
 
     servers: str
     impressions: str
@@ -49,7 +49,7 @@ class TopicRequest(NamedTuple):
 
     @classmethod
     def of(cls, address: str, feedback: str | None, rows: int, seconds: float) -> TopicRequest:
-        """From `kafka://HOST:PORT[,HOST:PORT]/TOPIC`. Raises BadInput where a part is missing.
+        """Parse `kafka://HOST:PORT[,HOST:PORT]/TOPIC`. Raises BadInput where a part is missing.
 
         >>> TopicRequest.of("kafka://localhost:9092/ads", "clicks", 1000, 5.0)[:3]
         ('localhost:9092', 'ads', 'clicks')
@@ -69,7 +69,7 @@ class TopicRequest(NamedTuple):
 
 @dataclass
 class Sampled:
-    """Files of what was read, the config's `kafka` section, and what to know of it. `messages`: in the topic."""
+    """Sampled files, the config's `kafka` section, and remarks. `messages`: in the topic."""
 
     impressions: Path
     feedback: Path
@@ -79,7 +79,7 @@ class Sampled:
 
 
 def sample(request: TopicRequest, folder: Path) -> Sampled:
-    """Read both topics, the newest rows first where there are more than asked for, and write them to `folder`.
+    """Sample both topics, the newest rows first if there are too many, and write them to `folder`.
 
     No group is joined and nothing is committed. Raises BadInput where a topic is absent or empty, holds neither JSON
     nor Arrow, or lacks a column that every stream has; BrokerAway.

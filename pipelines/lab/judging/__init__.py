@@ -1,4 +1,4 @@
-"""How models compare on the same rows, as functions of arrays: the half of a replay that trains nothing.
+"""Comparison of models on the same rows, as functions of arrays: the half of a replay that trains nothing.
 
 settings   the part of a spec that says what is judged, and how
 figures    gains and metrics as functions of the judged rows

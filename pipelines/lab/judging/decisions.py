@@ -21,7 +21,7 @@ from pipelines.report.cells import Estimated, Measure, over_seeds
 
 
 class Stakes(NamedTuple):
-    """What a row's click is worth, and the highest competing bid, by seed, (n,) each; None where no column says it."""
+    """Value of a row's click, and the highest competing bid, by seed, (n,) each; None without a column."""
 
     values: BySeed | None
     prices: BySeed | None

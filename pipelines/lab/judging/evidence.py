@@ -1,4 +1,4 @@
-"""How sure a gain is, beyond one interval: under a sequential test, over event time, and segment by segment.
+"""Confidence in a gain beyond one interval: under a sequential test, over event time, and segment by segment.
 
 Every figure is in per cent of the baseline's NE, above 0 is better. Two intervals are shown of each gain: other rows
 would give the one, other seeds the other. What watching shows is a difference of log-losses over the baseline's mean
@@ -163,7 +163,7 @@ def counts(rows: Sequence[JudgedRows], windows: BySeed, *, clustered: bool) -> t
 
 
 def too_little(rows: Sequence[JudgedRows], windows: BySeed, *, clustered: bool) -> str | None:
-    """Of what there is too little for an interval; None where there is enough."""
+    """Name of what is too scarce for an interval; None if there is enough."""
     count, positives = counts(rows, windows, clustered=clustered)
     if not clustered:
         return too_few(positives, count - positives)

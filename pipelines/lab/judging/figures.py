@@ -30,8 +30,8 @@ FIGURES = ("ne", "auc", "gauc", "calibration", "log_loss", "brier")
 
 
 class JudgedRows(NamedTuple):
-    """The rows of one seed that can be judged, in order, (n,) each: `at` is their place among the student's rows,
-    `places` in the stream; `logits` are those of all models but students, by snapshots, and the optimum's."""
+    """The judged rows of one seed, in order, (n,) each: `at` is their index among the student's rows, `places` in
+    the stream; `logits` those of the teacher by snapshots, and the optimum's."""
 
     at: np.ndarray
     places: np.ndarray
@@ -44,7 +44,7 @@ class JudgedRows(NamedTuple):
     left_out: int
 
     def only(self, which: np.ndarray) -> JudgedRows:
-        """Those rows of which `which` is true. `at` becomes their number."""
+        """Select rows by a mask. `at` becomes their number."""
         at = np.flatnonzero(which)
         return self._replace(
             at=at,
@@ -61,7 +61,7 @@ Ids = tuple[np.ndarray, ...]
 
 
 def own_clusters(clusters: Clusters) -> tuple[Clusters, Ids]:
-    """Those clusters alone that have a row, numbered anew: one student's are few of a stream's pairs.
+    """Clusters with rows, renumbered: one student has few of a stream's pairs.
 
     >>> few, ids = own_clusters(Clusters((np.array([7, 2, 7]),), (9,)))
     >>> few, ids
@@ -73,7 +73,7 @@ def own_clusters(clusters: Clusters) -> tuple[Clusters, Ids]:
 
 
 def mean_over_students(estimates: Sequence[Estimate], ids: Sequence[Ids]) -> Estimate:
-    """The mean of one estimate per student, whose clusters are those of `ids`.
+    """Mean of one estimate per student, with clusters identified by `ids`.
 
     >>> both = [Estimate(1.0, (np.array([1.0, 2.0]),), np.empty(0)), Estimate(2.0, (np.array([3.0]),), np.empty(0))]
     >>> mean_over_students(both, [(np.array([2, 7]),), (np.array([7]),)]).clusters
@@ -137,7 +137,7 @@ def by_tenth(logits: BySeed, rows: Sequence[JudgedRows]) -> Iterator[Measure]:
 
 
 def gain(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, clustered: bool) -> Estimate | None:
-    """What the losses `own` gain over `base` on the rows in `windows`; None where a loss is not finite.
+    """Gain of the losses `own` over `base` on the rows in `windows`; None if a loss is not finite.
 
     clustered  whether clusters of rows are units of the error: all seeds then have the same rows
     """
@@ -161,8 +161,8 @@ def estimate_over_seeds(
     *,
     clustered: bool,
 ) -> Estimate:
-    """The mean over seeds of a figure of each; `influence(k)`, of the rows in the window on that of the k-th seed, is
-    asked for where all seeds have the same rows."""
+    """Mean over seeds of a figure; `influence(k)` (of the window's rows on the k-th seed's) is called if all seeds
+    have the same rows."""
     if not clustered:
         return mean_of_seeds(values)
     influences = [influence(seed) for seed in range(len(values))]

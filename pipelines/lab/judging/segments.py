@@ -1,4 +1,4 @@
-"""Segments: parts of a student's rows that are judged by themselves.
+"""Segments: parts of a student's rows, judged separately.
 
 A segment is a condition on rows, or one value of a column. Besides the columns of an impression these are known, of a
 stream in its order:
@@ -41,14 +41,14 @@ USUAL = ("ad_id", "item_id")
 
 
 class Columns:
-    """What is known of the rows at `places` (n,) of a stream."""
+    """Columns of the rows at `places` (n,) of a stream, for conditions."""
 
     def __init__(self, table: pa.Table, places: np.ndarray, rows: RowSchema) -> None:
         self._table, self._places, self._rows = table, places, rows
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Every name that a condition may use."""
+        """Names that a condition may use."""
         plain = [field for field in self._rows.impression if field.name in self._table.schema.names]
         known = [pa.field("hour", pa.int64()), pa.field("weekday", pa.int64()), pa.field("label_delay_s", pa.float64())]
         known += [pa.field(EARLIER + f.name, pa.int64()) for f in plain if not pa.types.is_list(f.type)]
@@ -101,7 +101,7 @@ class Columns:
 
 
 def earlier_rows(codes: np.ndarray) -> np.ndarray:
-    """How many earlier rows have the same code, (N,).
+    """Number of earlier rows with the same code, (N,).
 
     >>> earlier_rows(np.array([3, 5, 3, 3, 5])).tolist()
     [0, 0, 1, 2, 1]
@@ -116,15 +116,15 @@ def earlier_rows(codes: np.ndarray) -> np.ndarray:
 
 
 class Segment(NamedTuple):
-    """`mask(columns)`: which rows are its own, (n,) bool."""
+    """A named part of the rows; `mask(columns)` is its mask, (n,) bool."""
 
     name: str
     mask: Callable[[Columns], np.ndarray]
 
 
 def segments_of(asked: Mapping[str, str], columns: Columns, clustered_by: Sequence[str]) -> list[Segment]:
-    """The segments of a spec, or the usual ones where it names none. A column makes one of each value that `columns`
-    has. Raises BadInput where a text is no condition on the columns.
+    """The segments of a spec, or the usual ones if it names none. A column makes one of each value that `columns` has.
+    Raises BadInput where a text is no condition on the columns.
     """
     found: list[Segment] = []
     for name, text in (asked or usual(columns, clustered_by)).items():
@@ -141,7 +141,7 @@ def segments_of(asked: Mapping[str, str], columns: Columns, clustered_by: Sequen
 
 
 def usual(columns: Columns, clustered_by: Sequence[str]) -> dict[str, str]:
-    """Segments where a spec names none, as far as the stream has what they need."""
+    """Default segments, as far as the stream has their columns."""
     names = columns.schema.names
     found = {f"hours {at} to {at + 5}": f"{at} <= hour and hour < {at + 6}" for at in (0, 6, 12, 18)}
     for column in dict.fromkeys([*clustered_by, *USUAL]):

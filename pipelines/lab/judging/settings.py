@@ -1,4 +1,4 @@
-"""What a replay judges besides losses: segments, decisions, bids, and choices with their propensities."""
+"""Settings of judging beyond losses: segments, decisions, bids, and choices with their propensities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ranking(Frozen):
 
 
 class Judging(Frozen):
-    """The part of a spec that changes nothing of what is trained."""
+    """The part of a spec that does not influence training."""
 
     judged_from: float = Field(
         default=SECOND_HALF,
@@ -80,7 +80,7 @@ class Judging(Frozen):
         yield from ((key, column) for key, column in named.items() if column is not None)
 
     def check_rows(self, table: pa.Table) -> None:
-        """Raises BadInput where columns that are named hold what cannot be judged by, before anything trains.
+        """Raise BadInput before training if a named column has unusable values.
 
         >>> rows = pa.table({"id": [1, 1], "p": [0.5, 0.5]})
         >>> Judging(ranking=Ranking(request="id", propensity="p")).check_rows(rows)

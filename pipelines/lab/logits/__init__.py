@@ -1,4 +1,4 @@
-"""Where a replay's logits and first weights come from, other than a lake's columns.
+"""Sources of a replay's logits and initial weights besides a lake's columns.
 
 teachers  a teacher in lockstep, and the logits of its snapshots
 stored    a run's stored snapshots, which score rows again

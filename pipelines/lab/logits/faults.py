@@ -1,4 +1,4 @@
-"""What is wrong with a stream's logits and labels, by impression: the same impressions whatever else is asked."""
+"""Simulated faults of a stream's logits and labels, by impression: the same impressions in every condition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def chosen(ids: pa.Array, share: float, fault: str) -> np.ndarray:
-    """Which rows are among this share of impressions, (N,) bool; another fault has others.
+    """Mask (N,) bool of this share of impressions; each fault has its own.
 
     >>> ids = pa.array(range(10_000))
     >>> float(chosen(ids, 0.2, "missing").mean().round(2)), float(chosen(ids, 1.0, "lost").mean())
@@ -29,8 +29,8 @@ def chosen(ids: pa.Array, share: float, fault: str) -> np.ndarray:
 def learned_labels(
     table: pa.Table, tasks: Sequence[Task], faults: Mapping[str, float], delays_s: np.ndarray | None = None
 ) -> dict[str, pa.Array]:
-    """The labels by task that students learn, (N,) each: a share of positives is `lost`, feedback later than `window_s`
-    does not count (`delays_s`, (N, T), says how late it was), and a share is `unknown`. A task that is given another
+    """Labels by task that students learn, (N,) each, under faults: a share of positives is `lost`, feedback later than
+    `window_s` does not count (`delays_s`, (N, T), is its delay), and a share is `unknown`. A task that is given another
     one has no label where the feedback of that one does not count.
 
     >>> tasks = [Task(name="ctr", window_s=60), Task(name="cvr", window_s=90, given="ctr")]

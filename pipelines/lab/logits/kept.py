@@ -1,4 +1,4 @@
-"""What a replay needs of a run that goes on, linked into the replay's folder before the run deletes it.
+"""Files of a live run that a replay needs, hard-linked into its folder before the run deletes them.
 
     snapshots.json    the snapshots of the teacher that there were when the replay began     with the question
     starts.json       RUN:STUDENT -> the checkpoint that was newest then
@@ -27,14 +27,14 @@ STARTS = "starts.json"
 
 
 class Snapshot(NamedTuple):
-    """One that is on the disk, and the last row that it has learned."""
+    """A snapshot on the disk, and the last row it has learned."""
 
     path: Path
     lake_seq: int
 
 
 def snapshots_of(run_dir: RunDir) -> list[Snapshot]:
-    """Those of the run's teacher, oldest first."""
+    """The teacher's snapshots, oldest first."""
     found = []
     for name in checkpoint_names(run_dir.snapshots):
         try:
@@ -46,8 +46,8 @@ def snapshots_of(run_dir: RunDir) -> list[Snapshot]:
 
 
 def kept_snapshots(run_dir: RunDir, folder: Path, asked: Mapping[str, Any]) -> list[Snapshot]:
-    """Those that there were when the replay in `folder` was first asked this, oldest first. Those that have been
-    deleted since, in the run and in the folder, are among them."""
+    """Snapshots that existed when the replay in `folder` first asked, oldest first. Those that have been deleted
+    since, in the run and in the folder, are among them."""
     known = read_json(folder / SNAPSHOTS)
     if known is None or known["asked"] != asked:
         there = [[s.path.name, s.lake_seq] for s in snapshots_of(run_dir) if keep(s.path, _kept(folder, s.path.name))]
@@ -65,13 +65,13 @@ def _kept(folder: Path, snapshot: str) -> Path:
 
 
 def kept_start(folder: Path, starts_from: str) -> Path:
-    """Where the checkpoint RUN:STUDENT@CHECKPOINT is kept."""
+    """Path of the linked checkpoint RUN:STUDENT@CHECKPOINT."""
     whose, _, version = starts_from.rpartition("@")
     return folder / KEPT / "starts" / hashlib.blake2b(whose.encode(), digest_size=6).hexdigest() / version
 
 
 def keep(source: Path, target: Path) -> bool:
-    """Link a checkpoint to another name, whole or not at all; False where it was deleted meanwhile."""
+    """Hard-link a checkpoint under another name, atomically; False if it has been deleted."""
     if target.exists():
         return True
     make_folder(target.parent)
@@ -85,5 +85,5 @@ def keep(source: Path, target: Path) -> bool:
 
 
 def drop_snapshots(folder: Path) -> None:
-    """They are not needed any more: the replay has their logits."""
+    """Delete the linked snapshots once the replay has their logits."""
     shutil.rmtree(folder / KEPT / "snapshots", ignore_errors=True)

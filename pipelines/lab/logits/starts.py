@@ -15,9 +15,9 @@ from streaming.store.files import read_json, write_json
 
 
 def start_of(student: StudentSettings, run_dir: RunDir | None, folder: Path | None = None) -> Path | None:
-    """The checkpoint whose weights a student starts with; None: those of its seed. `starts_from` is RUN:STUDENT or
-    RUN:STUDENT@CHECKPOINT, or, of a student of the run, the one that it was spawned from. `folder`: of a replay, which
-    may have kept it. Raises BadInput."""
+    """The checkpoint that a student starts from; None for initial weights of its seed. `starts_from` is RUN:STUDENT
+    or RUN:STUDENT@CHECKPOINT, or, of a student of the run, the one that it was spawned from. `folder`: of a replay,
+    which may have kept it. Raises BadInput."""
     text = student.starts_from
     if text is None or (":" not in text and run_dir is None):
         return None
@@ -33,8 +33,8 @@ def start_of(student: StudentSettings, run_dir: RunDir | None, folder: Path | No
 
 
 class Starts:
-    """Which checkpoint RUN:STUDENT means: the newest one, looked up once. A run that goes on does not move what was
-    asked for, nor does a replay in `folder` that is begun again."""
+    """Resolves RUN:STUDENT to its newest checkpoint, once. A run that goes on does not move what was asked for, nor
+    does a replay in `folder` that is begun again."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Starts:
         self._found: dict[str, str] = known or {}
 
     def named(self, starts_from: str) -> str:
-        """RUN:STUDENT as RUN:STUDENT@CHECKPOINT; anything else as it is. Raises BadInput where there is none."""
+        """Resolve RUN:STUDENT to RUN:STUDENT@CHECKPOINT; other values stay. Raises BadInput where there is none."""
         if ":" not in starts_from or "@" in starts_from.rpartition(":")[2]:
             return starts_from
         if starts_from not in self._found:
@@ -55,8 +55,7 @@ class Starts:
 
 
 def keep_start(student: StudentSettings, folder: Path) -> None:
-    """Have the checkpoint that a student of another one's weights starts from in the folder of a replay. Raises
-    BadInput where it is gone."""
+    """Link a student's starting checkpoint into a replay's folder. Raises BadInput where it is gone."""
     text = student.starts_from
     if text is None or ":" not in text or kept_start(folder, text).exists():
         return
@@ -73,15 +72,15 @@ def _checkpoint_of(text: str) -> Path:
         raise BadInput(f"starts_from {text}: {checkpoints} has no checkpoint; write RUN:STUDENT, a folder and a name")
     if version and version not in names:
         raise BadInput(
-            f"starts_from {text}: there is no checkpoint `{version}`, or no longer; there are: {', '.join(names)}. "
+            f"starts_from {text}: there is no checkpoint `{version}`, or no longer; choose from {', '.join(names)}. "
             "Name one of these, or copy the one that is wanted before the run deletes it"
         )
     return checkpoints / (version or names[-1])
 
 
 def learned_upto(student: StudentSettings, run_dir: RunDir | None, folder: Path | None = None) -> int:
-    """The last `lake_seq` that the weights an arm starts with have learned: it begins behind it, so that no row is
-    judged that was learned. -1 for those of the seed, and for a student as its run began it.
+    """The last `lake_seq` learned by an arm's initial weights: it begins after it, so that no learned row is judged. -1
+    for weights of the seed, and for a student as its run began it.
 
     Raises BadInput for weights of another lake: what they have learned is not known.
     """
@@ -99,9 +98,8 @@ def learned_upto(student: StudentSettings, run_dir: RunDir | None, folder: Path 
 
 
 def known_upto(student: StudentSettings, run_dir: RunDir | None) -> int:
-    """The last row of a student's own life that the weights it starts with know: one that was spawned from another
-    student begins where it was asked to, and no figure is to be of rows that the other one has learned. -1: none.
-    Raises BadInput."""
+    """The last row of a student's life already known to its initial weights: one spawned from another student begins
+    where requested, but rows learned by the other are not judged. -1 for none. Raises BadInput."""
     if student.starts_from is None or ":" in student.starts_from:  # those begin behind what they know
         return -1
     path = start_of(student, run_dir)

@@ -35,8 +35,7 @@ LONG_AGO_MS = -(1 << 62)
 def scorers_of(
     run_dir: RunDir, schema: RowSchema, table: pa.Table, of: Stored, there: list[Snapshot]
 ) -> tuple[list[Snapshot], np.ndarray]:
-    """Of the snapshots that are `there`, oldest first: those that are asked for, and which of these scores each row,
-    (N,); -1: none may, since it has learned the row.
+    """The stored snapshots needed, and the index of the one that scores each row, (N,); -1 if all have learned the row.
 
     Raises BadInput where one that is needed was deleted.
     """
@@ -45,7 +44,7 @@ def scorers_of(
     if of.version is not None:
         asked = [s for s in there if s.path.name == version_name(of.version)]
         if not asked:
-            raise BadInput(f"snapshot {of.version} of {run_dir.root} is not on the disk; there are: {has}")
+            raise BadInput(f"snapshot {of.version} of {run_dir.root} is not on the disk; choose from {has}")
         return asked, np.where(seqs > asked[0].lake_seq, 0, -1)
     ends = np.array([s.lake_seq for s in there], np.int64)
     which = np.searchsorted(ends, seqs - of.rows) - 1  # the newest that ends before
@@ -97,8 +96,8 @@ def rescored(
     folder: Path,
     advance: Callable[[int], None],
 ) -> np.ndarray:
-    """The logits of every row by the stored snapshots that are `there`, (N, T) float32, in a file of `folder`; NaN
-    where one has learned the row's label. Raises BadInput where one that is needed was deleted."""
+    """Logits of every row by the stored snapshots, (N, T) float32, in a file of `folder`; NaN if the snapshot has
+    learned the row's label. Raises BadInput where one that is needed was deleted."""
     from exfm.models.scorer import TeacherScorer
 
     snapshots, which = scorers_of(run_dir, config.rows, rows.table, of, there)

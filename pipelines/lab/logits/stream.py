@@ -1,4 +1,4 @@
-"""A stream as a lake would store it, some rows at a time: with its logits, and with what is wrong with them."""
+"""A stream as a lake would store it, in slices, with its logits and simulated faults."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Stream:
         return self.rows.num_rows if self.upto is None else self.upto
 
     def first(self, count: int) -> Stream:
-        """The first rows of it."""
+        """The first rows of the stream."""
         return replace(self, upto=min(count, self.num_rows))
 
     def slice(self, offset: int = 0, length: int | None = None) -> pa.Table:
-        """As a table's own: what it gives is made anew, and goes with the table."""
+        """Slice like a table; the result is made on each call."""
         left = max(0, self.num_rows - offset)
         table = self.rows.slice(offset, left if length is None else min(length, left))
         if self.logits is None:
@@ -71,7 +71,7 @@ class Stream:
 
 
 def logged_logits(tasks: tuple[str, ...]) -> LogitsOf:
-    """Those of the rows' own columns."""
+    """Logits from the rows' own columns."""
 
     def logits(table: pa.Table, offset: int) -> np.ndarray:
         return np.stack([table[f"teacher_logit_{task}"].to_numpy() for task in tasks], axis=1).astype(np.float32)
@@ -80,7 +80,7 @@ def logged_logits(tasks: tuple[str, ...]) -> LogitsOf:
 
 
 def stored_logits(stored: np.ndarray) -> LogitsOf:
-    """Those of a part, (M, T), of the first M rows of the stream; the others have none."""
+    """Logits from a stored array (M, T) for the first M rows; NaN for the others."""
 
     def logits(table: pa.Table, offset: int) -> np.ndarray:
         found = np.full((table.num_rows, stored.shape[1]), np.nan, np.float32)

@@ -1,4 +1,4 @@
-"""A teacher in lockstep over settled rows, and the logits that its snapshots give them, as a run puts them in its lake.
+"""A teacher in lockstep over settled rows, and its snapshots' logits as a run would log them.
 
     block k:  scored by the snapshot of blocks ≤ k − lag − behind, for each `behind`    then learned, step by step,
               unless the teacher is born later

@@ -85,8 +85,8 @@ def choices(
     window: np.ndarray,
     clusters: np.ndarray | None = None,
 ) -> PolicyValue:
-    """What the candidates with a model's largest predictions are worth, from logged choices: `logits` and `labels` (n,)
-    of all rows of the student, candidates that were not shown included. `clusters` (n,): ids, the same within a
+    """Estimate the value of choosing a model's largest prediction, from logged choices: `logits` and `labels` (n,)
+    of all rows of the student, including candidates that were not shown. `clusters` (n,): ids, the same within a
     request; requests of one, as those of a user, are not independent. None: all requests are."""
     labelled = labels.is_valid().to_numpy(zero_copy_only=False)
     chosen = labelled if asked.chosen is None else columns[asked.chosen] > 0

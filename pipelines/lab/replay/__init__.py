@@ -1,4 +1,4 @@
-"""Replays: many students over logged rows and teacher logits; which arm pays, with intervals. A sweep also tunes.
+"""Replays: many students over logged rows and teacher logits; compares arms, with intervals. A sweep also tunes.
 
 settings  a replay as a frozen object, read from YAML
 workspace its folder: where rows and parts are, and how parts are named

@@ -1,4 +1,4 @@
-"""Which of its settings an arm is judged with, for each student: the best one on the part that is not judged.
+"""Choice of each arm's setting, for each student: the best one on the part that is not judged.
 
 Where the best is at the edge of a grid, the next value beyond it is tried, too, by the same rule for all arms.
 """
@@ -15,8 +15,8 @@ from pipelines.lab.replay.settings import Setting
 
 
 class Chosen(NamedTuple):
-    """A setting, and the mean NE over seeds and tasks of all that were tried; None where it is not known. `edges`:
-    tuned numbers that are the smallest or largest of three or more tried."""
+    """The chosen setting, and the mean NE over seeds and tasks of all trials; None if unknown. `edges`: tuned
+    numbers that are the smallest or largest of three or more tried."""
 
     setting: Setting
     ne: list[float | None]
@@ -24,7 +24,7 @@ class Chosen(NamedTuple):
 
     @property
     def best_ne(self) -> float:
-        """That of the setting; infinite where it is not known."""
+        """NE of the chosen setting; infinite if unknown."""
         found = self.ne[self.setting.trial]
         return np.inf if found is None else found
 
@@ -43,8 +43,7 @@ def best_of(chosen: Mapping[str, Chosen]) -> str:
 
 
 def beyond(chosen: Chosen, settings: Sequence[Setting]) -> list[dict[str, Any]]:
-    """What to try next where the best setting is at an edge: for each such number, the next one beyond. Nothing where a
-    geometric step leads nowhere.
+    """Suggest values beyond the grid if the best setting is at its edge. Nothing where a geometric step leads nowhere.
 
     >>> settings = [Setting("a", n, {"lr": lr, "w": 1}, None) for n, lr in enumerate((0.1, 0.2, 0.4))]
     >>> beyond(Chosen(settings[2], [], ["lr"]), settings)

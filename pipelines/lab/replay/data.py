@@ -48,7 +48,7 @@ class BatchStream:
 
 @dataclass(frozen=True)
 class Data:
-    """A student's rows: their `places` in the stream, (n,), the labels by which it is judged, and its batches.
+    """A student's rows: their `places` in the stream, (n,), their labels, and its batches.
 
     Its life begins with the row `first`. Of the rows from there on, those that negative downsampling gave up are only
     predicted. So every arm is judged on the same rows, whatever share of them it learns.
@@ -67,7 +67,7 @@ class Data:
     folder: Path | None = None
 
     def targets(self, start: int = 0, stop: int | None = None) -> Targets:
-        """Of the student's own rows from `start` to `stop`."""
+        """Labels of the student's own rows from `start` to `stop`."""
         return self.targets_of(taken(self.logged, self.places[start:stop]))
 
     @cached_property
@@ -80,14 +80,14 @@ class Data:
 
 
 class Targets(NamedTuple):
-    """Labels, and what these count, 0 where they are not known, (n, T) each."""
+    """Labels and their weights, 0 where unknown, (n, T) each."""
 
     labels: np.ndarray
     weights: np.ndarray
 
 
 def birth(start: float, stream: Sliced) -> int:
-    """The first row of a student born when `start` of the stream is over: that of the next whole block.
+    """First row of a student born after the share `start` of the stream: the beginning of the next whole block.
 
     >>> stream = pa.table({"block": [0, 0, 1, 1, 2]})
     >>> [birth(start, stream) for start in (0.0, 0.2, 0.4, 0.9)]
@@ -106,7 +106,7 @@ def birth(start: float, stream: Sliced) -> int:
 
 
 def places_of(stream: Sliced, config: Config, student: StudentSettings, folder: Path | None = None) -> np.ndarray:
-    """Where the rows stand that pass the student's filter; kept in a file of `folder`, if one is given."""
+    """Indices of rows that pass the student's filter; cached in a file of `folder`, if given."""
     return _StudentStream(stream, config, student, folder).places(config.own_rows(student))
 
 

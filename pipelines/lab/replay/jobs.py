@@ -1,4 +1,4 @@
-"""What processes of a replay do: settle rows, train teachers and students; each leaves parts and reports its progress.
+"""Jobs of a replay's processes: settle rows, train teachers and students; each writes parts and reports progress.
 
 RowsJob -> rows     TeacherJob -> logits by age of snapshot     StudentJob -> tuning sums, or logits of every row
 """
@@ -294,8 +294,8 @@ def train_together(
 
 
 class BatchKey(NamedTuple):
-    """What decides a student's batches: all of its settings except the model (of which only the rows that it distils
-    on count), and the seed where rows or logits depend on it. Requests of equal keys learn the same batches."""
+    """Key of a student's batches: all of its settings except the model (but for the rows that it distils on), and
+    the seed where rows or logits depend on it. Requests of equal keys learn the same batches."""
 
     settings: str
     condition: Condition
@@ -320,7 +320,7 @@ class BatchKey(NamedTuple):
 
 @lru_cache(maxsize=1)
 def shared_data(workspace: Workspace, tuning: bool, key: BatchKey) -> tuple[Data, int]:
-    """The batches of a key, and how many rows the whole stream has."""
+    """The batches of a key, and the number of rows of the whole stream."""
     student, condition = StudentSettings.model_validate_json(key.settings), key.condition
     stream = workspace.lake(key.seed, condition, student, key.twin)
     some = stream.first(round(workspace.spec.chosen_on[1] * stream.num_rows)) if tuning else stream

@@ -88,7 +88,7 @@ class _Compared(NamedTuple):
 
 
 class Judge:
-    """`learned_upto`: arm -> the last `lake_seq` that the weights it starts with have learned, where they are not the
+    """Judges arms; `learned_upto`: arm -> the last `lake_seq` learned by its initial weights, unless these are the
     seed's. Rows up to there are not judged, though they are part of its life."""
 
     def __init__(
@@ -308,8 +308,8 @@ class Judge:
     # --- rows and parts ----------------------------------------------------------------------------------------------
 
     def windows(self, condition: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Which rows are judged, by seed: those of the second half, and the first ones of the student's life. Every
-        baseline has judged them."""
+        """Judged rows by seed: those of the second half, and the first ones of the student's life. Every baseline
+        has judged them."""
         judged, early = [], []
         of_bases = [self._judged_by(condition, name) for name in self._spec.baselines]
         for rows, *has in zip(self.rows, *of_bases, strict=True):

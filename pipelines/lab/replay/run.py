@@ -1,4 +1,4 @@
-"""A replay from its rows to its report: finished parts are found again, missing ones are computed by several processes.
+"""A replay from its rows to its report: finished parts are reused, missing ones are computed by several processes.
 
 rows ──► teachers: logits ──► tuning, first half ──► choice ──► chosen settings, every condition ──► judged ──► report
                                   ▲  beyond edges  ╵

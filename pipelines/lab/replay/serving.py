@@ -1,4 +1,4 @@
-"""What serving a student costs, counted from the student that is served, without training or timing anything."""
+"""Cost of serving a student, computed from its architecture without training or timing."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SAMPLE_ROWS = 64
 
 
 class Serving(NamedTuple):
-    """`parameters` of what is served, tables included; `flops` of a forward pass per row: two per multiplication and
-    addition of a product of matrices; None where the stream has no row."""
+    """Cost of a served student: `parameters` including tables; `flops` of a forward pass per row, two per
+    multiply-add of a matrix product; None without rows."""
 
     parameters: int
     flops: int | None
 
 
 def serving_of(config: Config, student: StudentSettings, rows: pa.Table) -> Serving:
-    """Of the student that these settings make; `rows`: some of its stream, as a lake holds it."""
+    """Serving cost of a student with these settings; `rows`: a sample of its stream."""
     tasks, features = config.student_tasks(student), config.student_features(student).without_teacher()
     cfg = student.model
     served = ServedStudent(cfg.trunk, cfg.width, features, tasks, wide=cfg.wide)

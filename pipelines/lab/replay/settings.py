@@ -1,4 +1,4 @@
-"""A replay as one frozen object, read from YAML: which arms, under which conditions, tuned how, on which stream.
+"""Settings of a replay as one frozen object, read from YAML: arms, conditions, tuning, stream.
 
     spec, config = load("configs/sweeps/quick.yaml", ["seeds=[1, 2, 3]"])
 
@@ -149,17 +149,17 @@ class Spec(Judging):
 
     @property
     def tuned_with(self) -> tuple[int, ...]:
-        """The seeds that settings are chosen with."""
+        """Seeds with which settings are chosen."""
         given = self.tuning_seeds
         return given if isinstance(given, tuple) else self.seeds[:given]
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """Those that are judged, and those that are tuned with alone."""
+        """Seeds that are judged, and those used only for tuning."""
         return tuple(dict.fromkeys([*self.seeds, *self.tuned_with]))
 
     def logit_sources(self, seed: int) -> list[LogitSource]:
-        """The logits that are needed of a seed: a seed that is tuned with alone needs those of the first condition."""
+        """Logits needed for a seed; a seed used only for tuning needs those of the first condition."""
         if seed not in self.seeds:
             first = self.conditions[self.tuned_under].logit_source
             return [first] if first else []
@@ -178,7 +178,7 @@ class Spec(Judging):
 
 
 class Setting(NamedTuple):
-    """What one student trains with in one trial of one arm."""
+    """Settings of one student in one trial of one arm."""
 
     arm: str
     trial: int
@@ -263,7 +263,7 @@ def _each_once(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
     found: dict[str, T] = {}
     for name, value in named:
         if name in found:
-            raise BadInput(f"{kind} `{name}` stands twice (or is the replay's own); give each a name of its own")
+            raise BadInput(f"duplicate {kind} `{name}` (or the replay's own); give each a name of its own")
         found[name] = value
     return found
 
@@ -337,7 +337,7 @@ def students_of(spec: Spec, config: Config) -> list[StudentSettings]:
 
 
 def settings_of(spec: Spec, student: StudentSettings, arm: str) -> list[Setting]:
-    """What `student` tries under an arm. Raises BadInput where a setting makes no valid student."""
+    """Trials of `student` under an arm. Raises BadInput where a setting makes no valid student."""
     return [setting_of(spec, student, arm, trial, tuned) for trial, tuned in enumerate(spec.arms[arm].trials)]
 
 

@@ -92,7 +92,7 @@ class Workspace:
 
     @property
     def one_stream(self) -> bool:
-        """Whether all seeds share the stream, so that another seed means the same rows."""
+        """True if all seeds share the stream, so that another seed means the same rows."""
         return self.run_dir is not None or self.config.source is None or self.config.source.kind == "recorded"
 
     def of(self, seed: int, arm: str | None = None) -> Config:
@@ -101,16 +101,16 @@ class Workspace:
         return with_features(seeded(self.config, seed), changes, arm or "")
 
     def has_seeds(self, condition: Condition) -> bool:
-        """Whether what a student reads under a condition differs by seed."""
+        """True if a student's input under a condition differs by seed."""
         return not self.one_stream or (condition.logit_source is not None and self.is_trained(condition.logit_source))
 
     def is_trained(self, of: LogitSource) -> bool:
-        """Whether these logits are of a teacher that the replay trains."""
+        """True if these logits come from a teacher that the replay trains."""
         return self.run_dir is None or (of != LogitSource() and of.stored is None)
 
     @cached_property
     def span(self) -> Span | None:
-        """Which rows of the lake; None: all."""
+        """Range of rows of the lake; None for all."""
         spec = self.spec
         if self.run_dir is None or (spec.since is None and spec.until is None):
             return None
@@ -124,8 +124,8 @@ class Workspace:
         return are_copied(of, self.folder, lake, limit=self.spec.rows, columns=self._columns, span=span)
 
     def pin(self, readers: Readers, name: str) -> None:
-        """Keep the rows of the run's lake that are still to be read, and their files, under this name. Raises BadInput
-        where some were deleted before that."""
+        """Protect the unread rows of the run's lake, and their files, under this name. Raises BadInput where some
+        were deleted before that."""
         assert self.run_dir is not None
         lake = LakeReader(self.run_dir.lake, self.config.rows)
         first, last = self.span or (lake.first_lake_seq, lake.last_lake_seq)
@@ -140,19 +140,19 @@ class Workspace:
 
     @cached_property
     def snapshots(self) -> list[Snapshot]:
-        """The run's stored snapshots, those that there were when this was first asked; linked into the folder."""
+        """The run's stored snapshots as of the first call, linked into the folder."""
         assert self.run_dir is not None
         spec, lake = self.spec, LakeReader(self.run_dir.lake, self.config.rows)
         asked = {"lake": lake.id, "since": spec.since, "until": spec.until, "rows": spec.rows}
         return kept_snapshots(self.run_dir, self.folder, asked)
 
     def start(self, engine: StudentEngine, config: Config, student: StudentSettings) -> None:
-        """Have an engine begin with the weights that the student starts with."""
+        """Initialise an engine with the weights that the student starts from."""
         if (checkpoint := start_of(student, self.run_dir, self.folder)) is not None:
             start_warm(engine, checkpoint, config, student)
 
     def starts_after(self, student: StudentSettings) -> int:
-        """A student's life begins behind this `lake_seq`."""
+        """The `lake_seq` after which a student's life begins."""
         return learned_upto(student, self.run_dir, self.folder)
 
     def weights_learned_upto(self, student: StudentSettings) -> int:
@@ -203,8 +203,8 @@ class Workspace:
         return self.folder / "logits" / f"seed{seed}-behind{snapshots.behind}-{part_name(decisive)}.npz"
 
     def taught_rows(self, seed: int) -> int:
-        """How many rows a seed's teachers score and learn, the first ones: where it only tunes, those that settings are
-        chosen on."""
+        """Number of rows that a seed's teachers score and learn; a seed used only for tuning needs just the tuning
+        part."""
         count, until = self.rows(seed).num_rows, self._until(seed)
         return count if until is None else round(until * count)
 
@@ -305,7 +305,7 @@ class Workspace:
         return logits
 
     def labels(self, seed: int, condition: Condition) -> dict[str, pa.Array]:
-        """What students learn under a condition where it is not what was logged, by task."""
+        """Labels under a condition with label faults, by task."""
         if not condition.label_faults:
             return {}
         table, delays = self.rows(seed).table, self._delays(seed, condition)

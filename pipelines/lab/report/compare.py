@@ -1,4 +1,4 @@
-"""Two finished replays side by side: what was run, and every figure that both have.
+"""Comparison of two finished replays: their settings, and every common figure.
 
 Gains of two replays are of different rows, seeds or code: their difference has the errors of both, as if independent.
 Of the same rows it is surer than that says; put both arms into one spec to compare them in pairs.

@@ -1,5 +1,5 @@
-"""What a replay leaves in its folder: the report as JSON, as a page, as Markdown and in pictures; every prediction as
-Parquet; and the same as a run of MLflow, where the config names a store."""
+"""Output of a replay: the report as JSON, page, Markdown and pictures; every prediction as Parquet; and all of it as
+a run of MLflow, if the config names a store."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PATIENCE_S = 20.0
 
 
 def write_outcome(workspace: Workspace, kind: str, report: Report, parts: Mapping[Any, Path]) -> list[Path]:
-    """Everything but the parts; the paths of what a reader opens, the page first. `parts`: student, condition, arm and
-    seed -> the part with the logits of that student."""
+    """Write everything but the parts; returns the paths for a reader, the page first. `parts`: student, condition,
+    arm and seed -> the part with the logits of that student."""
     folder = workspace.folder
     files = [folder / PAGE, folder / f"{kind}.md", folder / f"{kind}.json"]
     write_json(files[2], report.model_dump(mode="json"))
@@ -108,7 +108,7 @@ def _predictions(workspace: Workspace, student: str, seed: int, path: Path) -> I
 
 
 def track(workspace: Workspace, kind: str, report: Report, files: list[Path]) -> None:
-    """One run of MLflow with the figures and files of this report; nothing where the config names no store."""
+    """Log figures and files of this report as one run of MLflow, if the config names a store."""
     settings = workspace.config.tracking
     if not settings.enabled or settings.uri is None:
         return

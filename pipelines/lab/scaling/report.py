@@ -52,7 +52,7 @@ def laws(scaling: Scaling, task: str) -> Iterator[str]:
 
 
 def in_words(scaling: Scaling, law: Law) -> str:
-    """What four times the FLOPs gain, and the exponent where it is determined."""
+    """Describe the gain from four times the FLOPs, and the exponent if it is determined."""
     of = Cells(scaling.cells).of(CONDITION, "", law.task, law.interaction)
     gain, alpha = of.cell("gain per 4x"), of.cell("alpha")
     if gain is None:

@@ -1,4 +1,4 @@
-"""Arms: what one changes of a student after the lake, and the settings that it tries.
+"""Arms: an arm's changes of a student after the lake, and its trials.
 
 In a spec an arm is a mapping; in a command, a line: `wide: model.trunk.mlp=[256,128], features.user_id.rows=50000`.
 """
@@ -20,7 +20,7 @@ from streaming.errors import BadInput
 
 
 class ArmSpec(Frozen):
-    """What one arm changes, and the settings it tries."""
+    """Changes of one arm, and the settings it tries."""
 
     set: dict[str, Any] = Field(
         default={},
@@ -54,7 +54,7 @@ class ArmSpec(Frozen):
 
 
 def arm_of_line(line: str) -> tuple[str, ArmSpec]:
-    """An arm's name and what it changes. Paths begin in the student's section; `features.NAME.` in a feature of that
+    """Parse an arm's name and changes. Paths begin in the student's section; `features.NAME.` in a feature of that
     name. Raises BadInput.
 
     >>> arm_of_line("wide: model.trunk.mlp=[256, 128], batch_rows=256")[1].set
@@ -79,7 +79,8 @@ def arm_of_line(line: str) -> tuple[str, ArmSpec]:
 
 
 def condition_of_line(line: str, option: str = "--condition") -> tuple[str, dict[str, Any]]:
-    """A condition's, or a teacher's, name and what it says, as `stale: stale_rows=20000, missing=0.1`. Raises BadInput.
+    """Parse a condition's, or a teacher's, name and settings, as `stale: stale_rows=20000, missing=0.1`. Raises
+    BadInput.
 
     >>> condition_of_line("stale: stale_rows=20000, missing=0.1")
     ('stale', {'stale_rows': 20000, 'missing': 0.1})

@@ -1,4 +1,4 @@
-"""Conditions: whose logits students get, what is wrong with logits and labels, and when a student starts."""
+"""Conditions: the source of students' logits, faults of logits and labels, and a student's start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipelines.core.config.topics import Frozen
 
 
 class TeacherSpec(Frozen):
-    """A further teacher on the same rows: conditions name it, and every arm is measured against it."""
+    """A further teacher on the same rows, named by conditions and compared with every arm."""
 
     features: tuple[str, ...] | Literal["students"] = Field(
         default=(),
@@ -25,8 +25,8 @@ class TeacherSpec(Frozen):
 
 
 class Stored(NamedTuple):
-    """Which of a run's stored snapshots score a row: this `version`; or the newest one that is behind the row by at
-    least `rows` of the lake and `seconds` of event time; or the one that is `snapshots` older than that."""
+    """Choice of a run's stored snapshot for a row: this `version`; or the newest one behind the row by at least
+    `rows` of the lake and `seconds` of event time; or the one that is `snapshots` older than that."""
 
     version: int | None = None
     rows: int = 0
@@ -35,8 +35,8 @@ class Stored(NamedTuple):
 
 
 class LogitSource(NamedTuple):
-    """Whose logits: a teacher's (None: the config's) that begins to learn `born` blocks after the stream begins, by
-    its snapshots that are `behind` blocks older than the pace's; or those of a run's `stored` snapshots."""
+    """Source of logits: a teacher (None: the config's) that begins to learn `born` blocks after the stream, by its
+    snapshots `behind` blocks older than the pace's; or a run's `stored` snapshots."""
 
     teacher: str | None = None
     born: int = 0
@@ -51,7 +51,7 @@ LAKE_ALONE = ("snapshot", "stale_rows", "stale_s", "stale_snapshots")
 
 
 class Condition(Frozen):
-    """The logged logits that students get, what is wrong with labels, and when a student starts."""
+    """Logged logits that students get, faults of labels, and a student's start."""
 
     teacher: str | None = Field(
         default=None,
@@ -130,34 +130,34 @@ class Condition(Frozen):
 
     @property
     def honest(self) -> bool:
-        """Whether students see logits as they were made, as far as they see them."""
+        """True if students see unscaled logits."""
         return (self.scale, self.shift) == (1.0, 0.0)
 
     @property
     def as_logged(self) -> bool:
-        """Whether students see what was logged, logits and labels."""
+        """True if students see logits and labels as logged."""
         return self.honest and not self.missing and not self.label_faults
 
     @property
     def label_faults(self) -> dict[str, float]:
-        """What is wrong with labels, by name; nothing where nothing is."""
+        """Faults of labels, by name; empty without any."""
         named = {name: getattr(self, name) for name in ("lost", "window_s", "unknown")}
         return {name: value for name, value in named.items() if value}
 
     @property
     def stored(self) -> Stored | None:
-        """Which stored snapshots score the rows again; None: none do."""
+        """Choice of stored snapshots that score the rows again; None if none do."""
         found = Stored(self.snapshot, self.stale_rows, self.stale_s, self.stale_snapshots)
         return None if found == Stored() else found
 
     @property
     def logit_source(self) -> LogitSource | None:
-        """Whose logits these are; None for the twin's."""
+        """Source of the logits; None for the twin."""
         return None if self.teacher == TWIN else LogitSource(self.teacher, self.born, self.behind, self.stored)
 
     def controls(self) -> dict[str, Condition]:
-        """What it is compared with, to see what a fault costs: the same teacher without the fault, and for old
-        snapshots those that learned as many rows, but the newest ones.
+        """Control conditions that show the cost of a fault: the same teacher without the fault, and for old snapshots
+        the newest ones of a teacher that has learned as many rows.
 
         >>> controls = Condition(behind=3, start=0.5).controls()
         >>> controls["fresh"] == Condition(start=0.5), controls["as mature"] == Condition(born=3, start=0.5)

@@ -1,4 +1,4 @@
-"""From which row of a lake to which: by `lake_seq`, by time, or by a length before the end."""
+"""Range of lake rows: by `lake_seq`, by time, or by a length before the end."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Span(NamedTuple):
 def span_of(
     lake: LakeReader, since: Bound, until: Bound, keep: Path, is_copied: Callable[[Span], bool] = lambda span: False
 ) -> Span:
-    """The rows that are asked for. What is found is kept in the file `keep`, and found there again by the same
-    question: a lake that grows does not move a replay that is resumed, and one that deletes rows does not stop it once
-    they are copied.
+    """Resolve the range; the result is stored in `keep`. What is found is kept in the file `keep`, and found there
+    again by the same question: a lake that grows does not move a replay that is resumed, and one that deletes rows does
+    not stop it once they are copied.
 
     Raises BadInput for rows that were deleted, or are not there yet.
     """

@@ -1,4 +1,5 @@
-"""Replay equals live: a student of a run, retrained from the run's lake, compared with what the run left, in bits.
+"""Verification that replay equals live: a student of a run, retrained from the run's lake, compared with the run's
+results, in bits.
 
 verdict   which students, up to which checkpoint, and the verdict
 retrain   the student's own worker over the lake, that keeps everything in memory

@@ -133,7 +133,7 @@ def _first_mismatch(logged: pa.Table, found: pa.Table) -> RowMismatch | None:
 
 
 def unequal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
-    """Where two columns differ, in bits, (N,) bool.
+    """Mask (N,) bool of bitwise differences between two columns.
 
     >>> unequal(pa.chunked_array([[1.0, 0.0, None]]), pa.chunked_array([[1.0, -0.0, None]])).tolist()
     [False, True, False]
@@ -150,7 +150,7 @@ def unequal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
 def tensor_mismatches(
     stored: Mapping[str, StoredTensor], found: Mapping[str, Tensor], names: Sequence[str]
 ) -> Iterator[TensorMismatch]:
-    """Those of `names` that differ, in order."""
+    """Tensors among `names` that differ, in order."""
     for name in names:
         if name not in stored or name not in found:
             where = "checkpoint" if name in stored else "retraining"

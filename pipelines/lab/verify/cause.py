@@ -1,4 +1,4 @@
-"""The most likely cause of a mismatch between a run and its retraining: a pure function of what was found."""
+"""The most likely cause of a mismatch between a run and its retraining, as a pure function."""
 
 from __future__ import annotations
 

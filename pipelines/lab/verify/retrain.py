@@ -1,4 +1,4 @@
-"""A student retrained: its own worker over the run's lake, which keeps in memory what a run would write.
+"""Retraining of a student: its own worker over the run's lake, with output in memory.
 
     lake ──► feed ──► engine ──► record ──► compared predictions
                                     ╵──► tensors and counts at the checkpoint's position
@@ -35,7 +35,7 @@ from streaming.messages.source import EndOfStream
 
 @dataclass(frozen=True)
 class ScratchRunDir(RunDir):
-    """A run directory for what a retraining writes; lake and roster are those of the run `of`."""
+    """A run directory for a retraining's output; lake and roster are those of the run `of`."""
 
     of: RunDir
 
@@ -95,7 +95,7 @@ def stages_of(meta: Mapping[str, Any]) -> list[Stage]:
 
 
 def with_features(config: Config, features: FeatureSet) -> Config:
-    """The config with its features replaced by those of the same name in `features`."""
+    """The config with its features replaced by their versions in `features`."""
     sizes = {}
     for kind in type(features).model_fields:
         here = {feature.name: feature for feature in getattr(features, kind)}

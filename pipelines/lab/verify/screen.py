@@ -10,7 +10,7 @@ SHOWN = 3
 
 
 def text_of(verdict: Verdict) -> str:
-    """What was found for one student, in a few lines."""
+    """Format one student's verdict in a few lines."""
     first, last = verdict.range
     what = f"{verdict.student}: {verdict.rows:,} rows, lake_seq {first:,} to {last:,}, up to `{verdict.checkpoint}`"
     pruned = f" ({verdict.pruned:,} more were deleted by then)" if verdict.pruned else ""

@@ -1,4 +1,4 @@
-"""`exfm replay --verify`: which students are retrained, up to which checkpoint, and what came of it.
+"""`exfm replay --verify`: choice of students and checkpoints to retrain, and the results.
 
 Checkpoint and predictions are linked into a scratch folder first, since a live run may delete them meanwhile. Rows of
 the lake are pinned for as long as it takes.
@@ -101,7 +101,7 @@ def verify(
     """Retrain students of a run, one after the other; without `names` all that have a checkpoint. `bar(doing, rows)` is
     a context whose value is called with the rows of the lake that are done.
 
-    Raises BadInput where it cannot be asked: no such student, no checkpoint, rows or what it started from deleted.
+    Raises BadInput for an invalid request: no such student, no checkpoint, rows or what it started from deleted.
     """
     config = _with_retired(with_roster(config_of(run_dir), run_dir.roster), run_dir, names)
     known = {student.name for student in config.students}

@@ -1,4 +1,4 @@
-"""Feeds: what an engine learns from, in order, from a topic, a lake or a table. A feed knows its position.
+"""Feeds: ordered rows for an engine, from a topic, a lake or a table. A feed knows its position.
 
 growth    sizes of batches and blocks that grow with the stream
 cuts      where a batch ends, for students and for the teacher

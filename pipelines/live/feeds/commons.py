@@ -1,4 +1,4 @@
-"""What the students of one process have in common: a reader of the lake, and what their batches hold of its rows.
+"""Cache shared by the students of one process: a reader of the lake, and built features of its rows.
 
     lake ──► windows (read once for all that are near) ──► rows of each ──► cuts of each
                 └──► stretches (hashed and built once, by feature) ───────────► batches of each
@@ -18,7 +18,7 @@ from streaming.schema import RowSchema
 
 
 class Commons:
-    """`shared_bytes`: of rows that were read and that somebody still has to come to."""
+    """Shared reader and features; `shared_bytes` bounds the rows that some student has yet to reach."""
 
     def __init__(self, lake: Path, rows: RowSchema, shared_bytes: int) -> None:
         self.lake = LakeReader(lake, rows, shared_bytes=shared_bytes)

@@ -1,5 +1,6 @@
-"""Where a batch ends. Both rules follow from the rows alone, so every run, replay and sweep cuts the same batches. A
-batch has B rows, and B follows from the rows before it (growth.py).
+"""Batch boundaries, which follow from the rows only: every run, replay and sweep cuts the same batches. Both rules
+follow from the rows alone, so every run, replay and sweep cuts the same batches. A batch has B rows, and B follows from
+the rows before it (growth.py).
 
 A student's batch ends after B rows that pass its filter, whatever blocks they come from; the last batch of a stream
 that ends holds the rest. Where the student learns from rows of other verticals, too, those that came since the batch
@@ -26,8 +27,8 @@ from pipelines.live.feeds.growth import Growth
 
 
 def block_cuts(counts: np.ndarray, ends: Sequence[int]) -> np.ndarray:
-    """Where every partition's rows of a block are cut for the teacher's steps, (P,) -> (S + 1, P). `ends`: of the
-    steps, in rows of the whole block.
+    """Boundaries of each partition's rows of a block for the teacher's steps, (P,) -> (S + 1, P). `ends`: of the steps,
+    in rows of the whole block.
 
     >>> block_cuts(np.array([5, 0, 2]), ends=[3, 6, 7]).tolist()
     [[0, 0, 0], [2, 0, 0], [4, 0, 1], [5, 0, 2]]
@@ -42,7 +43,7 @@ RIDERS = 15
 
 
 class StudentCuts:
-    """Rows on their way to a student, and the batches cut from them.
+    """Rows buffered for a student, and the batches cut from them.
 
     Where a student learns from rows of other verticals, the column `own row` says which rows are its own. With
     `own_only`, which is for a student that learns the labels of its own rows alone, batches are cut by these: each ends
@@ -71,16 +72,16 @@ class StudentCuts:
 
     @property
     def first_waiting_seq(self) -> int | None:
-        """The `lake_seq` of the first row that is in no batch yet."""
+        """The `lake_seq` of the first row not yet in a batch."""
         return self._rows["lake_seq"][0].as_py() if self._rows is not None and self._rows.num_rows else None
 
     def put(self, rows: pa.Table) -> None:
-        """Add the rows that follow."""
+        """Append the next rows."""
         parts = [rows] if self._rows is None else [self._rows, rows]
         self._rows = pa.concat_tables(parts).combine_chunks()
 
     def take(self, *, at_end: bool) -> pa.Table | None:
-        """The next batch; None while it is not full, or where nothing is left. `at_end`: no more rows follow."""
+        """The next batch; None while it is not full, or if nothing is left. `at_end`: no more rows follow."""
         size = self._batches.size(self._cut_rows)
         if self._rows is None or not self._rows.num_rows:
             return None

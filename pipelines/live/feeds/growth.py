@@ -1,4 +1,4 @@
-"""Sizes that grow with the stream: small batches and blocks while a model is young, large ones once it is not.
+"""Growth of batch and block sizes: small while a model is young, large later.
 
 A model that has learned little gains most from many small steps, and from a teacher's snapshot that is minutes of rows
 old and not hours. Later, large batches and blocks cost less. A size follows from the rows before alone, so a restart, a
@@ -33,12 +33,12 @@ class Growth(NamedTuple):
     per: int
 
     def size(self, before: int) -> int:
-        """The size of what begins after `before` rows."""
+        """Size of the batch or block that begins after `before` rows."""
         doublings = max(1, before // (self.per * self.first)).bit_length() - 1
         return min(self.last, self.first << doublings)
 
     def ends(self, before: int, rows: int) -> list[int]:
-        """Where the pieces of `rows` rows end that begin after `before` rows.
+        """End of each batch or block in `rows` rows that begin after `before` rows.
 
         >>> Growth(first=2, last=8, per=2).ends(0, 20)
         [2, 4, 6, 8, 12, 16, 20]

@@ -1,4 +1,4 @@
-"""The rows that a student is for: of some verticals, and where a condition holds."""
+"""A student's own rows: of some verticals, and where a condition holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streaming.lake.where import Where
 
 
 class OwnRows:
-    """Rows of these `verticals` (none: of all), where a condition holds (None: any).
+    """Filter of rows by `verticals` (empty: all) and a condition (None: any).
 
     >>> own = OwnRows(["feed", "shop"])
     >>> own.mask(pa.table({"vertical": ["shop", "travel"]})).tolist(), own.every
@@ -24,22 +24,22 @@ class OwnRows:
 
     @property
     def every(self) -> bool:
-        """Whether every row is one of them."""
+        """True if every row passes."""
         return not self.verticals and self.where is None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that `mask` reads."""
+        """Columns that `mask` reads."""
         named = ("vertical",) if self.verticals else ()
         return tuple(dict.fromkeys((*named, *(self.where.columns if self.where is not None else ()))))
 
     @property
     def condition(self) -> pc.Expression | None:
-        """What a row's columns have to say, whatever its vertical."""
+        """Condition on a row's columns, apart from its vertical."""
         return None if self.where is None else self.where.expression
 
     def mask(self, rows: pa.Table) -> np.ndarray:
-        """(N,) bool: which of N rows are among them; `rows` have `columns`."""
+        """Mask (N,) bool of the rows that pass; `rows` have `columns`."""
         found = np.ones(rows.num_rows, bool)
         if self.verticals:
             found &= pc.is_in(rows["vertical"], value_set=pa.array(self.verticals)).to_numpy()

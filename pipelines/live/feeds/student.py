@@ -32,20 +32,20 @@ WAIT_S = 0.05
 
 
 class Cut(NamedTuple):
-    """One batch: its rows, in order, and the tensors made of them. Where it holds rows of other verticals, the column
-    `own row` says which are the student's own."""
+    """One batch: its rows, in order, and their tensors. Where it holds rows of other verticals, the column `own row`
+    says which are the student's own."""
 
     rows: pa.Table
     batch: Batch
 
     @property
     def own_rows(self) -> Cut:
-        """The student's own rows alone."""
+        """The student's own rows only."""
         return self if self.batch.own is None else Cut(self.rows.filter(self.rows[OWN]), self.batch.own_rows)
 
 
 class RowSource(Protocol):
-    """What the feed needs of a source: `LakeSource` and `TableSource` have it."""
+    """Interface of a source of rows, implemented by `LakeSource` and `TableSource`."""
 
     end_seq: int | None
 
@@ -55,7 +55,7 @@ class RowSource(Protocol):
 
 
 class LeftOut:
-    """Labels that sampling took away, on their way from the thread that reads to the one that learns and counts."""
+    """Labels removed by sampling, passed from the reading thread to the learning one, which counts them."""
 
     READS = ("lake_seq", "impression_id")  # and labels
 
@@ -64,7 +64,7 @@ class LeftOut:
         self._lock = threading.Lock()
 
     def put(self, sampled: SampledRows, *, own_only: bool = False) -> None:
-        """With `own_only`, those of own rows: the others' are not learned either way."""
+        """Add sampled-out rows; with `own_only` only own rows', since others' are not learned either way."""
         counted = [n for n in sampled.lost.schema.names if n in self.READS or n.startswith("label_")]
         lost = sampled.lost.select(counted).append_column("gone", pa.array(sampled.gone))
         if own_only:
@@ -73,7 +73,7 @@ class LeftOut:
             self._chunks.append(lost)
 
     def take(self, upto: int) -> pa.Table | None:
-        """The rows up to this `lake_seq` that were not taken before, in order; None where there are none."""
+        """Take the rows up to this `lake_seq`, in order; None if there are none."""
         taken = []
         with self._lock:
             while self._chunks:
@@ -88,8 +88,7 @@ class LeftOut:
 
 
 class StudentFeed:
-    """Batches of a source's rows, in order; up to `ahead` of them are made ready before they are asked for, in a thread
-    of their own."""
+    """Batches of a source's rows, in order; up to `ahead` of them are prepared in advance by a thread."""
 
     def __init__(
         self,
@@ -117,14 +116,14 @@ class StudentFeed:
         self._left_out = LeftOut()
 
     def open(self, position: int, learned_rows: int = 0) -> None:
-        """Begin behind `position`; `learned_rows` were learned up to there."""
+        """Start after `position`, up to which `learned_rows` were learned."""
         self._source.open(position)
         self._cuts = StudentCuts(self._batches, learned_rows, own_only=self._own_only)
         self._given = self._read_upto = position
         self._ahead = Ahead("student", self._next, self._bound)
 
     def end_at(self, seq: int | None) -> None:
-        """The last row that there will be, once it is known."""
+        """Set the last row, once it is known."""
         self._source.end_seq = seq
 
     @property
@@ -133,32 +132,31 @@ class StudentFeed:
 
     @property
     def ready(self) -> int:
-        """Batches that were made ready and not taken."""
+        """Number of prepared batches."""
         return self._ahead.ready
 
     def read(self) -> Cut | None:
-        """The next batch; None while its end is not known. Raises EndOfStream after the last."""
+        """The next batch; None until its end is known. Raises EndOfStream after the last."""
         return self._ahead.take(WAIT_S)
 
     def passed(self, learned: int) -> int:
-        """The `lake_seq` up to which nothing is left to learn, when the last row learned is `learned`: rows behind it
-        do not pass the filter."""
+        """The `lake_seq` up to which nothing is left to learn, given the last learned row: rows after it do not pass
+        the filter."""
         given = self._given  # read first: whatever was given before that lies ready by now, or was learned
         return learned if self._ahead.ready else max(given, learned)
 
     def reached(self, learned: int) -> int:
-        """As `passed`, and past the rows that wait for their batch to fill: the student lags behind the lake by what
-        comes after."""
+        """`passed`, extended over rows that wait for their batch to fill: the student's lag counts from there."""
         upto = self._read_upto
         return learned if self._ahead.ready else max(upto, learned)
 
     def left_out(self, upto: int) -> pa.Table | None:
-        """Rows up to this `lake_seq` that sampling left out, each once."""
+        """Rows up to this `lake_seq` removed by sampling, each once."""
         return self._left_out.take(upto) if self._sampling is not None else None
 
     @property
     def waiting_rows(self) -> int:
-        """Rows that were read and are in no batch yet."""
+        """Number of rows read but not yet in a batch."""
         return self._cuts.waiting_rows
 
     def close(self) -> None:

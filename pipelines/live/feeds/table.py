@@ -1,4 +1,4 @@
-"""A table as a source of rows: a replay's stream, or a test's, in place of a lake."""
+"""A table as a source of rows, in place of a lake: for replay and tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streaming.position import NOTHING_YET
 
 
 class Sliced(Protocol):
-    """A table, or what gives pieces of one as a table does."""
+    """Interface of a table, or of a lazy one, that can be sliced."""
 
     @property
     def num_rows(self) -> int: ...
@@ -20,7 +20,7 @@ class Sliced(Protocol):
 
 
 def taken(table: Sliced, places: np.ndarray) -> pa.Table:
-    """The rows at these places, ascending, in a memory of their own."""
+    """Copy the rows at these ascending indices."""
     if not len(places):
         return table.slice(0, 0)
     first = int(places[0])
@@ -28,7 +28,7 @@ def taken(table: Sliced, places: np.ndarray) -> pa.Table:
 
 
 class Places(NamedTuple):
-    """Where some rows of a table stand, ascending, (n,), and their `lake_seq`."""
+    """Indices of some rows of a table, ascending, (n,), and their `lake_seq`."""
 
     at: np.ndarray
     seqs: np.ndarray

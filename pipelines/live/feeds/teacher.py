@@ -1,4 +1,4 @@
-"""A teacher rank's feed: its partitions' rows of every block, from the examples topic or from the lake, cut into steps.
+"""A teacher rank's feed: its partitions' rows of every block, from the examples topic or the lake, cut into steps.
 
 A block is what one commit of the lake holds, and says itself which rows it covers. It is the range that all ranks agree
 on, in either pace, whether it comes from the topic, again after a crash, or from the lake. How it is cut: cuts.py.
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 
 class Portion(NamedTuple):
-    """A rank's part of a block: its rows in order of partition. `counts`, (P,): rows of each partition, 0 for those
-    that the rank does not read."""
+    """One rank's rows of a block, in order of partition. `counts`, (P,): rows of each partition, 0 for those that
+    the rank does not read."""
 
     block: Block
     rows: pa.Table
@@ -50,17 +50,17 @@ class Portion(NamedTuple):
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts) if parts else self.rows.slice(0, 0)
 
     def step_ends(self, batches: Growth) -> list[int]:
-        """Where the steps of the block end, in rows of all ranks."""
+        """End of each step of the block, in rows of all ranks."""
         return batches.ends(self.block.first_seq, self.block_rows)
 
     def steps(self, batches: Growth) -> Iterator[pa.Table]:
-        """The rank's rows of every step of the block; a step may have none."""
+        """The rank's rows of every step of the block, possibly none."""
         for start, stop in pairwise(block_cuts(self.counts, self.step_ends(batches))):
             yield self.slice(start, stop)
 
 
 class Step(NamedTuple):
-    """What a rank brings to one step, which may be no rows."""
+    """A rank's part of one step, possibly without rows."""
 
     portion: Portion
     step: int
@@ -108,14 +108,14 @@ class TeacherFeed:
         return self._ahead.threaded
 
     def peek(self, *, of_block: bool = False) -> Step | None:
-        """The step that `take` gives next; None when it is not here yet. With `of_block`, which asks for a step of the
-        block at hand, it always comes."""
+        """The step that `take` returns next; None if it has not arrived yet. With `of_block`, which asks for a step
+        of the block at hand, it always comes."""
         while (ready := self._ahead.peek(WAIT_S)) is None and of_block:
             pass
         return ready
 
     def take(self) -> Step | None:
-        """The next step; None when it is not here yet."""
+        """The next step; None if it has not arrived yet."""
         return self._ahead.take(WAIT_S)
 
     def _next(self) -> Step | None:
@@ -136,8 +136,7 @@ class TeacherFeed:
         self._end_matters = True
 
     def go_on_from_lake(self, after: int, upto: int, behind: BlockPosition) -> None:
-        """Forget what was read beyond `after`; take the rows up to `upto` from the lake, then the topic's, from
-        `behind`."""
+        """Discard the rows read beyond `after`; read up to `upto` from the lake, then the topic from `behind`."""
         log.info("the examples topic no longer has lake_seq %d to %d: they come from the lake", after + 1, upto)
         self._ahead.close()
         self._lake.refresh()

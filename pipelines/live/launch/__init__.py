@@ -1,6 +1,6 @@
-"""Where workers run: Ray actors, or this process.
+"""Launchers of workers: in Ray actors, or in this process.
 
-ray          workers in Ray's actors, which are known here alone
+ray          workers in Ray's actors, the only file that imports Ray
 local        workers in this process
 ray_node     the processes of a Ray of the run's own
 fork_server  processes are forked from one that has imported what they need

@@ -1,4 +1,4 @@
-"""Processes that begin with everything imported: forked from one that has imported it once.
+"""Fork server: processes that begin with everything imported, forked from one that has imported it once.
 
     owner ──starts──► server: imports, then waits ──fork──► process, with the descriptors, environment and folder of the
     whoever starts a process runs `command SCRIPT …` ──asks──┘   one that asked; it runs SCRIPT as its main module
@@ -46,8 +46,8 @@ STDIN = 0
 
 
 class ForkServer:
-    """A server that imports `modules`, in a process of its own, whose environment has `environment` as well; and `last`
-    when the first process is asked for.
+    """A server in a process of its own, with `environment` added, that imports `modules`; and `last` when the first
+    process is requested.
 
     It can be asked at once: who asks waits until all is imported. One that has died is done without: whoever asks
     becomes the process itself, and imports for itself what it needs.
@@ -85,8 +85,8 @@ class ForkServer:
         return self._process.pid
 
     def close(self, forks_end_s: float | None = None) -> None:
-        """End the server, whatever it is at. What it forked lives on; for `forks_end_s` at most, where that is given:
-        a fork that stands still would for ever. May be called again."""
+        """Stop the server in any state. What it forked lives on; for `forks_end_s` at most, where that is given: a
+        fork that stands still would for ever. May be called again."""
         forks = [] if forks_end_s is None else self._forks()
         if isinstance(self._process, _Fork):
             self._process.end()

@@ -1,4 +1,4 @@
-"""Asks a fork server for a process that runs a script; run by its path, in place of Python:
+"""Client of a fork server: requests a process that runs a script; run by its path, in place of Python:
 
     python -IS forked.py SOCKET PYTHON [-u] SCRIPT [ARGUMENT…]
 
@@ -14,8 +14,8 @@ PID_BYTES = 4
 
 
 def ask(path: str, script: list[str]) -> str | None:
-    """Why there is no process now that runs `script` with this one's descriptors 0 to 2, environment and folder; None
-    where there is."""
+    """Request a process that runs `script` with this one's descriptors 0 to 2, environment and folder; returns the
+    reason if there is none."""
     with socket.socket(socket.AF_UNIX) as server:
         try:
             server.connect(path)

@@ -1,4 +1,4 @@
-"""Workers that share a process: each built, stepped and closed by its name, one call at a time.
+"""Workers that share a process: each built, stepped and closed by name, one call at a time.
 
 Nearly all of a student's process is libraries, so many small students fit where one would. They step in turn, for a
 share of the time each, and share what they read. One that fails is dropped alone, and can be opened again; what ends
@@ -41,7 +41,7 @@ class Host:
         logging.raiseExceptions = False  # a full disk takes no log; the worker's death reports it
 
     def port(self, name: str) -> int:
-        """A port of this node that is free: where the ranks of a worker meet."""
+        """A free port of this node for the ranks of a worker."""
         return free_port()
 
     def open(self, name: str, build: Build, log: str, rendezvous: Rendezvous) -> None:
@@ -78,7 +78,7 @@ class Host:
             return self._workers.pop(name).report()
 
     def drop(self, name: str) -> None:
-        """Forget a worker, as a crash would; others go on."""
+        """Drop a worker like a crash; others continue."""
         if (worker := self._workers.pop(name, None)) is not None:
             with self._logs.of(name):
                 try:
@@ -105,7 +105,7 @@ class Host:
 
 
 def last_turn(path: Path) -> str | None:
-    """The worker whose turn it was when a process ended; None between turns, or where there is no file."""
+    """The worker whose turn it was when a process ended; None between turns, or without a file."""
     try:
         return path.read_bytes().decode(errors="replace").strip() or None
     except FileNotFoundError:

@@ -66,7 +66,7 @@ class LocalLauncher:
         return LocalHandle(build, self._workers)
 
     def rest(self, interval_s: float) -> None:
-        """Not while one has something to do: nobody works meanwhile."""
+        """Sleep, unless a worker has something to do."""
         if all(worker.idle or worker.done for worker in self._workers):
             time.sleep(min(interval_s, IDLE_S))
 

@@ -1,4 +1,4 @@
-"""What the processes of workers are forked with.
+"""Imports and environment with which workers' processes are forked.
 
 A command imports half of it by itself, so it makes the server a fork of its own once it has: torch and much else is
 imported once, and by when the first worker is to start, a second core has imported the rest. Importing this module
@@ -25,7 +25,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """What the environment of a worker has as well.
+    """Environment variables added for a worker.
 
     >>> worker_environment(2)["OMP_NUM_THREADS"]
     '2'
@@ -44,14 +44,13 @@ def starts_plainly() -> bool:
 
 
 def worker_forks(threads: int = 1, *, of_owner: bool = False) -> ForkServer:
-    """A server that the processes of a run's workers are forked from. `of_owner`: it is a fork of this process, which
-    was prepared for it."""
+    """A fork server for the processes of a run's workers. `of_owner`: it is a fork of this process, which was
+    prepared for it."""
     return ForkServer(MODULES, worker_environment(threads), RAYS, of_owner=of_owner)
 
 
 def prepare_to_fork(threads: int = 1) -> bool:
-    """Give this process the environment of workers, for a server that is a fork of it later; False where it is too late
-    for that."""
+    """Prepare this process's environment for a server forked from it later; False if it is too late."""
     if "torch" in sys.modules or starts_plainly():
         return False
     os.environ.update(worker_environment(threads))

@@ -1,4 +1,4 @@
-"""A worker held by one process or several, its ranks, as one thing that the coordinator polls.
+"""Ranks of a worker: one process or several, polled by the coordinator as one.
 
     place ──► meet (rank 0 names a free port) ──► open ──► advance ──► advance ──► … ──► close
             all ranks are asked together, and one is asked for the next thing when all have answered
@@ -30,22 +30,22 @@ log = logging.getLogger(__name__)
 
 
 class Answer(Protocol):
-    """The answer of a process, which may not have arrived yet."""
+    """A process's answer, possibly still outstanding."""
 
     def here(self) -> bool: ...
     def get(self, wait_s: float | None = None) -> Any:
-        """Raises Died (Gone where the process has ended), TimeoutError after `wait_s`."""
+        """Wait for the answer; raises Died (Gone if the process has ended), TimeoutError after `wait_s`."""
 
 
 class Process(Protocol):
-    """Holds one rank."""
+    """The process of one rank."""
 
     def ask(self, what: str, *values: Any) -> Answer: ...
     def let_go(self) -> None:
-        """End it; where others share it, end its part alone, once it has answered."""
+        """End the process; if others share it, end only its part, once it has answered."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process at once."""
 
 
 class RankHandle:
@@ -169,12 +169,12 @@ class RankHandle:
         )
 
     def ask_to_close(self) -> None:
-        """All ranks at once: none of them can close alone what they close together."""
+        """Ask all ranks to close, since they close some things together."""
         if self._opened and not self._closing:
             self._closing = [process.ask("close") for process in self._processes]
 
     def close(self, wait_s: float) -> Report | None:
-        """A worker that is not open yet has nothing to commit and is killed at once."""
+        """Close the worker; one that is not open yet has nothing to commit and is killed at once."""
         self.ask_to_close()
         report: Report | None = None
         if self._closing:

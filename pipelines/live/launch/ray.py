@@ -1,4 +1,4 @@
-"""Workers in Ray actors of their own, which are known here alone; and what any launcher is.
+"""Launcher of workers in Ray actors, the only file that imports Ray; and the interface of launchers.
 
 All launchers return handles with the same four verbs, and the coordinator does not distinguish them:
 
@@ -47,14 +47,14 @@ class Handle(Protocol):
 
 class Launcher(Protocol):
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
-        """`host`: workers of the same kind of host may share a process."""
+        """Start a worker; workers of the same kind of `host` may share a process."""
 
     def rest(self, interval_s: float) -> None:
-        """Between two rounds of polling, of about `interval_s`."""
+        """Pause about `interval_s` between two rounds of polling."""
 
     @property
     def died(self) -> str | None:
-        """Why nothing that it started runs any more, and nothing can be started; None while it lives."""
+        """Reason why everything it started has died and nothing can be started; None while it lives."""
 
     def shutdown(self) -> None: ...
 
@@ -220,7 +220,8 @@ class RayLauncher:
             raise
 
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
-        """A worker that was at work when the process of its host ended is started in one of its own: it may be why."""
+        """Start a worker, in a process of its own if it was active when its host's process ended, since it may be
+        the cause."""
         if host is not None and name not in self._alone:
             return self._in_shared_host(name, build, log, host)
         cpus = self._resources.cpus_per_worker if host is None else 0.0  # its share is its host's, which it has left

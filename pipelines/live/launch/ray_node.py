@@ -1,4 +1,4 @@
-"""The node of a Ray of the run's own: started without the processes that it does not use, and watched.
+"""The node of the run's own Ray: started without unused processes, and watched.
 
 Ray starts, one after the other, a dashboard (also where it is told to include none: it then has no page), an
 autoscaler, and a reader of logs, which are not sent to the driver. They take 1.7 s of a core, 280 MB, and a second to
@@ -51,7 +51,7 @@ def lean_node() -> LeanNode:
 
 
 class LeanNode:
-    """Ray's node on this machine, once it has begun.
+    """Ray's node on this machine, after its start.
 
     node                               its class, `ray._private.node.Node`
     known(gcs_address, node_id)        raises RuntimeError while the rest of Ray does not know it
@@ -64,8 +64,8 @@ class LeanNode:
 
     @contextmanager
     def beginning(self, wait_s: float) -> Iterator[None]:
-        """A node that begins within this has none of them, and is given `wait_s` to come up for as long as its
-        processes live. A release of Ray that begins them otherwise has them.
+        """Context for starting a node without unused processes; it gets `wait_s` to come up while its processes live. A
+        release of Ray that begins them otherwise has them.
 
         Raises StreamingError for one that does not come up, with its log's last lines; none of it is left then.
         """
@@ -130,7 +130,7 @@ class LeanNode:
 
     @property
     def died(self) -> str | None:
-        """What is to be said where it has died; None while it lives."""
+        """Message if the node has died; None while it lives."""
         if (ended := self._ended()) is None:
             return None
         process, how = ended
@@ -138,8 +138,8 @@ class LeanNode:
         return f"Ray has died on this machine: {how}; what was committed is kept{limit}{self._log_of(process)}"
 
     def limit_met(self) -> str | None:
-        """What to do where one of its processes, workers among them, said of late that it could start no process or
-        thread; None where none did, or they are on other machines."""
+        """Remedy if one of its processes or workers recently failed to start a process or thread; None otherwise, or
+        if they are on other machines."""
         late = time.time() - LATE_S
         for log in self._logs.glob("*.*"):
             with suppress(OSError):
@@ -166,7 +166,7 @@ def _end_of(log: Path) -> str:
 
 
 def require_answer(address: str | None) -> None:
-    """Raises BadInput for a cluster's address at which nobody answers; Ray would wait for minutes."""
+    """Raise BadInput if no cluster answers at the address, on which Ray would wait for minutes."""
     host, _, port = (address or "").rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         return

@@ -1,4 +1,4 @@
-"""Which workers share which process."""
+"""Assignment of workers to shared processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Slots:
         self._workers: dict[str, set[str]] = {}  # by process
 
     def assign(self, kind: str, worker: str) -> str:
-        """The process in which the worker has a slot from now on."""
+        """Assign the worker a slot, and return its process."""
         self.release(worker)
         for number in count():
             workers = self._workers.setdefault(f"{kind}-{number}", set())
@@ -39,5 +39,5 @@ class Slots:
         return None
 
     def remove(self, process: str) -> None:
-        """The process has ended, and its workers with it."""
+        """Remove an ended process and its workers."""
         self._workers.pop(process, None)

@@ -1,4 +1,4 @@
-"""Running a stream: from the checks before it starts to the summary after it has ended.
+"""Control of a run: from the checks before its start to the summary after its end.
 
 lifecycle        `run`: the stages of a run, in order; `start_over`
 preflight        what is checked before anything is started: lock, disk, ranks

@@ -1,5 +1,5 @@
-"""What a run leaves behind when its workers are done: summary.json, the picture, its results in MLflow; and how a full
-disk is waited for meanwhile."""
+"""Conclusion of a run after its workers: summary.json, the picture, its results in MLflow; it waits while the disk
+is full."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Say = Callable[[str], None]
 
 
 def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
-    """The summary of a run that is finished: one in which a student was paused is not, once it is to go on.
+    """The summary of a finished run; a run with a paused student that is to continue is not finished.
 
     Raises StreamingError for a file that no run wrote.
     """
@@ -83,7 +83,7 @@ class Conclusion:
         self._importing: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Import what `conclude` needs, in a thread, while the last workers are at work. May be called again."""
+        """Import the needs of `conclude` in a thread, while the last workers still run. May be called again."""
         if self._importing is None:
             needed = NEEDED if self._tracker is None else (*NEEDED, "mlflow.pyfunc")
             self._importing = threading.Thread(target=_import, args=(needed,), name="prepare", daemon=True)
@@ -118,7 +118,7 @@ class Conclusion:
         self.summary = summary
 
     def break_off(self, workers: Iterable[str]) -> None:
-        """The run ended without a conclusion: MLflow's run of every worker is closed as failed or killed."""
+        """Close the MLflow runs of all workers as failed or killed, for a run without a conclusion."""
         self._prepared()  # a process that ends does not stop in the middle of an import
         if self._tracker is None or self.summary is not None:
             return
@@ -144,8 +144,8 @@ def _import(modules: Sequence[str]) -> None:
 
 
 class Finishing:
-    """Calls `finish` until it succeeds; where it returns False there is more to do first. `waiting` says why it has to
-    be called again, `given_up` why it will not be.
+    """Retries `finish` until it succeeds; False means that more has to be done first. `waiting` says why it has to be
+    called again, `given_up` why it will not be.
 
     >>> finishing = Finishing(lambda: None, Patience(0, 1.0, 1.0, 1.0), clock=lambda: 0.0)
     >>> finishing.attempt()
@@ -160,7 +160,7 @@ class Finishing:
         self.given_up: str | None = None
 
     def attempt(self) -> bool:
-        """Whether the run is finished now. Raises what `finish` raises unless that is a full disk."""
+        """Try to finish; True if the run is finished now. Raises what `finish` raises unless that is a full disk."""
         now = self._clock()
         if now < self._next_at:
             return False
@@ -183,7 +183,7 @@ class Finishing:
 
 
 def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
-    """The tracker, with what the models are made with; None where tracking is off."""
+    """The tracker with the models' settings as parameters; None if tracking is off."""
     if not config.tracking.enabled:
         return None
     uri = config.tracking.uri or f"sqlite:///{run_dir.mlflow.absolute()}"
@@ -205,8 +205,8 @@ def track_student(config: Config, student: StudentSettings, tracker: Tracker) ->
 def track_results(
     config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary, say: Say, kept: Mapping[str, str] = {}
 ) -> None:
-    """Final figures into MLflow, and every student that learned a row into its registry, with its twin. `kept`: of
-    students whose champion stays what a person has chosen, why, as `conclude_versions` gives it."""
+    """Log final metrics to MLflow, and register every student that learned a row, with its twin. `kept`: of students
+    whose champion stays what a person has chosen, why, as `conclude_versions` gives it."""
     registered = []
     for student in config.students:
         worker, results = STUDENT + student.name, summary.value["students"][student.name]
@@ -232,8 +232,8 @@ def track_results(
 
 
 def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: Losses | None) -> dict[str, str]:
-    """The end of the run in the ledgers: the last version of each student, and of its twin; the champion among the two
-    is champion, unless a person chose the one that is. Returns whose champion stays for that, with the person's reason.
+    """Record the end of the run in the ledgers: the last version of each student and of its twin; the better of the
+    two becomes champion, unless a person chose one. Returns whose champion stays for that, with the person's reason.
     Of a run with `grave` losses nothing is to be served. Called again, it changes nothing."""
     kept = {}
     for student in config.students:

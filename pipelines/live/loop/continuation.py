@@ -1,4 +1,4 @@
-"""Whether a run directory's run continues under a config, and what is announced and remembered before it does.
+"""Continuation of a run under a config: whether it is possible, and its announcement and record.
 
 the same settings                           it is resumed
 students joined or left                     resumed: others keep their checkpoints, a new one begins with the lake
@@ -32,7 +32,7 @@ SAME = "the config is written in other words (in another order) and computes the
 
 
 def settle(config: Config, run_dir: RunDir, *, evolve: bool, drop: Collection[str], say: Callable[[str], None]) -> None:
-    """Raises BadInput where the run in `run_dir` does not continue under `config`."""
+    """Announce and record a continuation; raises BadInput if the run in `run_dir` cannot continue under `config`."""
     if not run_dir.config.exists():
         return
     before = _written(run_dir)

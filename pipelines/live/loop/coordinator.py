@@ -30,7 +30,7 @@ ENDS = {WorkerState.DONE, WorkerState.FAILED, WorkerState.RETIRED}
 
 
 class Coordinator:
-    """Runs workers until they are all done (`until_end`), or until asked to stop.
+    """Runs workers until they are all done (`until_end`), or until a stop is requested.
 
     finish  is called when every worker is done, before the run is: it leaves the final losses in the status, and a run
             that lost too much has failed; it returns False where there is more to do first
@@ -65,9 +65,9 @@ class Coordinator:
         self.stop_asked = self.stop_asked or reason
 
     def add(self, wanted: Wanted) -> None:
-        """Have one more worker run, also once the stream has ended: it is given the same orders as the others, and the
-        run is not over before it is done. One that has left, or that the run has given up on, may come back. To be
-        called from the thread that runs `run`.
+        """Add a worker, even after the end of the stream: it gets the same orders as the others, and the run is not
+        over before it is done. One that has left, or that the run has given up on, may come back. To be called from the
+        thread that runs `run`.
 
         Raises BadInput where a worker has that name, or the run is over.
         """
@@ -83,13 +83,13 @@ class Coordinator:
             worker.start()
 
     def declare(self, verticals: Sequence[str]) -> None:
-        """Have augmentation accept these verticals, whatever `lake.max_verticals` says. To be called from the thread of
-        `run`."""
+        """Make augmentation accept these verticals, regardless of `lake.max_verticals`. To be called from the thread
+        of `run`."""
         self.orders = replace(self.orders, verticals=tuple(dict.fromkeys([*self.orders.verticals, *verticals])))
 
     def retire(self, name: str) -> None:
-        """Have a worker commit and leave for good, and wait for that (`CLOSE_WAIT_S` at most); other workers continue.
-        To be called from the thread that runs `run`.
+        """Make a worker commit and leave permanently, waiting at most `CLOSE_WAIT_S`; other workers continue. To be
+        called from the thread that runs `run`.
 
         Raises BadInput where there is no such worker, or the run needs it.
         """
@@ -102,7 +102,7 @@ class Coordinator:
         self._reporting.pass_on(name, worker.retire(CLOSE_WAIT_S))
 
     def rebuild(self, jobs: Sequence[Wanted]) -> None:
-        """Build workers in this way from their next start on; those that run go on as they are."""
+        """Replace the recipes of workers from their next start on; running ones continue unchanged."""
         for wanted in jobs:
             if (worker := self.workers.get(wanted.name)) is not None:
                 worker.wanted = wanted
@@ -136,7 +136,7 @@ class Coordinator:
 
     @property
     def at_rest(self) -> bool:
-        """Whether every worker is done, has failed, or has left."""
+        """True if every worker is done, has failed, or has left."""
         return {worker.status.state for worker in self.workers.values()} <= ENDS
 
     @property

@@ -1,4 +1,4 @@
-"""The embedded broker of a run: started with it, watched, started again when it dies, stopped with it.
+"""The embedded broker of a run: started with it, watched, restarted when it dies, stopped with it.
 
 A thread watches it, because the coordinator of a `--local` run is inside a worker's step for as long as that step waits
 for the broker.
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Startable(Protocol):
-    """What `streaming.broker.Broker` is to its supervisor."""
+    """Interface of a broker for its supervisor, implemented by `streaming.broker.Broker`."""
 
     def start(self, wait_s: float = ...) -> RunningBroker: ...
     def status(self) -> RunningBroker | None: ...
@@ -33,7 +33,7 @@ class Startable(Protocol):
 
 
 class EmbeddedBroker:
-    """A context in which the broker runs. Its state is written into `status`, a dictionary that others read:
+    """Context in which the broker runs. Its state is written into `status`, a dictionary that others read:
     `bootstrap_servers, pid, restarts, reason`; pid is None and `reason` says why while there is no process.
 
     make: the broker, at a port (None: the configured one, or any). Once started it keeps its port, which all workers
@@ -79,7 +79,7 @@ class EmbeddedBroker:
                 log.exception("watching the broker")
 
     def attend(self) -> None:
-        """Check that it runs; start it when a start is due."""
+        """Check that the broker runs; restart it when due."""
         if self.given_up is not None:
             return
         if self._start_at is None:

@@ -177,8 +177,8 @@ def start_over(run_dir: RunDir) -> None:
 
 
 def failed_before_learning(run_dir: RunDir) -> bool:
-    """Whether the run that was here ended by the caller's mistake, and its lake never had a row: whatever is mended,
-    nothing is lost where it starts over."""
+    """True if the earlier run here ended by the caller's mistake before its lake had a row: nothing is lost by
+    starting over."""
     try:
         stored = last_status(run_dir.root)
     except StreamingError:
@@ -204,8 +204,8 @@ def _announce(run_dir: RunDir, say: Say) -> None:
 
 
 def lake_rows(run_dir: RunDir) -> int:
-    """Rows that were committed to the run's lake, as its log says; 0 where there is no lake, or none that can be
-    read: whoever opens it says what is wrong."""
+    """Rows committed to the run's lake, according to its log; 0 without a readable lake, whose errors are reported
+    by whoever opens it."""
     try:
         last = TableFiles(run_dir.lake).identifier(LAKE_SEQ)
     except StreamingError:

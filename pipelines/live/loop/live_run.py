@@ -1,4 +1,4 @@
-"""A run that is up: its workers under one coordinator, and students that join and leave it."""
+"""A live run: its workers under one coordinator, and students that join and leave."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class LiveRun:
         status.raise_alarms(self._monitor.check(status))
 
     def run(self) -> Summary | None:
-        """Until it is over; the summary of a run that is finished."""
+        """Run until the end; returns the summary of a finished run."""
         self.coordinator.run()
         self._conclusion.break_off(self.coordinator.workers)
         return self._conclusion.summary
@@ -103,7 +103,7 @@ class LiveRun:
 
     @property
     def draining(self) -> bool:
-        """Whether the stream has ended."""
+        """True if the stream has ended."""
         return self.coordinator.orders.end_seq is not None
 
     def _finish(self) -> bool:
@@ -115,8 +115,8 @@ class LiveRun:
         return True
 
     def spawn(self, student: dict[str, Any]) -> None:
-        """Have a student join: `student` is its section of the config. It learns the lake from its first row on, or
-        resumes from its checkpoint where it was in this run before. The run directory's config has it from now on.
+        """Add a student: `student` is its section of the config. It learns the lake from its first row on, or resumes
+        from its checkpoint where it was in this run before. The run directory's config has it from now on.
 
         Raises BadInput where the run is over, or the section or the student's checkpoints do not fit.
         """
@@ -129,14 +129,14 @@ class LiveRun:
         self._start(STUDENT + name)
 
     def keep_rows_for(self, name: str) -> None:
-        """Have the lake keep the rows of a student that has not begun yet. To be called again now and then: a
-        registration expires after `lake.reader_expiry_s`."""
+        """Protect the lake's rows of a student that has not begun yet from deletion. To be called again now and
+        then: a registration expires after `lake.reader_expiry_s`."""
         readers = Readers(self._run_dir.readers)
         before = next((reader.position for reader in readers.all() if reader.name == STUDENT + name), None)
         readers.register(STUDENT + name, self.config.student(name).first_seq - 1 if before is None else before)
 
     def pause(self, name: str) -> None:
-        """Have a student commit and stop. It stays in the run: `resume` has it continue from its checkpoint.
+        """Make a student commit and stop. It stays in the run: `resume` has it continue from its checkpoint.
 
         Raises BadInput where no student of the run has that name.
         """
@@ -144,7 +144,7 @@ class LiveRun:
         self.coordinator.workers[STUDENT + name].status.reason = "paused"
 
     def resume(self, name: str) -> None:
-        """Have a student continue that was paused, or that the run has given up on.
+        """Continue a student that was paused or given up.
 
         Raises BadInput where no student of the run has that name.
         """
@@ -154,12 +154,12 @@ class LiveRun:
             self._start(STUDENT + name)
 
     def has_worker(self, name: str) -> bool:
-        """Whether a worker of this student is in the run, in whatever state but retired."""
+        """True if the run has a worker of this student in any state but retired."""
         worker = self.coordinator.workers.get(STUDENT + name)
         return worker is not None and worker.status.state is not WorkerState.RETIRED
 
     def has_failed(self, name: str) -> bool:
-        """Whether the run has given up on this student."""
+        """True if the run has given up on this student."""
         worker = self.coordinator.workers.get(STUDENT + name)
         return worker is not None and worker.status.state is WorkerState.FAILED
 
@@ -169,7 +169,7 @@ class LiveRun:
         self.coordinator.add(wanted)
 
     def retire(self, name: str) -> None:
-        """Have a student commit and leave. The lake keeps no rows for it any more; its checkpoints stay.
+        """Make a student commit and leave. The lake keeps no rows for it any more; its checkpoints stay.
 
         Raises BadInput where no student of the run has that name.
         """

@@ -1,5 +1,4 @@
-"""Alarms of a live run, from what changes between one check and the next: when each worker last made progress, and how
-many rows were refused lately."""
+"""Alarms of a live run, from changes between checks: each worker's last progress, and recently refused rows."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ SAMPLES = 60
 
 
 class Read(NamedTuple):
-    """How many rows of a kind were read so far, and refused, by reason."""
+    """Counts of rows of a kind: read, and refused by reason."""
 
     rows: int
     reasons: Mapping[str, int]
@@ -48,7 +47,7 @@ class AlarmMonitor:
         self._samples: dict[str, deque[tuple[float, Read]]] = {what: deque() for what in topics}
 
     def check(self, status: RunStatus) -> list[dict[str, Any]]:
-        """The alarms as status.json has them."""
+        """Compute the alarms for status.json."""
         now_s, now = self._clock(), self._now()
         sights = [sight for worker in status.workers.values() if (sight := self._sight(worker, status, now_s))]
         refused = list(self._refused(status, now_s))

@@ -1,4 +1,4 @@
-"""What is checked before anything is started: the run directory, its lock, its disk and its config."""
+"""Preflight checks before anything is started: the run directory, its lock, its disk and its config."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepare(
     drop: Collection[str] = (),
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Make a locked run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk).
+    """Prepare a locked run directory, or explain what prevents the run. Raises BadInput or StreamingError (disk).
 
     A run directory that holds a run is resumed where `continuation.settle` finds that `config` continues it. `evolve`:
     features may differ from those the run was started with, where there is a rule; those in `drop` may be dropped;
@@ -81,7 +81,8 @@ def _shares_topic(config: Config, run_dir: RunDir) -> str | None:
 
 
 def writable(folder: Path, what: str = "the run directory", option: str = "--run-dir") -> None:
-    """Make a folder unless it exists. Raises BadInput where nothing can be written into it."""
+    """Create a folder if necessary, and check that it is writable. Raises BadInput where nothing can be written into
+    it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"
@@ -101,13 +102,13 @@ class Found:
 
 
 def contents(folder: Path) -> set[Path] | None:
-    """None where there is no folder."""
+    """Paths in a folder; None if there is no folder."""
     return set(folder.iterdir()) if folder.is_dir() else None
 
 
 def refuse_foreign(run_dir: RunDir) -> None:
-    """Raises BadInput for a folder that is not empty and holds no run: what is in the folder of a run is the run's, and
-    goes where it starts over."""
+    """Raise BadInput for a non-empty folder without a run: everything in a run's folder belongs to the run, and is
+    deleted when it starts over."""
     others = (contents(run_dir.root) or set()) - {run_dir.broker, run_dir.copies}
     if others and not run_dir.lock.exists() and not run_dir.lake.exists():
         raise BadInput(
@@ -118,8 +119,8 @@ def refuse_foreign(run_dir: RunDir) -> None:
 
 @contextmanager
 def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Found]:
-    """What fails before it has begun leaves nothing behind in a locked run directory that holds no run. `before`: its
-    contents before it was locked."""
+    """Context that removes everything from a locked run directory without a run if the body fails before beginning
+    one. `before`: its contents before it was locked."""
     found = Found(begun=run_dir.config.exists())
     try:
         yield found
@@ -132,7 +133,7 @@ def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Found]:
 
 
 def clear(folder: Path, keep: Collection[Path]) -> None:
-    """Delete what is in a folder."""
+    """Delete the content of a folder, except `keep`."""
     for path in set(folder.iterdir()) - set(keep):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -150,8 +151,8 @@ def _disk(root: Path, needed_gb: float) -> None:
 
 
 def check_processes(config: Config, *, local: bool) -> None:
-    """Raises StreamingError where a limit on processes and threads leaves too few for the workers: libraries in C++
-    would abort. What is asked for is two thirds of what a run takes on two cores."""
+    """Raise StreamingError if limits leave too few processes and threads for the workers, which would abort C++
+    libraries. What is asked for is two thirds of what a run takes on two cores."""
     if local or config.resources.address is not None:
         return
     students = math.ceil(len(config.students) / config.resources.students_per_host)
@@ -204,7 +205,7 @@ def _pid(run_dir: RunDir) -> Any:
 
 @contextmanager
 def locked(run_dir: RunDir) -> Iterator[None]:
-    """One coordinator per run directory; the lock goes with the process, however it ends.
+    """Lock of the run directory for one coordinator; released with the process, however it ends.
 
     Raises BadInput where another process has it, or the directory cannot be written.
     """
@@ -220,13 +221,13 @@ def locked(run_dir: RunDir) -> Iterator[None]:
 
 
 def check_compiler(config: Config) -> None:
-    """Raises ConfigError where the teacher is to be compiled and nothing can compile it."""
+    """Raise ConfigError if the teacher is to be compiled without a compiler."""
     if config.teacher.model.compile and not has_compiler():
         raise ConfigError(no_compiler("teacher.model.compile"))
 
 
 def check_ranks(config: Config, *, local: bool) -> None:
-    """Raises BadInput for several ranks in one process, ConfigError for tables that cannot be spread as asked."""
+    """Raise BadInput for several ranks in one process, ConfigError for tables that cannot be sharded as configured."""
     parts: tuple[Part, ...] = ("teacher", "augmentation")
     for part in parts:
         section = config.teacher if part == "teacher" else config.augmentation

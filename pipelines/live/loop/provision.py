@@ -1,4 +1,4 @@
-"""What stands before any worker is started: the broker and the launcher, then topics and the lake."""
+"""Infrastructure of a run before its workers: the broker and the launcher, then topics and the lake."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DAY_MS = 86_400_000
 
 
 class Provision(NamedTuple):
-    """What a run's workers are started with. `broker`: the embedded one, where there is one."""
+    """Infrastructure that a run's workers need. `broker`: the embedded one, where there is one."""
 
     servers: str
     launcher: Launcher
@@ -71,8 +71,8 @@ def provisioned(
 
 
 def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: bool, say: Say) -> None:
-    """Make the topics of an embedded broker or of our own source. Where others feed them, check that they exist and
-    keep their messages for as long as they are needed, and record where a bounded run ends.
+    """Create the topics of an embedded broker or of the run's own source. Where others feed them, check that they exist
+    and keep their messages for as long as they are needed, and record where a bounded run ends.
 
     Raises BadInput for another cluster than the run began with, before anything is made there; for topics that are
     absent, have other numbers of partitions than configured, or hold nothing although the run is to end where they end.
@@ -114,7 +114,7 @@ def _record_ends(kafka: Kafka, run_dir: RunDir, partitions: list[Partition]) -> 
 
 
 def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:
-    """Make the lake, so that readers find it and another schema is refused at once.
+    """Create the lake, so that readers find it and another schema is refused at once.
 
     Raises BadInput where a new lake meets an examples topic that another run has filled.
     """

@@ -1,4 +1,4 @@
-"""Brings a run in line with its roster, which says for each student whether it is to run, pause or leave: while the run
+"""Reconciliation of a run with its roster, the desired state of each student (running, paused, gone): while the run
 lives, and when it starts."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Run(Protocol):
-    """What a reconciler needs of a live run; `LiveRun` has it."""
+    """Interface of a live run for a reconciler, implemented by `LiveRun`."""
 
     config: Config
 
@@ -39,7 +39,7 @@ class Run(Protocol):
 
 
 class RosterReconciler:
-    """Makes a live run what its roster asks for, and answers every wish of it."""
+    """Brings a live run in line with its roster, and answers every desired state."""
 
     def __init__(self, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -49,8 +49,8 @@ class RosterReconciler:
         self._kept_at: float | None = None
 
     def reconcile(self, run: Run) -> None:
-        """Start students that are due, and grant open wishes. A wish that the run cannot grant is refused with the
-        reason, and nothing has changed."""
+        """Start students that are due, and fulfil open requests. A wish that the run cannot grant is refused with
+        the reason, and nothing has changed."""
         self._start_due(run)
         for name in self._roster.names:
             with self._logging_errors(name):  # a damaged file of one student does not hold up the others
@@ -122,7 +122,7 @@ def _grant(run: Run, wish: Wish) -> str:
 
 
 def with_roster(config: Config, roster: Roster) -> Config:
-    """The config that a run has with the students that were spawned, and without those that were retired.
+    """The run's config with students that were spawned, and without those retired.
 
     Raises BadInput where a section no longer fits.
     """

@@ -1,4 +1,4 @@
-"""What a coordinator shows: status.json and the screen about every second, metrics to the tracker."""
+"""Reporting of a coordinator: status.json and the screen about every second, metrics to the tracker."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Reporting:
         self._watch(status)
 
     def pass_on(self, worker: str, report: Report | None) -> None:
-        """The metrics of a report, where there is one."""
+        """Pass on the metrics of a report, if any."""
         if report is not None and self._tracker is not None:
             for step, values in report.metrics:
                 self._tracker.metrics(worker, step, values)

@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a run, from its first moment to its last."""
+"""Signals (Ctrl-C and SIGTERM) over the life of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM interrupts as Ctrl-C does, also before the coordinator runs and after it."""
+    """Context in which SIGTERM interrupts like Ctrl-C, even before and after the coordinator's loop."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -23,7 +23,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def undisturbed_cleanup() -> Iterator[None]:
-    """After an interrupt, later signals are ignored: another one would leave Ray or the broker behind."""
+    """Ignore further signals after an interrupt, which would otherwise leave Ray or the broker behind."""
     try:
         yield
     except KeyboardInterrupt:
@@ -34,8 +34,8 @@ def undisturbed_cleanup() -> Iterator[None]:
 
 @contextmanager
 def stopping(stop: Callable[[str], None], stop_asked: Callable[[], bool]) -> Iterator[None]:
-    """A signal calls `stop` with a reason. One that comes when stopping was asked for already raises KeyboardInterrupt:
-    the run then ends at once. Later ones are ignored, so that they do not break that off."""
+    """Context in which a signal calls `stop` with a reason. One that comes when stopping was asked for already
+    raises KeyboardInterrupt: the run then ends at once. Later ones are ignored, so that they do not break that off."""
     at_once = False
 
     def asked(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""One worker under supervision: started, polled, restarted when it dies, killed when it hangs, closed."""
+"""Supervision of one worker: started, polled, restarted when it dies, killed when it hangs, closed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Supervision:
-    """What holds for every worker of a run.
+    """Settings of supervision shared by all workers of a run.
 
     logs           the folder of their logs
     hang_s         a worker that is silent for longer is killed and restarted
@@ -55,7 +55,7 @@ class Supervision:
         give_up_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Supervision:
-        """`give_up_s`: how long a broker that is away is waited for."""
+        """Build from a run's settings; `give_up_s`: how long to wait for an absent broker."""
 
         def disk_has_room() -> bool:
             return shutil.disk_usage(run_dir.root).free >= resources.min_free_disk_gb * GB
@@ -65,7 +65,7 @@ class Supervision:
 
 
 class Supervised:
-    """A worker that is to run, and what became of it; `status` is what others see of it."""
+    """A supervised worker and its state; `status` is its public view."""
 
     def __init__(self, wanted: Wanted, rules: Supervision) -> None:
         self.wanted = wanted
@@ -91,7 +91,7 @@ class Supervised:
         self._move(WorkerState.STARTING)
 
     def attend(self, orders: Orders) -> Report | None:
-        """Restart it where that is due, poll it, bury it where it has died. Returns its report where it sent one."""
+        """Restart the worker if due, poll it, and handle its death. Returns its report where it sent one."""
         if self._restart_at is not None and self._rules.clock() >= self._restart_at:
             self.start()
         if self._handle is None or self.status.state is WorkerState.DONE:
@@ -115,7 +115,7 @@ class Supervised:
                 log.exception("asking %s to close", self.name)
 
     def close(self, wait_s: float) -> Report | None:
-        """Have it commit and leave; its last report, where it sent one within `wait_s`."""
+        """Make it commit and leave; returns its last report if one arrives within `wait_s`."""
         if self._handle is None:
             return None
         handle, self._handle = self._handle, None
@@ -129,7 +129,7 @@ class Supervised:
             return None
 
     def retire(self, wait_s: float) -> Report | None:
-        """Close it for good: it is neither restarted nor waited for."""
+        """Close it permanently: it is neither restarted nor waited for."""
         self.ask_to_close()
         report = self.close(wait_s)
         self._restart_at = None

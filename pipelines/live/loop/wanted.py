@@ -1,4 +1,4 @@
-"""The workers that a config asks for, and how each is built in the process that will run it."""
+"""Worker specs: the workers that a config implies, and how each is built in its own process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ STUDENTS = "students"
 
 
 class Wanted(NamedTuple):
-    """A worker that is to run, how it is built, how many processes hold it, and in what kind of host it may share
-    one."""
+    """Spec of a worker: how it is built, its number of processes, and the kind of host it may share."""
 
     name: str
     kind: Kind
@@ -34,7 +33,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[Wanted]:
-    """Every worker of a run."""
+    """Specs of all workers of a run."""
     config_json, root = json.dumps(config.model_dump(mode="json")), str(run_dir.root.absolute())
 
     def wanted(kind: Kind, name: str, ranks: int = 1, host: str | None = None) -> Wanted:
@@ -52,7 +51,7 @@ def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) ->
 
 @dataclass(frozen=True)
 class WorkerRecipe:
-    """How a worker, or one rank of it, is made in the process that will run it.
+    """Recipe of a worker, or one rank of it, executed in the worker's process.
 
     Its fields are plain text and numbers, so that any process can be reached. The config is JSON, which is read in a
     hundredth of the time that YAML takes; no text of it holds the `passwords`.

@@ -1,4 +1,4 @@
-"""Students of a run, as people ask for them: spawned, paused, retired, listed.
+"""Students of a run as users manage them: spawn, pause, retire, list.
 
 pipeline   a run, to ask it for students from Python
 section    a new student's section of the config

@@ -1,4 +1,4 @@
-"""What a spawn would read, take and cost, estimated before it is requested."""
+"""Estimate of a spawn before it is requested: rows, memory, time."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class _Counts:
 
 
 def require_room(config: Config, estimate: BackfillEstimate, run_dir: RunDir) -> None:
-    """Raises BadInput where this machine has too little memory, or too few cores, for the run with its new student.
+    """Raise BadInput if this machine has too little memory, or too few cores, for the run with its new student.
     `config` has the student; those that are paused take nothing."""
     if config.resources.address is not None:
         return  # a cluster: Ray knows what its nodes have
@@ -170,7 +170,7 @@ def require_room(config: Config, estimate: BackfillEstimate, run_dir: RunDir) ->
 
 
 def processes_of(config: Config, jobs: Sequence[Wanted]) -> int:
-    """How many processes hold these workers: one for each rank, and as few as will do for those that share."""
+    """Number of processes for these workers: one for each rank, and as few as possible for those that share."""
     sharing = sum(job.host is not None for job in jobs)
     own = sum(job.ranks for job in jobs if job.host is None)
     return own + math.ceil(sharing / config.resources.students_per_host)

@@ -1,4 +1,4 @@
-"""Every student of a run, in a line each: what it is doing, how well, and since when."""
+"""List of a run's students, a line each: state, quality, and since when."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Listed:
 
 
 def listed_students(run_dir: RunDir) -> list[Listed]:
-    """Every student that the run has, had, or is asked to have, in the config's order, then by name.
+    """Every student that the run has, had, or is to have, in the config's order, then by name.
 
     Raises BadInput where no run lies there.
     """

@@ -1,4 +1,4 @@
-"""A student that learns the lake of a run that does not run: in this process, without a broker."""
+"""Offline learning: a student learns the lake of a stopped run in this process, without a broker."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ STEP_S = 0.5
 def learn_offline(
     config: Config, name: str, run_dir: RunDir, *, ended: bool, advance: Callable[[int, int], None]
 ) -> int:
-    """Have a student of the config learn the lake to its end, from its checkpoint on where it has one; the rows that it
-    learned now. `ended`: the stream is over, so its last rows are a batch, however few; else they wait for what the run
-    brings when it goes on. `advance(done, total)` is called with rows of the lake.
+    """Learn the lake to its end, from the student's checkpoint if it has one; returns the number of rows learned now.
+    `ended`: the stream is over, so its last rows are a batch, however few; else they wait for what the run brings when
+    it goes on. `advance(done, total)` is called with rows of the lake.
 
     Ctrl-C ends it after a checkpoint; the same call goes on from there. Raises BadInput where the run lives, DataLost
     where rows that it needs were deleted.

@@ -1,4 +1,4 @@
-"""A run, to ask it for students from Python; the commands `exfm spawn`, `pause`, `resume` and `retire` are this."""
+"""Python interface to the students of a run, behind the commands `exfm spawn`, `pause`, `resume` and `retire`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOOK_EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Spawned:
-    """What came of a spawn: `state` is `joined` (the run has it), or `remembered` (it joins when the run starts)."""
+    """Result of a spawn: `state` is `joined` (the run has it), or `remembered` (it joins when the run starts)."""
 
     estimate: BackfillEstimate
     state: str
@@ -50,7 +50,7 @@ class Spawned:
 
 @dataclass(frozen=True)
 class Progress:
-    """A student on its way: rows learned, rows of the lake that it has not seen, and the state of its worker."""
+    """Progress of a student: rows learned, rows of the lake not yet seen, and the state of its worker."""
 
     state: str
     rows: int
@@ -59,7 +59,7 @@ class Progress:
 
     @property
     def live(self) -> bool:
-        """Whether it has caught up with the lake, or has learned all there will be."""
+        """True if it has caught up with the lake, or has learned everything."""
         return self.state == "done" or (self.state == "running" and self.lag_rows is not None and self.lag_rows == 0)
 
 
@@ -81,18 +81,18 @@ class Pipeline:
 
     @property
     def config(self) -> Config:
-        """With the students that were spawned, without those that were retired."""
+        """The config with spawned students, without retired ones."""
         return with_roster(config_of(self.run_dir), self.run_dir.roster)
 
     @property
     def lives(self) -> bool:
-        """Whether its coordinator runs."""
+        """True if its coordinator runs."""
         status = last_status(self.run_dir.root)
         return status is not None and alive(status)
 
     @property
     def finished(self) -> bool:
-        """Whether its stream is over, and everything was learned."""
+        """True if its stream is over and everything was learned."""
         return self.run_dir.summary.exists()
 
     @property
@@ -105,11 +105,11 @@ class Pipeline:
     # --- spawning ----------------------------------------------------------------------------------------------
 
     def estimate(self, request: SpawnRequest) -> BackfillEstimate:
-        """What a spawn would read, take and cost; nothing is asked for. Raises BadInput where it cannot be."""
+        """Estimate a spawn without requesting it. Raises BadInput where it cannot be."""
         return self._planned(request)[-1]
 
     def spawn(self, request: SpawnRequest, *, wait_s: float = ANSWER_WAIT_S) -> Spawned:
-        """Have a student join: it learns the rows that are in the lake, catches up, and goes on with the stream.
+        """Add a student: it learns the rows in the lake, catches up, and continues with the stream.
 
         Raises BadInput for a name that is in use, also where another process asks for it meanwhile, a condition that
         no row meets, too little memory, or what the run refuses; StreamingError where a run that lives does not answer
@@ -127,7 +127,7 @@ class Pipeline:
         return Spawned(estimate, *self._answered(wish, wait_s))
 
     def learn_offline(self, name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> int:
-        """Have a student that was spawned learn the lake of a run that does not run, to its end, in this process."""
+        """Make a spawned student learn the lake of a stopped run to its end, in this process."""
         return learn_offline(self.config, name, self.run_dir, ended=self.finished, advance=advance)
 
     def _planned(self, request: SpawnRequest) -> tuple[Config, StudentSettings, BackfillEstimate]:
@@ -201,26 +201,26 @@ class Pipeline:
     # --- afterwards --------------------------------------------------------------------------------------------
 
     def pause(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
-        """Have a student commit and stop; the words of what came of it. Raises as `spawn` does."""
+        """Commit and stop a student; returns the outcome in words. Raises as `spawn` does."""
         return self._asked(name, Presence.PAUSED, wait_s)
 
     def resume(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
-        """Have a student that was paused go on from its checkpoint."""
+        """Continue a paused student from its checkpoint."""
         return self._asked(name, Presence.RUNNING, wait_s)
 
     def retire(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
-        """Have a student leave for good: the lake keeps no rows for it; checkpoints and registered models stay."""
+        """Remove a student permanently: the lake keeps no rows for it; checkpoints and registered models stay."""
         return self._asked(name, Presence.RETIRED, wait_s)
 
     def progress(self, name: str) -> Progress:
-        """How far a student is."""
+        """A student's current progress."""
         found = next((student for student in self.students() if student.name == name), None)
         if found is None:
             raise BadInput(self._unknown(name))
         return Progress(found.state, found.rows, found.lag_rows, found.reason)
 
     def watch(self, name: str, every_s: float = 1.0) -> Iterator[Progress]:
-        """A student's progress, until it is live, has failed, or its run ends."""
+        """Yield a student's progress until it is live, has failed, or its run ends."""
         while True:
             progress = self.progress(name)
             yield progress
@@ -251,7 +251,7 @@ class Pipeline:
 
     def _unknown(self, name: str) -> str:
         names = ", ".join(student.name for student in self.config.students)
-        return f"no student of {self.run_dir.root} is named `{name}`; there are: {names or 'none'}"
+        return f"no student of {self.run_dir.root} is named `{name}`; choose from {names or 'none'}"
 
     def _answered(self, wish: Wish, wait_s: float) -> tuple[str, str]:
         """What came of a wish: its state, and words. Raises BadInput where it was refused."""
@@ -301,7 +301,7 @@ def _no_rows(student: StudentSettings, estimate: BackfillEstimate, lake: LakeRea
     asked = [v for v in student.row_filter if v not in verticals]
     if asked and len(asked) == len(student.row_filter):
         return (
-            f"no row of the lake has the vertical {', '.join(f'`{v}`' for v in asked)}; there are: "
+            f"no row of the lake has the vertical {', '.join(f'`{v}`' for v in asked)}; choose from "
             f"{', '.join(sorted(verticals)) or 'none'}. A student of a vertical that is to come begins with --live"
         )
     condition = f" and `{student.where}`" if student.where is not None else ""

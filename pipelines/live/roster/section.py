@@ -1,4 +1,4 @@
-"""A new student's section of the config, from what was asked for."""
+"""Config section of a new student, from a request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SpawnRequest:
 
 
 def section_of(request: SpawnRequest, config: Config, lake: LakeReader) -> dict[str, Any]:
-    """The section, every setting written out. Raises BadInput, in words, for what cannot be."""
+    """Build the section with every setting written out. Raises BadInput, in words, for what cannot be."""
     like = _like(request, config)
     settings = {} if like is None else {k: v for k, v in like.items() if k not in OF_ITS_OWN}
     if request.model is not None:

@@ -1,4 +1,4 @@
-"""Pure rules of a run: nothing here acts, waits or looks anything up.
+"""Pure rules of a run, without side effects, waiting or look-ups.
 
 states    the states of a run and of a worker, and which may follow which
 kinds     what each kind of worker's end means to its run

@@ -1,4 +1,5 @@
-"""States in which a run has not failed and yet is not well. They follow from what was seen, from clocks and limits.
+"""Alarms: conditions of a run that has not failed but is not healthy. They follow from what was seen, from clocks and
+limits.
 
 stalled            a worker, or the whole run, makes no progress although rows wait for it
 mass dead letters  a grave share of what was read in the last minutes was refused
@@ -36,13 +37,13 @@ class Alarm(StrEnum):
 
     @property
     def is_note(self) -> bool:
-        """It may be as it should be."""
+        """True for an alarm that may be harmless."""
         return self is Alarm.NOTHING_READ
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What is seen of a worker that has reported and is not at its end.
+    """Health of a worker that has reported and is not at its end.
 
     moved_s          when its rows or its position last rose
     lag_rows         how many rows wait for it; None: unknown. 0 for one that waits for no rows (ingest)
@@ -65,8 +66,7 @@ class Sight:
 
 @dataclass(frozen=True)
 class Refused:
-    """Rows of a kind (`impressions`, `rows of feedback`) that were read since `since_s`, and those of them that were
-    refused, by reason."""
+    """Rows of a kind (`impressions`, `rows of feedback`) read since `since_s`, and those refused, by reason."""
 
     what: str
     since_s: float
@@ -80,7 +80,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Raised:
-    """An alarm, since when it holds, and which workers it concerns; none: what the run reads."""
+    """An active alarm: its start, and the workers it concerns (none for the run's input)."""
 
     alarm: Alarm
     since_s: float
@@ -95,7 +95,7 @@ def alarms_of(
     limits: AlarmLimits,
     now_s: float,
 ) -> list[Raised]:
-    """All that is to be said now, the gravest first. `silent_topics`: of a live run, when each topic last brought rows.
+    """All active alarms, the gravest first. `silent_topics`: of a live run, when each topic last brought rows.
 
     >>> student = Sight("student-feed", Kind.STUDENT, moved_s=0.0, lag_rows=700)
     >>> teacher = Sight("teacher", Kind.TEACHER, moved_s=995.0, lag_rows=9)

@@ -1,4 +1,4 @@
-"""Why something died, from what it raised."""
+"""Classification of causes of death by the exception raised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ_ONLY_WORDS = "Read-only file system"
 
 
 class Died(Exception):
-    """A worker is gone, or cannot continue."""
+    """A worker has died, or cannot continue."""
 
     def __init__(self, reason: str, cause: Cause = Cause.CRASH) -> None:
         super().__init__(reason, cause)  # both, so that it survives the way from one process to another
@@ -40,7 +40,7 @@ class Died(Exception):
 
 
 class Gone(Died):
-    """Its process has ended or cannot be reached."""
+    """The worker's process has ended or is unreachable."""
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -62,7 +62,7 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether it comes of a file system that takes no writes, as the kernel makes one whose disk fails.
+    """True for an error of a read-only file system, as the kernel makes one whose disk fails.
 
     >>> is_read_only(OSError(30, "Read-only file system")), is_read_only(OSError(28, "No space left on device"))
     (True, False)

@@ -1,4 +1,4 @@
-"""Whether a run has caught up with a stream that is fed now and then."""
+"""Detects that nothing arrived for N seconds."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Idleness:
         self._since_s = clock()
 
     def seen(self, progress: Hashable, *, sure: bool) -> bool:
-        """Whether the run is idle. `progress` changes with every row that comes, is committed or is learned; it is
-        `sure` while every worker is at work and the broker answers."""
+        """Update with the current progress; returns True if the run is idle. `progress` changes with every row that
+        comes, is committed or is learned; it is `sure` while every worker is at work and the broker answers."""
         now_s = self._clock()
         if progress != self._progress or not sure:
             self._progress, self._since_s = progress, now_s

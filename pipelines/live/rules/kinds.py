@@ -1,4 +1,4 @@
-"""The kinds of workers, and what each one's end means to its run.
+"""Kinds of workers, and the consequence of each one's end for its run.
 
 kind          gives up: the run ends      its last row ends the stream    may join and leave a run
 ingest        always                      no                              no
@@ -19,8 +19,8 @@ class Kind(StrEnum):
     STUDENT = "student"
 
     def ends_run(self, pace: str) -> bool:
-        """Whether a worker that has given up takes the run with it. Without a source, an augmentation, or, in lockstep,
-        a teacher nothing can continue. Nothing depends on a student, and in free pace nothing waits for the teacher.
+        """True if a worker that has given up ends the run. Without a source, an augmentation, or, in lockstep, a
+        teacher nothing can continue. Nothing depends on a student, and in free pace nothing waits for the teacher.
 
         >>> [kind.ends_run("free") for kind in Kind]
         [True, True, False, False]
@@ -29,25 +29,25 @@ class Kind(StrEnum):
 
     @property
     def writes_lake(self) -> bool:
-        """Its position is the lake's; where it is done, the stream ends."""
+        """True if its position is the lake's end; when it is done, the stream ends."""
         return self is Kind.AUGMENTATION
 
     @property
     def reads_lake(self) -> bool:
-        """Its position is a row of the lake; it is done once it has learned the last one."""
+        """True if its position is a row of the lake; it is done once it has learned the last one."""
         return self in (Kind.TEACHER, Kind.STUDENT)
 
     @property
     def has_lag(self) -> bool:
-        """Rows of others wait for it, in topics or in the lake."""
+        """True if rows of others wait for it, in topics or in the lake."""
         return self is not Kind.INGEST
 
     @property
     def publishes(self) -> bool:
-        """Others use its snapshots and are informed when no more will come."""
+        """True if others use its snapshots and must learn when no more will come."""
         return self is Kind.TEACHER
 
     @property
     def may_leave(self) -> bool:
-        """It may join a run and leave it while the run lives."""
+        """True if it may join and leave a live run."""
         return self is Kind.STUDENT

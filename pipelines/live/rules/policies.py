@@ -22,7 +22,7 @@ WELL_S = 30.0
 
 
 class Cause(StrEnum):
-    """Why a worker or the broker died, in the terms that decide what is done about it."""
+    """Cause of death of a worker or the broker, as far as it decides the reaction."""
 
     CRASH = "crash"
     BROKER_AWAY = "broker away"
@@ -42,7 +42,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long each cause is tolerated; the names are those of the config."""
+    """Tolerance for each cause; field names are those of the config."""
 
     max_restarts: int
     restart_window_s: float
@@ -66,7 +66,7 @@ class GiveUp:
 
 
 def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart | GiveUp:
-    """What to do about something that died, given all its deaths that still count (this one included, last).
+    """Decide on the reaction to a death, given all relevant deaths (this one included, last).
 
     Crashes are counted within a window. A broker that is away or a full disk is not the worker's fault: however often
     the worker dies of it, it is restarted until the cause has lasted too long.
@@ -89,7 +89,7 @@ def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart 
 
 
 def series(deaths: Sequence[Death], gap_s: float) -> list[float]:
-    """When it died of its last cause, back to where another cause, or a longer gap than `gap_s`, broke the series.
+    """Times of consecutive deaths from the last cause, without gaps longer than `gap_s`.
 
     >>> away = [Death(t, Cause.BROKER_AWAY, "") for t in (0.0, 400.0, 410.0)]
     >>> series(away, gap_s=300.0)
@@ -104,8 +104,8 @@ def series(deaths: Sequence[Death], gap_s: float) -> list[float]:
 
 
 def still_counting(deaths: Sequence[Death], well_s: float, disk_has_room: bool) -> list[Death]:
-    """The deaths that still count once it has worked well for `well_s`. Crashes count as long as their window says; a
-    disk must have room too, since a worker may go for long without writing anything."""
+    """Deaths that still count after `well_s` of healthy work. Crashes count as long as their window says; a disk
+    must have room too, since a worker may go for long without writing anything."""
     if well_s < WELL_S:
         return list(deaths)
     over = {Cause.BROKER_AWAY, Cause.DISK_FULL} if disk_has_room else {Cause.BROKER_AWAY}
@@ -113,14 +113,14 @@ def still_counting(deaths: Sequence[Death], well_s: float, disk_has_room: bool) 
 
 
 def while_it_lasts(tries: Sequence[float], now: float, patience_s: float, words: str) -> Restart | GiveUp:
-    """Try again, at growing intervals, until `patience_s` have passed since the first time."""
+    """Retry at growing intervals, until `patience_s` have passed since the first time."""
     if now - tries[0] > patience_s:
         return GiveUp(words.format(now - tries[0], patience_s))
     return Restart(min(LONGEST_WAIT_S, FIRST_DELAY_S * 2 ** min(len(tries) - 1, 10)))
 
 
 def after_death(deaths: list[float], now: float, max_restarts: int, window_s: float) -> Restart | GiveUp:
-    """What to do about a crash, given the times of all crashes (this one included)."""
+    """Decide on the reaction to a crash, given the times of all crashes (this one included)."""
     recent = [t for t in deaths if now - t <= window_s]
     if len(recent) > max_restarts:
         return GiveUp(
@@ -169,7 +169,7 @@ def snapshot_for(
     max_age_s: float | None,
     teacher_gone: bool = False,
 ) -> Score | Wait | WithoutTeacher:
-    """Free pace: which snapshot scores the next block.
+    """Choose the snapshot for the next block in free pace.
 
     While catching up, rows wait for a snapshot that is not too many rows old, or history would be scored by the first
     one throughout. Live, nothing waits, nor for a teacher that has given up: it stops neither lake nor students.

@@ -1,4 +1,4 @@
-"""Promotion: whether a candidate takes the champion's place, from what was seen of the two on the same fresh rows.
+"""Promotion: decides whether a candidate replaces the champion, from both models' results on the same fresh rows.
 
 One may ask after every row: the evidence is anytime-valid (exfm/metrics/sequential.py), so asking often promotes no
 model that is no better. With the e-values E_t of T tasks:
@@ -22,8 +22,8 @@ from exfm.metrics.sequential import Evidence
 
 @dataclass(frozen=True)
 class TaskSeen:
-    """What was seen of one task. `calibration` of the candidate on the rows compared: Σ predicted / Σ label, None
-    without positives. `not_finite`: rows where the candidate gave no finite logit, and the champion did."""
+    """Evidence on one task. `calibration` of the candidate on the rows compared: Σ predicted / Σ label, None without
+    positives. `not_finite`: rows where the candidate gave no finite logit, and the champion did."""
 
     evidence: Evidence
     positives: int
@@ -33,7 +33,7 @@ class TaskSeen:
 
 @dataclass(frozen=True)
 class Standards:
-    """What is asked of a candidate; the names are those of the config's section `registry`."""
+    """Requirements for a candidate; field names are those of the config's section `registry`."""
 
     level: float = 0.05
     calibration: tuple[float, float] = (0.8, 1.25)
@@ -49,7 +49,7 @@ class Promote:
 
 @dataclass(frozen=True)
 class Keep:
-    """The champion stays, and the comparison goes on."""
+    """The champion stays, and the comparison continues."""
 
     reason: str
 
@@ -65,7 +65,7 @@ Decision = Promote | Keep | Refuse
 
 
 def promotion(tasks: Mapping[str, TaskSeen], standards: Standards, *, rows: int, days: float = 0.0) -> Decision:
-    """What becomes of a candidate after `rows` rows and `days` of event time of comparison.
+    """Decide on a candidate after `rows` rows and `days` of event time of comparison.
 
     >>> none = Evidence(0.0, 0.0, None, None, None, None, 0, 0, None, 0, 0.0, 0)
     >>> promotion({"ctr": TaskSeen(none, 0, None)}, Standards(), rows=0)

@@ -1,4 +1,4 @@
-"""Shares of rows, as far as few rows can show them."""
+"""Shares of rows, with the confidence that few rows allow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from exfm.metrics.reliability import wilson
 
 
 def sure_share(part: int, whole: int) -> float:
-    """The lower end of the 95 % interval (Wilson) of a share: what is lost for certain, however few rows there are.
+    """Lower end of the 95 % interval (Wilson) of a share: the certain loss, however few the rows.
 
     >>> [round(sure_share(*rows), 2) for rows in ((3, 3), (12, 12), (928, 942), (0, 0))]
     [0.44, 0.76, 0.98, 0.0]

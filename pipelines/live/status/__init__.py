@@ -1,4 +1,4 @@
-"""What a run shows of itself while it lives.
+"""Status of a live run.
 
 status     the state of the run and of each worker, as one value
 file       status.json, always whole, rewritten on a full disk too

@@ -1,4 +1,4 @@
-"""How much of the disk a run takes, by what grows in it."""
+"""Disk use of a run, by growing part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = {
 
 
 def disk_use(root: Path) -> dict[str, int]:
-    """Bytes of the files below a run directory, by part; what is deleted meanwhile counts as nothing.
+    """Bytes of the files below a run directory, by part; files deleted meanwhile count as 0.
 
     >>> disk_use(Path("no-such-run"))["lake"]
     0

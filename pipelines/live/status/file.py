@@ -38,8 +38,7 @@ class StatusFile:
         self._lock = threading.Lock()
 
     def write(self, value: Any) -> None:
-        """Where the disk is full and even this finds no room, or takes no writes, the text written before stays, and
-        the log says so."""
+        """Write the file; on a full or read-only disk the earlier text stays, and the log says so."""
         text = json.dumps(value, indent=2, allow_nan=False).encode()
         with self._lock:
             try:

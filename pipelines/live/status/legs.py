@@ -1,4 +1,5 @@
-"""What a run did before it was resumed. A leg is one start of its coordinator, up to its end, whatever that was.
+"""Earlier attempts of a resumed run, one for each start of its coordinator. A leg is one start of its coordinator, up
+to its end, whatever that was.
 
 status.json is rewritten every second and never in half, so it says what the legs before took, also after kill -9.
 Rows are not added up here: every worker counts its own since the run began, with the positions that it commits.
@@ -17,7 +18,7 @@ from streaming.errors import StreamingError
 
 @dataclass(frozen=True)
 class EarlierWork:
-    """Of one worker, summed over the legs before; memory is the highest."""
+    """One worker's work, summed over earlier attempts; memory is the maximum."""
 
     rows: int = 0
     restarts: int = 0
@@ -28,7 +29,7 @@ class EarlierWork:
 
 @dataclass(frozen=True)
 class EarlierLegs:
-    """`started_at`: of the first leg, None where there was none."""
+    """Totals of earlier attempts; `started_at`: of the first one, None without any."""
 
     legs: int = 0
     wall_s: float = 0.0
@@ -40,7 +41,7 @@ class EarlierLegs:
 
 
 def earlier_legs(root: Path) -> EarlierLegs:
-    """The legs of the run in `root`; none where it is new, or its status is damaged."""
+    """Earlier attempts of the run in `root`; empty if it is new, or its status is damaged."""
     try:
         value = read_status(root)
     except StreamingError:

@@ -51,43 +51,43 @@ class WorkerStatus:
 
     @property
     def is_fresh(self) -> bool:
-        """What it reported last is what it would report now, or nearly."""
+        """True if the last report is current."""
         return self.report is not None and self.state is WorkerState.RUNNING and self.silent_s <= SILENT_S
 
     @property
     def lag_rows(self) -> int | None:
-        """How many rows wait for it; None where that does not apply, or cannot be known (`lag_known`)."""
+        """Number of rows that wait for it; None if not applicable, or unknown (`lag_known`)."""
         if self.report is None or not self.lag_known:
             return None
         return 0 if self.state is WorkerState.DONE and self.report.lag_rows is not None else self.report.lag_rows
 
     @property
     def lag_known(self) -> bool:
-        """False where rows may wait for it, and how many cannot be known."""
+        """False if an unknown number of rows may wait for it."""
         live = self.state not in (WorkerState.DONE, WorkerState.FAILED, WorkerState.RETIRED)
         asked = self.report is not None and live and self.kind.has_lag
         return not asked or (self.is_fresh and self.report is not None and self.report.lag_rows is not None)
 
     @property
     def rows(self) -> int:
-        """Since the run began."""
+        """Rows since the run began."""
         if self.report is None:
             return self.earlier.rows
         return self.report.rows if self.report.total_rows is None else self.report.total_rows
 
     @property
     def all_restarts(self) -> int:
-        """Since the run began."""
+        """Restarts since the run began."""
         return self.earlier.restarts + self.restarts
 
     @property
     def busy_s(self) -> float:
-        """Since the run began."""
+        """Busy seconds since the run began."""
         return self.earlier.busy_s + sum(report.busy_s for report in self.whole)
 
     @property
     def phases_s(self) -> dict[str, float]:
-        """Since the run began."""
+        """Seconds by phase since the run began."""
         phases = Counter(dict(self.earlier.phases_s))
         for report in self.whole:
             phases.update(report.phases_s)
@@ -95,12 +95,12 @@ class WorkerStatus:
 
     @property
     def peak_rss_bytes(self) -> int:
-        """The highest of all its processes; of several ranks, their sum."""
+        """Peak memory over all its processes; summed over ranks."""
         return max([self.earlier.peak_rss_bytes, *(report.peak_rss_bytes for report in self.whole)])
 
     @property
     def so_far(self) -> EarlierWork:
-        """All of it, for a worker of this name that comes after this one has left or given up."""
+        """Totals of this worker for a successor of the same name."""
         return EarlierWork(self.rows, self.all_restarts, self.busy_s, self.peak_rss_bytes, self.phases_s)
 
     def as_json(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class RunStatus:
 
     @staticmethod
     def resuming(name: str, earlier: EarlierLegs, lake_rows: int = 0) -> RunStatus:
-        """Of a run that goes on where `earlier` ended, with so many rows in its lake."""
+        """Status of a run resumed after `earlier`, with `lake_rows` rows in its lake."""
         status = RunStatus(name, earlier=earlier)
         status.lake |= {"rows": lake_rows, "last_lake_seq": lake_rows - 1 if lake_rows else None}
         status.started_at = earlier.started_at or status.started_at
@@ -177,7 +177,7 @@ class RunStatus:
 
     @property
     def waits_for(self) -> str | None:
-        """What is waited for until workers run and the first rows are in the lake; None from then on."""
+        """Current start-up stage until workers run and the first rows are in the lake; None afterwards."""
         if self.state in ENDS or (self.lake["rows"] and self.state is not RunState.STARTING):
             return None
         if self.stage is not None:
@@ -190,7 +190,7 @@ class RunStatus:
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong although the run continues: who waits for what, who is silent, who has given up."""
+        """Problems of a run that continues: waiting, silent or given-up workers."""
         found = [self.waiting] if self.waiting else []
         if self.broker.get("reason"):
             found.append(f"the embedded broker is being started again: {self.broker['reason']}")
@@ -214,11 +214,11 @@ class RunStatus:
 
     @property
     def notes(self) -> list[str]:
-        """What may be as it should be, and is good to know."""
+        """Harmless alarms worth knowing."""
         return [alarm["words"] for alarm in self.alarms if alarm["severity"] == "note"]
 
     def raise_alarms(self, alarms: list[dict[str, Any]]) -> None:
-        """From now on these are its alarms."""
+        """Replace the alarms."""
         self.alarms = alarms
         for name, worker in self.workers.items():
             worker.alarms = [alarm["state"] for alarm in alarms if name in alarm["workers"]]
@@ -229,7 +229,7 @@ class RunStatus:
 
     @property
     def wall_s(self) -> float:
-        """Of all legs."""
+        """Wall time of all attempts."""
         return self.earlier.wall_s + self.leg_wall_s
 
     @property
@@ -238,7 +238,7 @@ class RunStatus:
 
     @property
     def fraction(self) -> float | None:
-        """How much of a bounded stream has gone all the way; None where its length is unknown."""
+        """Processed share of a bounded stream; None if its length is unknown."""
         if self.state is RunState.DONE:
             return 1.0
         by_kind = {w.kind: w.report for w in self.workers.values() if w.report}

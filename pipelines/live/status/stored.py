@@ -1,4 +1,4 @@
-"""Another process's run, known by its status.json."""
+"""Status of another process's run, from its status.json."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ def read_status(root: Path) -> dict[str, Any]:
 
 
 def last_status(root: Path) -> dict[str, Any] | None:
-    """As `read_status`; None where no run has started in `root`."""
+    """`read_status`, or None if no run has started in `root`."""
     return read_status(root) if RunDir(root).status.exists() else None
 
 
 def alive(value: dict[str, Any]) -> bool:
-    """Whether the coordinator that wrote this still runs. A pid that another process has by now does not count."""
+    """True if the coordinator that wrote this still runs. A pid that another process has by now does not count."""
     try:
         process = psutil.Process(value["pid"])
         written = datetime.fromisoformat(value["updated_at"]).timestamp()

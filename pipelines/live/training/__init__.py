@@ -1,4 +1,4 @@
-"""Training: what every worker that trains needs, and the offline computations too.
+"""Training infrastructure shared by all training workers and by offline computations.
 
 account, learned, quarantine   rows that models were given, learned, left out
 score_before_learn             which labels a teacher cannot have learned when it scores a row

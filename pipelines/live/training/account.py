@@ -1,4 +1,4 @@
-"""The account of an engine: how many rows its models were given, learned and left out.
+"""Row accounting of an engine: rows given to its models, learned and left out.
 
 An account travels in every checkpoint with the weights that it describes, and is checked whenever one is written: for
 each model, trained + quarantined rows = the rows it was given.
@@ -55,7 +55,7 @@ class Account:
             self.quarantines[model].judge(rows, result, left_out)
 
     def note_sampled_away(self, lost: pa.Table | None) -> None:
-        """Count rows that sampling left out, as `StudentFeed.left_out` gives them."""
+        """Count rows that sampling left out, from `StudentFeed.left_out`."""
         if self._sampled_away is not None and lost is not None:
             self._sampled_away.add(lost)
 
@@ -82,11 +82,11 @@ class Account:
         return {model: quarantine.state() for model, quarantine in self.quarantines.items()}
 
     def left_out(self, model: str) -> int:
-        """Rows in quarantine; 0 for a model that the engine does not have."""
+        """Quarantined rows; 0 for a model that the engine does not have."""
         return self.quarantines[model].rows if model in self.quarantines else 0
 
     def counts(self, models: Sequence[str], trained: Mapping[str, int]) -> dict[str, Any]:
-        """The account as status and summary show it; `models`: those that a worker of this kind may have."""
+        """The account for status and summary; `models`: those that a worker of this kind may have."""
         first, *others = models
         sampling = {} if self._sampled_away is None else {"left_out_by_sampling": self._sampled_away.rows}
         return sampling | {
@@ -98,5 +98,5 @@ class Account:
 
     @property
     def notes(self) -> list[str]:
-        """For people: one sentence for each model that left something out."""
+        """Sentences for people, one for each model that left rows out."""
         return [note for quarantine in self.quarantines.values() if (note := quarantine.note)]

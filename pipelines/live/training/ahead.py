@@ -1,4 +1,4 @@
-"""The next items of work, made ready in the background: one thread, a bounded number of items ahead.
+"""Read-ahead: prepares the next items in a background thread, a bounded number ahead.
 
     the thread: read, decode, cut, build ──► [ ready, at most `bound` ] ──► take ──► train
 
@@ -20,8 +20,8 @@ IDLE_S = 0.01
 
 
 class Ahead(Generic[Item]):
-    """The items of `read`, in its order, each once; at most `bound` of them are read before they are taken. With
-    `bound` 0 there is no thread, and `take` reads.
+    """Items of `read`, in order, each once; at most `bound` of them are prepared ahead. With `bound` 0 there is no
+    thread, and `take` reads.
 
     `read` gives the next item, or None when there is none yet. What it raises is raised where the item would have been
     taken, after everything read before it, and again ever after: nothing is read behind an error.
@@ -50,11 +50,11 @@ class Ahead(Generic[Item]):
 
     @property
     def ready(self) -> int:
-        """So many items were read and not taken."""
+        """Number of prepared items."""
         return len(self._ready)
 
     def take(self, wait_s: float = 0.0) -> Item | None:
-        """The next item; None where the thread had none ready within `wait_s`."""
+        """The next item; None if none is ready within `wait_s`."""
         item = self.peek(wait_s)
         if item is not None:
             with self._changed:
@@ -63,7 +63,7 @@ class Ahead(Generic[Item]):
         return item
 
     def peek(self, wait_s: float = 0.0) -> Item | None:
-        """The item that `take` gives next, left where it is; None where none is ready within `wait_s`."""
+        """The item that `take` returns next, without removing it; None if none is ready within `wait_s`."""
         with self._changed:
             if self._thread is None:
                 if not self._ready and (item := self._read()) is not None:
@@ -77,7 +77,7 @@ class Ahead(Generic[Item]):
             return None
 
     def close(self) -> None:
-        """End the thread, after what it is reading now, and drop what lies ready. A second call does nothing."""
+        """Stop the thread after its current read, and drop prepared items. A second call does nothing."""
         with self._changed:
             self._ending = True
             self._ready.clear()

@@ -1,4 +1,4 @@
-"""What a model has learned, countable per task: rows and Σ hash64(impression_id), to be compared with the lake's."""
+"""Checksums of learned rows per task, rows and Σ hash64(impression_id), to be compared with the lake's."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COUNTED_AT_ONCE = 16_384
 
 
 class Learned:
-    """Per task: how many rows' labels were learned, and the sum of their id hashes modulo 2^64. Counted when they are
-    asked for, or are many.
+    """Per task: the number of rows with a learned label, and the sum of their id hashes modulo 2^64. Counted when they
+    are asked for, or are many.
 
     >>> learned = Learned(["ctr"])
     >>> learned.add(pa.table({"impression_id": [5, 6], "label_ctr": pa.array([1, None], pa.int8())}))
@@ -63,12 +63,12 @@ class Learned:
         return self._hash_sums
 
     def numbers(self) -> np.ndarray:
-        """Rows and sum of hashes by task, (T, 2) int64: such numbers of disjoint rows may be added up as they are."""
+        """Rows and sum of hashes by task, (T, 2) int64; those of disjoint rows may be added."""
         sums = [(self.rows[task], self.hash_sums[task]) for task in self.rows]
         return np.array(sums, dtype=np.uint64).view(np.int64).reshape(-1, 2)
 
     def merge(self, numbers: np.ndarray) -> None:
-        """Add what `numbers` gave of other rows."""
+        """Add the `numbers` of other rows."""
         for task, (rows, hash_sum) in zip(self.rows, numbers.view(np.uint64).tolist(), strict=True):
             self.rows[task] += rows
             self.hash_sums[task] = (self.hash_sums[task] + hash_sum) % (1 << 64)
@@ -78,7 +78,7 @@ class Learned:
 
 
 class LeftOutBySampling:
-    """What negative downsampling took away from a student: rows, and by task the labels, so that learned + not finite +
+    """Rows that negative downsampling removed from a student, and by task their labels, so that learned + not finite +
     left out by sampling = the lake's.
 
     >>> left_out = LeftOutBySampling(["ctr"])
@@ -94,7 +94,7 @@ class LeftOutBySampling:
         self._labels = Learned(tasks, state["labels"])
 
     def add(self, lost: pa.Table) -> None:
-        """As `exfm.features.sampling.sample_negatives` gives them, with `gone` as a column."""
+        """Add the output of `exfm.features.sampling.sample_negatives`, with `gone` as a column."""
         self.rows += pc.sum(lost["gone"]).as_py()
         self._labels.add(lost)
 

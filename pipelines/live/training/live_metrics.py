@@ -31,7 +31,7 @@ class TaskMetrics:
         self._weights: dict[str, tuple[float, float, int]] = {}
 
     def judge(self, batch: Batch, result: StepResult) -> None:
-        """Count the logits that a step made before it learned."""
+        """Count the logits that a step predicted before learning."""
         self.count(result.logits, batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy())
 
     def count(self, logits: np.ndarray, labels: np.ndarray, mask: np.ndarray, weights: np.ndarray) -> None:
@@ -52,7 +52,7 @@ class TaskMetrics:
 
     @property
     def heavy(self) -> str | None:
-        """For people: that a single row has more than a tenth of the weight of the last ones; None where none has.
+        """Warning for people that a single row has more than a tenth of the recent weight; None otherwise.
 
         >>> metrics = TaskMetrics(["ctr"])
         >>> metrics.count(np.zeros((400, 1)), np.zeros((400, 1)), np.ones((400, 1), bool), np.ones((400, 1)))
@@ -72,7 +72,7 @@ class TaskMetrics:
         return {task: progress.window().ne for task, progress in self._progress.items()}
 
     def values(self) -> dict[str, float | None]:
-        """Everything worth a line in MLflow."""
+        """Metrics for MLflow."""
         found: dict[str, float | None] = {}
         for task, progress in self._progress.items():
             window = progress.window()

@@ -1,4 +1,4 @@
-"""What computes: the versions and the machine that a model's bits depend on."""
+"""Software and hardware that a model's bits depend on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def software() -> dict[str, str]:
 
 
 def differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs, in words.
+    """List differences, in words.
 
     >>> differing({"torch": "2.12", "code": "a"}, {"torch": "2.13", "code": "a"})
     ['the version of torch (2.12 then, 2.13 now)']

@@ -1,4 +1,4 @@
-"""Every prediction made before its row was learned, spilled to Parquet: what exact metrics are computed from.
+"""Log of predictions made before learning, as Parquet: the input of exact metrics.
 
 A student writes a part at each of its checkpoints, so parts and weights always agree: after a crash the parts past the
 checkpoint are dropped, and the rows come again.
@@ -52,7 +52,7 @@ class Predicted(NamedTuple):
 
     @classmethod
     def joined(cls, steps: Sequence[Predicted]) -> Predicted:
-        """Those of the same models, one after the other."""
+        """Concatenate steps of the same models."""
         first = steps[0]
         return cls(
             pa.concat_tables([step.rows for step in steps]),
@@ -64,7 +64,7 @@ class Predicted(NamedTuple):
 def predictions_of(
     tasks: Sequence[str], predicted: Predicted, *, group_by: str | None, cluster_by: Sequence[str] = ()
 ) -> pa.RecordBatch:
-    """Rows as they are logged."""
+    """Predicted rows in the form of the log."""
     rows = predicted.rows
     columns: dict[str, pa.Array] = {}
     for name in ("lake_seq", "impression_id", "event_time_ms"):
@@ -102,7 +102,7 @@ class PredictionLog:
         self._waiting: list[pa.RecordBatch] = []
 
     def open(self, position: int) -> None:
-        """Take up after `position`: parts past it belong to a future that did not happen."""
+        """Continue after `position`, deleting later parts."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._waiting = []
         for part in self._directory.glob("*.parquet"):
@@ -115,12 +115,12 @@ class PredictionLog:
         self._waiting.append(rows)
 
     def take(self) -> list[pa.RecordBatch]:
-        """Hand over what was appended since the last time, to be given to `write`, here or in another thread."""
+        """Hand over the rows appended since the last call, for `write` in this thread or another."""
         taken, self._waiting = self._waiting, []
         return taken
 
     def write(self, taken: list[pa.RecordBatch]) -> None:
-        """One part, on disk when this returns; none where nothing was taken."""
+        """Write one part, durable on return; none without rows."""
         if not taken:
             return
         table = pa.Table.from_batches(taken)
@@ -150,18 +150,18 @@ class PredictionLog:
 
 
 def read_predictions(directory: Path) -> pa.Table | None:
-    """All parts there are, in order of `lake_seq`; None where there are none."""
+    """All existing parts, in order of `lake_seq`; None if there are none."""
     parts = _parts(directory)
     return pa.concat_tables([_read(part) for part in parts], promote_options="default") if parts else None
 
 
 def parts_of(directory: Path) -> tuple[int, list[Path]]:
-    """The `lake_seq` up to which parts were deleted (-1: none were), and those that are there, in order."""
+    """The `lake_seq` up to which parts were deleted (-1 if none), and the remaining parts, in order."""
     return _pruned(directory)["upto"], _parts(directory)
 
 
 def count_predictions(directory: Path) -> int:
-    """Rows in all parts, from their footers alone, and in those that were pruned."""
+    """Rows in all parts, from their footers only, plus deleted ones."""
     return _pruned(directory)["rows"] + sum(map(_rows, _parts(directory)))
 
 

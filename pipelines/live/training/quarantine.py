@@ -1,4 +1,4 @@
-"""Rows that a model left out, because they or their batch were not finite: which, and why.
+"""Quarantine: rows that a model left out because they or their batch were not finite, with reasons.
 
 Single rows are found and left out (exfm/models/sieve.py), and where that is not possible, the batch. None of them
 reaches the weights. What was left out travels in the model's checkpoints and so agrees with the weights through any
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Left(NamedTuple):
-    """Rows between two `lake_seq` that were left out for one reason."""
+    """Rows between two `lake_seq`, left out for one reason."""
 
     first_lake_seq: int
     last_lake_seq: int
@@ -36,7 +36,7 @@ class Left(NamedTuple):
 
 
 class Quarantine:
-    """What one model has left out.
+    """Rows that one model has left out.
 
     >>> quarantine = Quarantine("teacher", ["ctr"], in_a_row=16)
     >>> rows = pa.table({"lake_seq": [7, 8], "impression_id": [5, 6], "label_ctr": pa.array([1, 0], pa.int8())})
@@ -66,7 +66,7 @@ class Quarantine:
         self._last: deque[dict[str, Any]] = deque(state.get("last", ()), maxlen=KEPT)
 
     def judge(self, rows: pa.Table, result: StepResult, left_out: np.ndarray | None = None) -> None:
-        """Note a step over these rows. `left_out` (N,): of each of them, why it was (`REASONS`); None: as the result
+        """Record a step over these rows. `left_out` (N,): of each of them, why it was (`REASONS`); None: as the result
         says.
 
         Raises Diverged when more batches than allowed lost a grave share, one after the other.
@@ -81,12 +81,12 @@ class Quarantine:
         self.leave_out(found, lost.numbers(), of=rows.num_rows)
 
     def well(self) -> None:
-        """Every row of a step was learned."""
+        """Record a step that learned every row."""
         self._in_a_row = 0
 
     def leave_out(self, places: Sequence[Left], lost: np.ndarray, *, of: int) -> None:
-        """Note what was left out of a batch `of` so many rows; `lost`: what it would have taught (`Learned.numbers`).
-        Raises Diverged as `judge` does."""
+        """Record the rows left out of a batch of `of` rows; `lost`: their checksums (`Learned.numbers`). Raises
+        Diverged as `judge` does."""
         rows = sum(place.rows for place in places)
         grave = rows == of or rows > self._grave_share * of
         self.rows += rows
@@ -109,7 +109,7 @@ class Quarantine:
 
     @property
     def note(self) -> str | None:
-        """For people; None where nothing was left out."""
+        """Sentence for people; None if nothing was left out."""
         if not self.batches:
             return None
         last = self._last[-1] if self._last else None
@@ -117,7 +117,7 @@ class Quarantine:
         return f"{self._model}: {self.rows} rows in {self.batches} batches were not finite and are left out{where}"
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint, and to be read: rows, batches, what was left out by task, and where the last ones lie."""
+        """State for checkpoints and for people: rows, batches, left-out rows by task, and the latest positions."""
         return {
             "rows": self.rows,
             "batches": self.batches,
@@ -128,7 +128,7 @@ class Quarantine:
 
 
 def places_of(rows: pa.Table, result: StepResult, left_out: np.ndarray | None) -> list[Left]:
-    """What a step over these rows left out: the rows one by one, or the batch; empty where it learned all of them."""
+    """Rows that a step left out, one by one or as a batch; empty if it learned all."""
     if not rows.num_rows:
         return []
     seq = rows["lake_seq"].to_numpy()

@@ -1,4 +1,4 @@
-"""What a worker resumes from: its newest checkpoint that verifies."""
+"""Resuming from a worker's newest valid checkpoint."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """The checkpoint to resume from (None: none exists yet), and a note for people about damaged ones that are
-    newer."""
+    """The checkpoint to resume from (None if there is none yet), and a note for people about newer damaged ones."""
 
     stored: Checkpoint | None
     note: str | None
 
 
 def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -> Found:
-    """The newest checkpoint under `root` that is whole and of this config, or of one it came from (`older`). Damaged
-    ones newer than it are set aside: what they held is learned again, to the same bits. Its tensors are still on disk.
+    """The newest checkpoint under `root` that is complete and of this config, or of an earlier accepted one (`older`).
+    Damaged ones newer than it are set aside: what they held is learned again, to the same bits. Its tensors are still
+    on disk.
 
     Raises Unusable when there are checkpoints and none of them can be used, OtherFormat for one of another format.
     """
@@ -56,8 +56,8 @@ def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -
 
 
 def needed_after(root: Path) -> int:
-    """The last `lake_seq` that no checkpoint under `root` needs again: that of the oldest one kept, for a newer one may
-    turn out to be damaged. -1 where there is none."""
+    """The last `lake_seq` that no checkpoint under `root` needs again: that of the oldest one, since a newer one may
+    turn out damaged. -1 without checkpoints."""
     positions = []
     for name in checkpoint_names(root):
         try:

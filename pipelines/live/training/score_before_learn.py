@@ -1,4 +1,4 @@
-"""Score before learn: which labels a teacher cannot have learned when it scores a row.
+"""Score before learn: labels that a teacher cannot have learned when it scores a row.
 
 Tasks of one attribution window settle together, in one row of the lake; tasks with longer windows settle in a later row
 of the same impression. When the teacher scores such a later row, it may have learned the labels of the earlier ones: a
@@ -19,7 +19,8 @@ from streaming.schema import SettlementGroup
 def not_yet_learned(
     rows: pa.RecordBatch | pa.Table, tasks: Sequence[str], groups: Sequence[SettlementGroup]
 ) -> np.ndarray:
-    """Whether a teacher that has learned everything before a row cannot know its label for a task, (N, T) bool.
+    """Mask (N, T) bool: True if a teacher that has learned everything before the row cannot know its label for the
+    task.
 
     That holds for the tasks that settle with the row, and for those that settle later. `groups`: the schema's, shortest
     window first.

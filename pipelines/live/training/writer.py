@@ -1,4 +1,4 @@
-"""Files written in the background: one thread per worker, in the order given, behind a bounded queue.
+"""Background writer: one thread per worker, in order, behind a bounded queue.
 
     step -> copy -> put ──► [ waiting, at most `bound` ] ──► the thread: write, sync, rename, prune, register
 
@@ -18,7 +18,7 @@ Watch = Callable[[str], AbstractContextManager[None]]
 
 
 class Writer:
-    """Runs what is `put`, one after the other, in a thread of its own.
+    """Runs queued writes one after the other in a thread of its own.
 
     What fails there is raised at the next `put`, `check`, `drain` or `close`, as it is, and nothing that waited behind
     it is written: a worker that continued then would save nothing more.
@@ -43,7 +43,7 @@ class Writer:
         self._thread.start()
 
     def put(self, write: Callable[[], None]) -> None:
-        """Have it written, after everything put before. Waits while the queue is full ("wait for disk")."""
+        """Queue a write after all earlier ones. Waits while the queue is full ("wait for disk")."""
         with self._changed:
             if self._error is None and len(self._waiting) >= self._bound:
                 with self._watch("wait for disk"):
@@ -53,39 +53,39 @@ class Writer:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise what the thread met, if it did."""
+        """Raise the thread's error, if any."""
         with self._changed:
             self._raise()
 
     @property
     def has_room(self) -> bool:
-        """Whether `put` would not wait. Raises what the thread met."""
+        """True if `put` would not block. Raises what the thread met."""
         with self._changed:
             self._raise()
             return len(self._waiting) < self._bound
 
     @property
     def idle(self) -> bool:
-        """Everything that was put is on disk. Raises what the thread met."""
+        """True if all writes are done. Raises what the thread met."""
         with self._changed:
             self._raise()
             return not self._waiting and not self._writing
 
     def drain(self) -> None:
-        """Wait until everything is on disk."""
+        """Wait until all writes are done."""
         with self._changed, self._watch("wait for disk"):
             self._changed.wait_for(lambda: self._error or not (self._waiting or self._writing))
             self._raise()
 
     def close(self) -> None:
-        """Write what waits, and end the thread."""
+        """Finish all writes and stop the thread."""
         try:
             self.drain()
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """End the thread as a crash would, after what it is writing now: what waits is never written."""
+        """Stop the thread like a crash, after its current write: queued writes are dropped."""
         with self._changed:
             self._waiting.clear()
             self._ending = True

@@ -49,8 +49,8 @@ PRODUCER_HEADER = "producer"
 
 
 def stream_name(config: Config, source: Generated | Recorded, copies: Copies | None = None) -> str:
-    """One name for one stream: a digest of what decides its rows, not of its pace or of the folder it is in. `copies`
-    of a recorded source's files know what those hold.
+    """Name of a stream: a digest of everything that decides its rows, independent of its pace and folder. `copies` of a
+    recorded source's files know what those hold.
 
     A file counts with its size and its end: a Parquet file ends with the places and statistics of all its columns. Text
     and folders count with all their bytes. Raises BadInput where a file does not exist.
@@ -67,7 +67,7 @@ def stream_name(config: Config, source: Generated | Recorded, copies: Copies | N
 
 
 def files_name(config: Config, source: Recorded, copies: Copies) -> str:
-    """One name for the files of a source, whatever is made of them. Raises BadInput where one does not exist."""
+    """Name of a source's files, independent of their use. Raises BadInput where one does not exist."""
     return hashlib.blake2b(b"".join(_contents(config, source, copies)), digest_size=8).hexdigest()
 
 
@@ -268,7 +268,7 @@ class IngestWorker(Worker):
         self._done = True
 
     def checkpoint(self) -> None:
-        """Return when the topics have all that was sent."""
+        """Wait until the topics have everything sent."""
         for output in self._outputs:
             output.writer.flush()
 

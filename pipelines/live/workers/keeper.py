@@ -1,4 +1,5 @@
-"""What keeps a worker that trains: its lock, its checkpoints, its quarantine file, its place among the lake's readers.
+"""Checkpointing of a training worker: its lock, its checkpoints, its quarantine file, its registration as a reader of
+the lake.
 
     training ──copy──► [ queue ] ──► the writer's thread:   1. what belongs before the checkpoint (predictions)
                                                             2. the checkpoint
@@ -48,8 +49,8 @@ class Resumable(Protocol):
 
 
 class Keeper:
-    """Keeps the worker `name`. With several ranks every method but `idle` is called by all of them in the same order;
-    rank 0 holds the lock, prunes and registers.
+    """Checkpoints the worker `name`. With several ranks every method but `idle` is called by all of them in the same
+    order; rank 0 holds the lock, prunes and registers.
 
     A keeper that is not open holds nothing: it may be closed and abandoned."""
 
@@ -83,8 +84,8 @@ class Keeper:
     def open(
         self, engine: Resumable, older: Callable[[], Collection[str]], ranks: Ranks | None = None
     ) -> Checkpoint | None:
-        """Take the lock; return the newest usable checkpoint of the engine's identity, or of one in `older`; None: a
-        new start.
+        """Take the lock; returns the newest usable checkpoint of the engine's identity, or of one in `older`; None for
+        a new start.
 
         Raises StreamingError while an earlier process holds the lock, ModelError where no checkpoint can be used.
         """
@@ -122,7 +123,7 @@ class Keeper:
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Have a checkpoint written in the background, with what belongs before and after it."""
+        """Write a checkpoint in the background, with actions before and after it."""
 
         def write() -> None:
             before()  # 1
@@ -136,8 +137,8 @@ class Keeper:
         self.put(write)
 
     def put(self, write: Callable[[], None], *, alone: bool = False) -> None:
-        """Have something written in the background, in order. All ranks do it together, unless `alone`: while one of
-        them waits for its disk all wait, so that none stands in a collective for as long as a disk may take."""
+        """Queue a background write. All ranks do it together, unless `alone`: while one of them waits for its disk
+        all wait, so that none stands in a collective for as long as a disk may take."""
         assert self._writer is not None
         if self._ranks.count > 1 and not alone:
             with self._watch("wait for disk"):
@@ -155,14 +156,14 @@ class Keeper:
         kind: str,
         alone: bool = False,
     ) -> None:
-        """In the writer's thread: save `<root>/<name>`. Every rank writes the part that it holds; with `alone` this
+        """Save `<root>/<name>` in the writer's thread. Every rank writes the part that it holds; with `alone` this
         rank holds all of it."""
         group = None if alone else self._ranks.group
         together = None if group is None else Together(group.rank, group.world_size, group.token)
         save_checkpoint(root, name, tensors, meta, kind=kind, together=together)
 
     def write_quarantine(self, state: Mapping[str, Any]) -> None:
-        """A copy for people of what the checkpoints say was left out; nothing reads it back."""
+        """Copy of the checkpoints' quarantine for people; never read back."""
         if self._ranks.first and (self._quarantine.exists() or any(model["rows"] for model in state.values())):
             write_json(self._quarantine, state)
 
@@ -179,15 +180,15 @@ class Keeper:
         return time.monotonic() - self._registered_at >= REGISTER_EVERY_S
 
     def renew(self) -> None:
-        """Renew the registration where nothing was saved for long."""
+        """Renew the registration if nothing was saved for long."""
         if self._ranks.first and self._writer is not None and self.registered_long_ago and self._writer.idle:
             self._writer.put(self._register)
 
     # --- ending ------------------------------------------------------------------------------------------------
 
     def finish(self, save: Callable[[], None]) -> bool:
-        """A step at the end of a bounded stream: `save` what is not saved yet, once; True (and `done`) when everything
-        is on disk, on all ranks."""
+        """Finish a bounded stream: `save` unsaved state once; True (and `done`) when everything is on disk, on all
+        ranks."""
         if not self._ending:
             save()
             self._ending = True
@@ -196,21 +197,21 @@ class Keeper:
 
     @property
     def unfinished(self) -> bool:
-        """Open, and not at the end of the stream: a close has something to save."""
+        """True if open and not at the end of the stream: a close has something to save."""
         return self._writer is not None and not self._ending
 
     def check(self) -> None:
-        """Raise what failed while writing: also while there is nothing to learn, since others may wait for it."""
+        """Raise a write error even when idle, since others may wait for this worker."""
         assert self._writer is not None
         self._writer.check()
 
     @property
     def idle(self) -> bool:
-        """Everything that was put is on disk. Raises what failed while writing."""
+        """True if all writes are done. Raises what failed while writing."""
         return self._writer is not None and self._writer.idle
 
     def close(self) -> None:
-        """What was put is on disk when this returns."""
+        """Finish all writes and release the lock."""
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -218,7 +219,7 @@ class Keeper:
             self._lock.close()
 
     def abandon(self) -> None:
-        """Let go as a crash would: what waits is never written."""
+        """Release the lock like a crash: queued writes are dropped."""
         try:
             if self._writer is not None:
                 self._writer.abandon()

@@ -32,7 +32,7 @@ JOIN_S = 300.0
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Which rank of its worker a process is, and the address at which rank 0 listens for the others."""
+    """Rank of a process within its worker, and rank 0's address."""
 
     rank: int = 0
     ranks: int = 1
@@ -63,7 +63,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Rank 0: it decides, and writes what exists once."""
+        """True for rank 0, which decides, and writes shared files."""
         return self.rank == 0
 
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -83,11 +83,11 @@ class Ranks:
         return int(self.sum(np.array([value if self.first else 0], np.int64))[0])
 
     def all(self, mine: bool) -> bool:
-        """Whether it holds on every rank."""
+        """True if it holds on every rank."""
         return bool(self.sum(np.array([mine], np.int64))[0] == self.count)
 
     def broadcast_text(self, make: Callable[[], str]) -> str:
-        """What rank 0 returns from `make`. The others may wait for hours, unlike in a collective."""
+        """Broadcast rank 0's result of `make`. The others may wait for hours, unlike in a collective."""
         if self.group is None:
             return make()
         self._texts += 1
@@ -104,7 +104,7 @@ class Ranks:
                 self.group.hear(f"barrier/{self._barriers}/{rank}")
 
     def shard(self, count: int) -> range:
-        """This rank's contiguous shard of `count` items; shards differ by one item at most.
+        """This rank's contiguous shard of `count` items; shard sizes differ by at most one.
 
         >>> Ranks(Rendezvous()).shard(3)
         range(0, 3)
@@ -117,7 +117,7 @@ class Ranks:
 
 
 def interface_towards(address: str) -> str:
-    """The network interface by which this machine reaches `address`: gloo's own choice goes by the host's name."""
+    """The network interface that reaches `address`; gloo would choose by the host's name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # sends nothing
         mine = probe.getsockname()[0]

@@ -1,4 +1,4 @@
-"""Reports: what a worker says about itself, for status.json and MLflow."""
+"""Reports of workers for status.json and MLflow."""
 
 from __future__ import annotations
 

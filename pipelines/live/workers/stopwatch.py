@@ -1,4 +1,4 @@
-"""Where a worker's time goes."""
+"""Time accounting of a worker, by phase."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Where a worker's time goes, by phase. Nested phases count once, in the innermost.
+    """Measures a worker's time by phase. Nested phases count once, in the innermost.
 
     >>> ticks = iter(range(10))
     >>> watch = Stopwatch(lambda: next(ticks))
@@ -37,7 +37,7 @@ class Stopwatch:
         self._parallel: list[Stopwatch] = []
 
     def parallel(self) -> Stopwatch:
-        """The stopwatch of a thread that works at the same time."""
+        """A stopwatch for a thread that works at the same time."""
         self._parallel.append(Stopwatch(self._clock, self._computed))
         return self._parallel[-1]
 
@@ -66,7 +66,7 @@ class Stopwatch:
 
     @property
     def busy_s(self) -> float:
-        """The time in all phases except waiting ones; with several threads, the busiest's."""
+        """Time in all phases except waiting ones; with several threads, the busiest's."""
         own = sum(seconds for phase, seconds in dict(self._seconds).items() if not is_waiting(phase))
         return max([own, *(other.busy_s for other in self._parallel)])
 

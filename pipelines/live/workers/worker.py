@@ -21,8 +21,8 @@ from pipelines.live.workers.stopwatch import Stopwatch
 
 @dataclass(frozen=True)
 class Orders:
-    """What the coordinator knows and a worker cannot: the last row of the stream, once it is known; whether the
-    teacher has given up, so that no more snapshots will come; and the verticals that students named who joined."""
+    """Orders of the coordinator: the last row of the stream, once known; whether the teacher has given up, so that
+    no more snapshots will come; and the verticals of students that joined."""
 
     end_seq: int | None = None
     teacher_gone: bool = False
@@ -48,7 +48,7 @@ class Worker(ABC):
         self._process = psutil.Process()
 
     def join(self, others: Collection[Worker]) -> None:  # noqa: B027
-        """Before `open`: share with these, which live in the same process, what can be shared."""
+        """Share resources with these workers of the same process; call before `open`."""
 
     @abstractmethod
     def open(self) -> None:
@@ -56,7 +56,7 @@ class Worker(ABC):
 
     @abstractmethod
     def step(self) -> bool:
-        """Do a bounded piece of work; False when there was nothing to do."""
+        """Do a bounded piece of work; False if there was nothing to do."""
 
     @property
     @abstractmethod
@@ -70,10 +70,10 @@ class Worker(ABC):
         """Commit, and release everything held."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Release everything as a crash would: nothing is committed, and no thread of this worker outlives the call."""
+        """Release everything like a crash: nothing is committed, and no thread of this worker outlives the call."""
 
     def describe(self, report: Report) -> None:  # noqa: B027
-        """Fill in the fields that only this kind of worker knows."""
+        """Fill in the fields specific to this kind of worker."""
 
     def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
         """Step for about `budget_s` seconds, then report. Sleeps briefly when idle, so that polling is never a busy
@@ -117,7 +117,7 @@ class Worker(ABC):
 
 
 def seconds_since(event_time_ms: int | None) -> float | None:
-    """How far a row of a live stream lies behind the wall clock."""
+    """Age of a live stream's row by the wall clock."""
     return None if event_time_ms is None else max(0.0, time.time() - event_time_ms / 1000)
 
 

@@ -1,4 +1,4 @@
-"""What to try after a run: the one change that would say most."""
+"""Advice after a run: the one change that would tell most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST = 20
 
 
 def next_step(summary: Mapping[str, Any]) -> str | None:
-    """The most useful next step in words, to go after `try`; None where no student saw a row.
+    """The most useful next step in words, to go after `try`; None if no student saw a row.
 
     >>> def after(gain, lead, follows="advantage"):
     ...     half = {"rows": 90_000, "positives": 4_000, "gain": gain, "lead": lead}

@@ -1,4 +1,4 @@
-"""NE of every model by age of the stream: a tenth after the other, by share of the lake.
+"""NE of every model over the stream, by tenths of the lake.
 
 An average over the stream hides its beginning, where models are young. The running base rate and FTRL (where a run has
 them) say what a model has to beat.
@@ -40,8 +40,7 @@ def by_tenth(columns: Columns, lake_rows: int) -> list[dict[str, Any]]:
 
 
 def worse_by_age(tasks: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Where a model of one student, from its part of summary.json, is worse than the running base rate or FTRL; None
-    where none is.
+    """Describe where a student's model is worse than the running base rate or FTRL; None if nowhere.
 
     >>> tenths = [{"student": s, "teacher": t, "constant": 1.0, "ftrl": .95} for s, t in ((1.3, 5.4), (.99, 1.1))]
     >>> tenths += [{"student": .9, "teacher": .9, "constant": 1.0, "ftrl": .95}] * 8

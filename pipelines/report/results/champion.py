@@ -1,4 +1,4 @@
-"""Which of a student and its twin is served."""
+"""Champion after a run: a student or its twin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipelines.report.results.verdict import JUDGED, Outcome, outcome_of
 
 
 class Champion(StrEnum):
-    """The model that `@champion` names after a run."""
+    """The model behind `@champion` after a run."""
 
     STUDENT = "student"
     TWIN = "twin"
@@ -50,8 +50,8 @@ def outcomes_of(result: Mapping[str, Any]) -> dict[str, Outcome]:
 
 
 def gain_tags(result: Mapping[str, Any]) -> dict[str, str]:
-    """What a registered model keeps of each task: the student's gain over its twin in % of the twin's NE, its 95 %
-    interval, and the rows and positives that it was measured on.
+    """Tags of a registered model for each task: the student's gain over its twin in % of the twin's NE, its 95 %
+    interval, and the rows and positives behind it.
 
     >>> gain = {"difference": -2.0, "low": -3.0, "high": -1.0}
     >>> tags = gain_tags({"ctr": {"last_half": {"rows": 9000, "positives": 120, "gain": gain}}})

@@ -1,5 +1,5 @@
-"""What was read of every column, at the end of a run: from the newest rows of the lake, a window at a time, and from
-the counts of its dead letters."""
+"""Profile of every column at the end of a run: from the newest rows of the lake, a window at a time, and from the
+counts of its dead letters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LONGEST_TEXT = 80
 
 
 def columns_read(lake: LakeReader, refused: Mapping[str, int], most_rows: int = MOST_ROWS) -> list[Column]:
-    """By the order of the schema. `refused`: dead letters of impressions by reason. An impression counts once, however
-    many settlement groups it has a row in."""
+    """Profile the columns, in the order of the schema. `refused`: dead letters of impressions by reason. An
+    impression counts once, however many settlement groups it has a row in."""
     names, group = lake.schema.impression.names, lake.schema.groups[0].name
     columns = {name: _Growing(lake.schema.impression.field(name)) for name in names}
     after = max(lake.first_lake_seq, lake.last_lake_seq + 1 - most_rows) - 1

@@ -1,4 +1,4 @@
-"""The counts of a run: what became of every row that was read, while it lives and in summary.json."""
+"""Counts of a run: the outcome of every row read, while it lives and in summary.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNMATCHED = "unknown_impression"
 
 
 def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
-    """From the counters of settlement and lake. For every settlement group, and for feedback:
+    """Counts from the counters of settlement and lake. For every settlement group, and for feedback:
 
     impressions_read = settled + not applicable + pending + dead letters + duplicates
     feedback_read = joined + duplicate + late + unmatched + dead letters + waiting (0 at the end of a bounded stream)
@@ -48,7 +48,7 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counts_hold(counts: dict[str, Any]) -> bool:
-    """Whether every row read is accounted for, and every settled row is in the lake."""
+    """True if every row read is accounted for, and every settled row is in the lake."""
     read = all(
         counts["impressions_read"]
         == settled
@@ -66,7 +66,7 @@ PARTS_OF_OFFSETS = ("messages", "without_rows", "end_markers", "transaction_reco
 
 
 def offsets_hold(counts: Mapping[str, Any]) -> bool:
-    """Whether every offset is accounted for, and its messages hold just the rows that were read.
+    """True if every offset is accounted for, and its messages hold exactly the rows read.
 
     >>> ads = {"offsets": 7, "messages": 4, "rows": 40, "rows_before": 0, "without_rows": 0, "end_markers": 1,
     ...        "transaction_records": 2}
@@ -85,7 +85,7 @@ FEEDBACK = ("joined_feedback", "duplicate_feedback", "late_feedback", "unmatched
 
 
 def feedback_holds(counts: dict[str, Any]) -> bool:
-    """Whether every row of feedback read is accounted for.
+    """True if every row of feedback read is accounted for.
 
     >>> feedback_holds({"feedback_read": 5, "joined_feedback": 3, "duplicate_feedback": 1, "late_feedback": 0,
     ...                 "unmatched_feedback": 0, "feedback_dead_letters": 1, "waiting_feedback": 0})

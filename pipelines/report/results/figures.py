@@ -1,4 +1,4 @@
-"""Figures of one student and task, from its predictions: every model on the same rows, and what the student gained.
+"""Figures of one student and task, from its predictions: every model on the same rows, and the student's gain.
 
 Every prediction was made before its row was learned. All columns are computed on the same rows: those with a label, a
 teacher logit, and (where a truth exists) a known probability.
@@ -27,7 +27,7 @@ CLUSTER_ROWS = 512
 
 
 def clustered_by(run: Mapping[str, Any]) -> str:
-    """What intervals are clustered by, in words, from the part `run` of summary.json.
+    """Describe the clusters of intervals, from the part `run` of summary.json.
 
     >>> clustered_by({"cluster_by": ["user_id", "ad_id"]}), clustered_by({"cluster_by": []})
     ('user_id and ad_id', 'stretches of 512 rows')
@@ -65,7 +65,7 @@ class Columns:
 
 
 def no_rows(models: Sequence[str]) -> Columns:
-    """Of a student that saw no row: it has its line in every table all the same."""
+    """Empty columns of a student that saw no row but still has its line in every table."""
     return Columns(np.empty(0, np.int64), np.empty(0), {model: np.empty(0) for model in models}, 0)
 
 
@@ -98,7 +98,7 @@ def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
 
 
 def judge(columns: Columns) -> dict[str, Any]:
-    """The figures of every model on the same rows, and what they gain over the twin, in % of the twin's NE.
+    """Figures of every model on the same rows, and gains over the twin, in % of the twin's NE.
 
         gain           of the student; its interval is clustered by the declared columns (`metrics.cluster_by`), else by
                        groups, else by stretches of the stream

@@ -1,4 +1,4 @@
-"""What a run lost, in words: impressions that were refused, feedback that set no label, students without a row.
+"""Losses of a run, in words: refused impressions, feedback without a label, students without a row.
 
     feedback_read = joined + duplicate + late + unmatched + refused (+ waiting, while the run lives)
 
@@ -43,8 +43,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Losses:
-    """lines   the account: what became of feedback, and dead letters by reason with an example each
-    words   what is wrong, worst first: what was lost, why, and what to change; empty where all is well"""
+    """Losses and their severity."""
 
     severity: Severity
     lines: tuple[str, ...]
@@ -55,7 +54,7 @@ class Losses:
 
 
 class TaskFeedback(NamedTuple):
-    """Feedback of one task in a finished run, by why it set no label.
+    """Feedback of one task in a finished run, by the reason why it set no label.
 
     joined     it is a label
     beyond     it came, in event time, after its window
@@ -125,7 +124,7 @@ def losses_of(
 
 
 def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
-    """The losses of a finished run, judged by the limits that `config` has now."""
+    """Losses of a finished run, under the current limits of `config`."""
     more = summary["losses"]
     found = losses_of(
         summary["counts"],
@@ -159,7 +158,7 @@ def _heavy(students: Mapping[str, Any]) -> Iterator[str]:
 
 
 def losses_now(counters: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], Losses]:
-    """The counts and losses of a run that lives, from the counters of the worker that writes its lake."""
+    """Counts and losses of a live run, from the counters of the worker that writes its lake."""
     counts = counts_of(counters)
     wanted = {student.name: student.row_filter for student in config.students}
     examples, unmet = counters["dead_letter_examples"], counters.get("unmet_conditions")
@@ -170,7 +169,7 @@ Problem = tuple[Severity, str]
 
 
 def judged(part: int, whole: int, limits: LossLimits) -> Severity:
-    """How grave it is to lose a part of all rows, or of feedback."""
+    """Severity of losing a part of all rows, or of feedback."""
     share = sure_share(part, whole)
     return Severity.FAIL if share > limits.fail_share else Severity.WARN if share > limits.warn_share else Severity.FINE
 

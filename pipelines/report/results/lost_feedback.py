@@ -1,4 +1,4 @@
-"""Why feedback of a finished run set no label, from what the run left behind.
+"""Reasons why feedback of a finished run set no label, from the run's files.
 
 late         in `lake/late_feedback`, with the event time of its impression
 unmatched    in `lake/dead_letters`; where its impression is in the lake, it came after that was forgotten, and its
@@ -29,7 +29,7 @@ SHARES = (0.95, 0.99, 0.999, 1.0)
 
 
 def lost_feedback(config: Config, run_dir: RunDir) -> list[TaskFeedback]:
-    """By task, as far as the tables still hold it."""
+    """Lost feedback by task, as far as the tables still hold it."""
     lake = LakeReader(run_dir.lake, config.rows)
     late = side_rows(run_dir.side_tables, LATE_FEEDBACK, late_schema(config.rows), limit_rows=MOST_ROWS)
     unmatched = _unmatched(config, run_dir)

@@ -1,4 +1,4 @@
-"""What to change where rows were refused, by the reason of their dead letters."""
+"""Remedies for refused rows, by the reason of their dead letters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REMEDIES = {
 
 
 def remedy_of(reason: str, letter: Mapping[str, Any] | None, warnings: Iterable[str] = ()) -> str | None:
-    """What to change where most rows are refused for `reason`; `letter`: an example, `warnings` of the run.
+    """Remedy if most rows are refused for `reason`; `letter`: an example, `warnings` of the run.
 
     >>> remedy_of("too_old", None)
     'Send the stream in order of event time, or raise settlement.dedup_horizon_s'

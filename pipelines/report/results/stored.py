@@ -14,7 +14,7 @@ from streaming.store.files import read_json
 
 
 def read_summary(run_dir: RunDir) -> dict[str, Any]:
-    """Raises BadInput where the run has no summary: it says what to do instead."""
+    """Read summary.json; raises BadInput with a remedy if the run has none."""
     value = read_json(run_dir.summary)
     if value is None:
         raise BadInput(_unfinished(run_dir))

@@ -184,7 +184,7 @@ def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
 
 
 def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:
-    """Trained + quarantined + left out by sampling = rows given, for every model."""
+    """True if trained + quarantined + left out by sampling equals the rows given, for every model."""
     return all(
         worker["trained_rows"] + worker["quarantined_rows"] + worker.get("left_out_by_sampling", 0)
         == worker["given_rows"]

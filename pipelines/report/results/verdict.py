@@ -1,4 +1,4 @@
-"""What a student's gain over its twin amounts to: gained, lost, undecided or equal; and in words."""
+"""Verdict on a student's gain over its twin: gained, lost, undecided or equal; and its words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 
 def outcome_of(gain: Mapping[str, Any] | None) -> Outcome:
-    """The outcome that a `gain` of summary.json stands for: {low, high, …} in % of the twin's NE, above 0 is good.
+    """Outcome of a `gain` of summary.json: {low, high, …} in % of the twin's NE, above 0 is good.
 
     `low` is None where there is too little to tell; the gain itself is None where there is no twin. An interval of no
     width at 0 is of two models that predict the same.
@@ -47,7 +47,7 @@ def outcome_of(gain: Mapping[str, Any] | None) -> Outcome:
 
 
 def saw_no_row(tasks: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether no row of the stream passed a student's filter."""
+    """True if no row of the stream passed a student's filter."""
     return all(result["rows"] == 0 for result in tasks.values())
 
 

@@ -1,4 +1,4 @@
-"""What a user sees of a run on a terminal.
+"""Terminal output of a run.
 
 screen    the live screen: a line per worker
 stored    the status of another process's run

@@ -1,4 +1,4 @@
-"""The last screen of a run: the verdict on every student, what to try next, one table, and where everything is."""
+"""The last screen of a run: the verdict on every student, a next step, one table, and the paths of results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
 
 
 def too_short(summary: dict[str, Any]) -> bool:
-    """Whether the stream was generated to show that everything runs, and is too short to learn anything from."""
+    """True for a generated demonstration stream too short to learn from."""
     generated = summary["run"].get("source") == "generated"
     return generated and bool(summary["counts"]["impressions_read"] < WARM_IMPRESSIONS)
 

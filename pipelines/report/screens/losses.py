@@ -1,4 +1,4 @@
-"""The account of a run's losses, and loudly what is wrong."""
+"""Account of a run's losses, with loud warnings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STYLES = {"fine": "", "warn": "yellow", "fail": "bold red"}
 
 
 def losses_text(losses: Mapping[str, Any], *, words: bool = True) -> Group:
-    """`losses` as status.json and summary.json hold them; `words`: with the loud ones, not the account alone."""
+    """Format `losses` of status.json and summary.json; with `words` including the warnings."""
     account = [Text(line) for line in losses["lines"]]
     loud = [Text(said, style=STYLES[losses["severity"]]) for said in losses["words"]] if words else []
     return Group(*account, *loud)

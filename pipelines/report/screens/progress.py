@@ -36,7 +36,7 @@ def rows_bar(doing: str, total: int) -> Iterator[Advance]:
 
 @contextmanager
 def share_bar() -> Iterator[Callable[[str, float], None]]:
-    """Yields a function to call with what is being done, and its share from 0 to 1. Nothing is shown before."""
+    """Yields a function to call with the current activity and its share from 0 to 1. Nothing is shown before."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         yield _share_lines()

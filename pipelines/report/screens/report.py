@@ -24,7 +24,7 @@ from pipelines.report.terminal import rendered
 
 
 def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> None:
-    """`whole`: the tables of the whole stream, too."""
+    """Print all figures; `whole`: including the tables of the whole stream."""
     if too_short(summary):
         console.print(
             f"A generated stream of under {WARM_IMPRESSIONS:,} impressions shows that everything runs. Teacher and "

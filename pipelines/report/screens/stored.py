@@ -18,14 +18,14 @@ from pipelines.report.screens.screen import duration, worker_table
 
 
 def show_status(value: dict[str, Any], running: bool) -> None:
-    """Print `value`, what status.json says of a run."""
+    """Print the status of a run; `value` is its status.json."""
     console = Console()
     console.print(Group(*_status_lines(value, running, console.width)))
 
 
 def watch_status(read: Callable[[], tuple[dict[str, Any], bool]], every_s: float = 1.0) -> None:
-    """Show what `read` finds, as `show_status` takes it, every `every_s` seconds, until the run ends or Ctrl-C. The
-    terminal is as it was afterwards, with the last status printed."""
+    """Show the status repeatedly, every `every_s` seconds, until the run ends or Ctrl-C; `read` returns the
+    arguments of `show_status`. The terminal is as it was afterwards, with the last status printed."""
     console = Console()
     value, running = read()
     with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:

@@ -78,7 +78,7 @@ def ne_table(results: Results) -> TextTable:
 
 
 def baselines_text(results: Results) -> str | None:
-    """NE of a logistic regression and of the label rate so far, in one sentence each; None where there are none."""
+    """NE of a logistic regression and of the label rate so far, in one sentence each; None without them."""
     words = {"ftrl": "FTRL (a logistic regression)", "constant": "the label rate so far"}
     sentences = []
     for model, name in words.items():
@@ -152,7 +152,7 @@ def _four_wide(ne: float | None) -> str | None:
 
 
 def workers_table(summary: dict[str, Any]) -> TextTable:
-    """Where each worker's time went."""
+    """Time of each worker by phase."""
     rows = []
     for name, worker in summary["workers"].items():
         phases = sorted(worker["phases_s"].items(), key=lambda item: -item[1])

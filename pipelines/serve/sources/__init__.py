@@ -1,4 +1,4 @@
-"""Where versions come from: the registry of a run, a student in training, or MLflow's registry.
+"""Sources of versions: the registry of a run, a student in training, or MLflow's registry.
 
 wanted      what every origin says: which version is to be served
 run         runs/demo, student `feed`: the ledger's champion or candidate; or the newest export

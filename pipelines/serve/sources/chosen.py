@@ -1,4 +1,4 @@
-"""Origins by the names that people give: students of a run, or registered models."""
+"""Choice of sources by user-facing names: students of a run, or registered models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Follow = Literal["champion", "candidate", "newest", "live"]
 
 
 def students_to_serve(run_dir: RunDir, students: Sequence[str]) -> tuple[RowSchema, list[str]]:
-    """The run's rows, and these students; none: all that the run has. Raises BadInput where there is no such run, or
-    student."""
+    """The run's row schema, and these students; all if none are named. Raises BadInput where there is no such run,
+    or student."""
     config = with_roster(config_of(run_dir), run_dir.roster)
     known = [student.name for student in config.students]
     for name in students:
@@ -33,7 +33,7 @@ def students_to_serve(run_dir: RunDir, students: Sequence[str]) -> tuple[RowSche
 def origins_of(
     names: Sequence[str], run_dir: Path | None, follow: Follow = "champion", tracking_uri: str | None = None
 ) -> list[Origin]:
-    """Of students of a run by name (none: all of them), or of MLflow's registry by `models:/…`.
+    """Sources for students of a run by name (all if none), or for `models:/…` of MLflow's registry.
 
     Raises BadInput where one of them is not there, both kinds are named, or two have one name.
     """

@@ -1,5 +1,5 @@
-"""A model of MLflow's registry: `models:/demo-feed@champion`, the version that the alias names; `/3` is that version
-for good."""
+"""Source of a model in MLflow's registry: `models:/demo-feed@champion` follows the alias; `/3` is that version
+permanently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A student of a run: the champion or candidate of its registry; or what it exported at its last checkpoint."""
+"""Source of a student of a run: its champion or candidate, or the export at its last checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every origin says: which version of its model is to be served now."""
+"""Interface of sources: the version of a model that is to be served now."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOOK_EVERY_S = 0.5
 
 
 class Wanted(NamedTuple):
-    """Which version is to be served, where it lies, the rows it is asked about, and what the registry says of it.
-    `labelled(columns, count)`: its newest rows with labels, where there are some. `value`: the version itself, where it
-    is in memory already. `refused`: a newer one that cannot be served, and why."""
+    """A version to be served: its location, the row schema of requests, and its registry entry. `labelled(columns,
+    count)`: its newest rows with labels, where there are some. `value`: the version itself, where it is in memory
+    already. `refused`: a newer one that cannot be served, and why."""
 
     name: str
     path: Path
@@ -30,14 +30,14 @@ class Wanted(NamedTuple):
 
 
 class Origin(Protocol):
-    """Where the versions of one model come from. `model` is its name to callers; every `look_every_s` it is asked."""
+    """Source of the versions of one model. `model` is its name to callers; every `look_every_s` it is asked."""
 
     model: str
     look_every_s: float
 
     def wanted(self) -> Wanted | None:
-        """The version that is to be served now; None while there is none. Asked again and again. Raises ModelError
-        where there is one that cannot be read."""
+        """The version to be served now; None while there is none. Asked again and again. Raises ModelError where
+        there is one that cannot be read."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A config as a question for the planner, and whether this machine can run the answer."""
+"""Planning question from a config, and a check whether this machine can run the answer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def question_of(
     memory_gb: float | None = None,
     device: str | None = None,
 ) -> PlanQuestion:
-    """The teacher of a config as it trains, or as it scores in augmentation. Without further arguments it is spread as
-    the config says.
+    """Planning question for the teacher of a config, in training or as it scores in augmentation. Without further
+    arguments it is spread as the config says.
 
     Raises ConfigError for an unknown device, or a limit that is not above zero.
     """
@@ -75,7 +75,8 @@ def unknown_bags(config: Config, question: PlanQuestion) -> list[str]:
 
 
 def here(config: Config, question: PlanQuestion, found: Plan | Shortage, memory: int) -> Iterator[Check]:
-    """Whether this machine has enough memory and cores for the ranks, and the examples topic a partition for each."""
+    """Check whether this machine has enough memory and cores for the ranks, and the examples topic a partition for
+    each."""
     ranks, partitions = question.ranks, config.kafka.examples.partitions
     if not question.learns:
         pass  # rank 0 alone reads, and hands rows out

@@ -1,4 +1,4 @@
-"""What is known of a plan: as data, as one JSON object, and as the refusal of a plan that does not fit."""
+"""Report of a plan: as data, as one JSON object, and as the refusal of a plan that does not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from exfm.parallel.sharding import table_bytes
 
 
 class Check(NamedTuple):
-    """Something about this machine: `ok`, `warn` or `fail`."""
+    """A check of this machine: `ok`, `warn` or `fail`."""
 
     status: str
     message: str
@@ -21,7 +21,7 @@ class Check(NamedTuple):
 
 @dataclass
 class PlanReport:
-    """Everything that was found out about a question. `name` is the config's."""
+    """All results for a question. `name` is the config's."""
 
     name: str
     question: PlanQuestion
@@ -34,12 +34,12 @@ class PlanReport:
     )  # features of list columns whose length the settings do not give
 
     def refuse(self) -> None:
-        """Raise ConfigError where the plan does not fit, or does not fit this machine."""
+        """Raise ConfigError if the plan does not fit, or does not fit this machine."""
         if words := self.refusal():
             raise ConfigError(words)
 
     def refusal(self) -> str | None:
-        """Why the plan is refused, in a paragraph; None when it fits."""
+        """Explain the refusal of the plan in a paragraph; None if it fits."""
         broken = [check.message for check in self.machine if check.status == "fail"]
         if isinstance(self.found, Shortage):
             short, asked = self.found, self.question
@@ -61,7 +61,7 @@ class PlanReport:
         return "\n".join(broken) or None
 
     def settings(self, remedy: Remedy) -> dict[str, Any]:
-        """What to set in the config, by path."""
+        """Settings for the config that apply a remedy, by path."""
         part = "teacher" if self.question.learns else "augmentation"
         settings: dict[str, Any] = {}
         for name, value in remedy.changes.items():
@@ -105,8 +105,7 @@ def _yaml(value: Any) -> str:
 
 
 def tables_to_place(question: PlanQuestion, part: str) -> list[dict[str, Any]]:
-    """The tables of one part of a question, with the fields of a plan's and no ranks; none where there is no such
-    part."""
+    """Tables of one part of a question, with a plan's fields but without ranks; empty without such a part."""
     if part not in question.parts:
         return []
     tables, optimizer = question.parts[part].configs, question.parts[part].optimizer

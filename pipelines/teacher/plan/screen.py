@@ -98,7 +98,7 @@ def _in_sum(tables: Sequence[TablePlan]) -> tuple[str, str, str]:
 
 
 def wanted_table(question: PlanQuestion) -> TextTable:
-    """What the tables take, where there is no plan for them."""
+    """Sizes of the tables, when there is no plan for them."""
     tables = sorted(tables_to_place(question, "tables"), key=lambda t: -t["weight_bytes"])
     groups = [(t["name"], f"{t['rows']:,} × {t['width']}", [t]) for t in tables[:MOST_TABLES]]
     if rest := tables[MOST_TABLES:]:
@@ -143,7 +143,7 @@ def ranks_table(plan: Plan) -> TextTable:
 
 
 def elided(loads: Sequence[RankLoad], *kept: RankLoad) -> list[RankLoad]:
-    """All ranks where there are few; otherwise the first ones, the last one and those in `kept`."""
+    """All ranks if there are few; otherwise the first ones, the last one and those in `kept`."""
     if len(loads) <= MOST_RANKS:
         return list(loads)
     some = {load.rank: load for load in (*loads[: MOST_RANKS - 4], loads[-1], *kept)}
@@ -207,7 +207,7 @@ def _bytes_by_rank(tables: Sequence[TablePlan], ranks: int) -> list[int]:
 
 
 def tried_table(tried: Sequence[Attempt], found: Plan | Shortage) -> TextTable:
-    """The alternatives, and what each would cost."""
+    """Alternative plans and their costs."""
     best = min((a.plan.cost_ms for a in tried if a.plan), default=None)
     rows: list[list[Entry]] = []
     advised: set[str] = set()

@@ -1,4 +1,4 @@
-"""The registry of a run: the versions of its students, and who is champion when and why.
+"""Registry of a run: versions of its students, and the history of champions.
 
 standing   candidate, champion and previous, and how a decision changes them
 ledger     the file that keeps every decision

@@ -1,4 +1,4 @@
-"""The ledger of a student's versions: who was champion, when, and why. One JSON object a line, only ever added to.
+"""Ledger of a student's versions: champions over time, with reasons. One JSON object a line, only ever added to.
 
     <run>/registry/<student>.jsonl      the ledger
     <run>/registry/<student>/v…         the versions themselves, what is served of them
@@ -42,24 +42,24 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """In bytes: another size means other entries."""
+        """Size in bytes; a change means new entries."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def entries(self) -> list[Entry]:
-        """All of them, oldest first. Raises StreamingError where a line is not what this wrote."""
+        """All entries, oldest first. Raises StreamingError where a line is not what this wrote."""
         return [self._read(line) for line in self._lines()]
 
     def standing(self) -> Standing:
-        """After the last entry, which alone is read. Raises StreamingError as `entries` does."""
+        """Aliases after the last entry, which is the only one read. Raises StreamingError as `entries` does."""
         lines = self._lines()
         return standing_after(self._read(lines[-1])) if lines else Standing()
 
     def published(self, version: str) -> Entry:
-        """The entry of its publication, without reading those of others; empty where there is none. Raises
-        StreamingError as `entries` does."""
+        """The publication entry of a version, without parsing others'; empty if there is none. Raises StreamingError
+        as `entries` does."""
         name = json.dumps(version).encode()
         named = (self._read(line) for line in self._lines() if name in line)
         return next((e for e in named if e["version"] == version and e["action"] == Action.PUBLISHED), {})
@@ -79,12 +79,13 @@ class Ledger:
         return entry
 
     def folder(self, version: str) -> Path:
-        """Where what is served of a version lies."""
+        """Folder of a version's served files."""
         return self.versions / version
 
     @contextmanager
     def writing(self) -> Iterator[LedgerWriter]:
-        """Add entries, alone. Raises StreamingError where another process holds the lock for `LOCK_WAIT_S`."""
+        """Lock the ledger and add entries. Raises StreamingError where another process holds the lock for
+        `LOCK_WAIT_S`."""
         make_folder(self.path.parent)
         with file_lock(self.path.with_suffix(".lock"), wait_s=LOCK_WAIT_S) as mine:
             if not mine:
@@ -95,7 +96,7 @@ class Ledger:
 
 
 class LedgerWriter:
-    """Adds entries to a ledger whose lock is held."""
+    """Adds entries to a locked ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._path, self._versions = ledger.path, ledger.versions
@@ -106,7 +107,7 @@ class LedgerWriter:
         return standing_after(self.entries[-1]) if self.entries else Standing()
 
     def add(self, action: Action, version: str | None, *, by: str, reason: str, **more: Any) -> Entry:
-        """An entry with the standing after it, on the disk when this returns. Raises DiskFull."""
+        """Add an entry with the resulting aliases; durable on return. Raises DiskFull."""
         entry = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "action": str(action),
@@ -121,12 +122,12 @@ class LedgerWriter:
         return entry
 
     def prune(self, keep: int) -> None:
-        """Delete all versions but the newest `keep` and those that stand for something."""
+        """Delete all versions but the newest `keep` and those with an alias."""
         for folder in sorted(self._versions.glob("v*"))[:-keep]:
             if folder.name not in self.standing:
                 remove_folder(folder)
 
 
 def standing_after(entry: Mapping[str, Any]) -> Standing:
-    """The standing that an entry left."""
+    """Aliases after an entry."""
     return Standing(*(entry[name] for name in Standing._fields))

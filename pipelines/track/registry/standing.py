@@ -1,4 +1,4 @@
-"""Which versions of a student are champion, candidate and previous, and how a decision changes that."""
+"""Aliases of a student's versions (champion, candidate, previous), and how a decision changes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 def twin_version(version: str) -> str:
-    """The name of the twin's version of the same moment.
+    """Name of the twin's version of the same moment.
 
     >>> twin_version("v00000640")
     'v00000640-twin'
@@ -16,7 +16,7 @@ def twin_version(version: str) -> str:
 
 
 class Action(StrEnum):
-    """What an entry of the ledger says."""
+    """Kind of a ledger entry."""
 
     PUBLISHED = "published"
     """A version is in the registry."""
@@ -33,14 +33,14 @@ class Action(StrEnum):
 
 
 class Standing(NamedTuple):
-    """Versions by name; None where there is none."""
+    """Versions by alias; None if unassigned."""
 
     candidate: str | None = None
     champion: str | None = None
     previous: str | None = None
 
     def after(self, action: Action, version: str | None = None) -> Standing:
-        """What it is once that is done to `version`.
+        """Apply an action to `version`.
 
         >>> Standing(candidate="v2", champion="v1").after(Action.PROMOTED, "v2")
         Standing(candidate=None, champion='v2', previous='v1')

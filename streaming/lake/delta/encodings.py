@@ -1,5 +1,4 @@
-"""How columns lie in a Parquet file: numbers as places in a dictionary of their distinct values, or one after the
-other; and what is packed by which codec.
+"""Encodings of Parquet columns: a dictionary or plain values for numbers, and a codec for each column.
 
 Writers put every column into a dictionary until it holds a megabyte. For ids, times and floats that hardly repeat it is
 as long as the column: it is written, kept and read in vain. So each column of numbers takes what has fewer bits,
@@ -41,14 +40,14 @@ _ZSTD_LEVEL, SAMPLE = 1, 16_384
 
 
 class Form(NamedTuple):
-    """How the columns of files lie in them: the encoding of those that have no dictionary, and the codec of all."""
+    """File format of a table's columns: the encoding of columns without a dictionary, and the codec of all."""
 
     without: Mapping[str, Encoding]
     codecs: Mapping[str, Codec]
 
     @classmethod
     def of(cls, rows: pa.Table) -> Form:
-        """What is best for these rows.
+        """Choose the best encodings for these rows.
 
         >>> drawn = np.random.default_rng(1).normal(size=2000).astype(np.float32)
         >>> Form.of(pa.table({"bid": drawn, "url": ["a"] * 2000, "device": [1, 7, 2, 9] * 500}))
@@ -59,8 +58,8 @@ class Form(NamedTuple):
         return cls(without, {name: _codec(column, without.get(name)) for name, column in columns})
 
     def writer(self, place: Path, schema: pa.Schema, statistics: Sequence[str]) -> pq.ParquetWriter:
-        """To write rows of `schema` to a file at `place`; `statistics`: the columns of which row groups have a minimum
-        and a maximum."""
+        """Open a writer for rows of `schema` at `place`; `statistics`: columns with a minimum and a maximum per row
+        group."""
         paths = {f.name: f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name for f in schema}
         codecs = {path: self.codecs[name] for name, path in paths.items()}
         return pq.ParquetWriter(
@@ -88,7 +87,7 @@ def _codec(column: pa.ChunkedArray, encoding: Encoding | None) -> Codec:
 
 
 def without_dictionary(rows: pa.Table) -> Mapping[str, Encoding]:
-    """The columns of a file with such rows that are smaller without a dictionary, and how they are encoded instead.
+    """Columns of such rows that are smaller without a dictionary, with their encodings.
 
     >>> device, user = np.arange(10_000) % 4, np.random.default_rng(1).integers(0, 2**40, 10_000)
     >>> without_dictionary(pa.table({"lake_seq": range(10_000), "device": device, "user_id": user}))

@@ -1,4 +1,4 @@
-"""The data files of a Delta table as its newest version names them, and replacing some of them in one commit.
+"""Data files of a Delta table's newest version, and the replacement of some of them in one commit.
 
 Replacing carries a transaction identifier of its own, `exfm/housekeeping`, raised by one each time: Delta accepts two
 commits that remove the same file (and would double its rows), but not two that raise the same identifier through
@@ -57,8 +57,8 @@ class DataFile(NamedTuple):
 
 
 class Statistics:
-    """Of these columns in all rows that were added: the lowest value, the highest, and how many are null; a column of
-    nulls alone has no lowest.
+    """Column statistics over all added rows: the lowest value, the highest, and the number of nulls; a column of nulls
+    only has no lowest.
 
     >>> known = Statistics(["at", "absent"])
     >>> known.add(pa.table({"at": [3, None]}))
@@ -85,17 +85,17 @@ class Statistics:
 
 
 def new_name(folders: Sequence[str]) -> str:
-    """Of a file in such folders below the table, which no other has."""
+    """A new unique file name in such folders below the table."""
     return "/".join([*folders, f"part-00000-{uuid.uuid4()}-c000.parquet"])
 
 
 def statistics_of(handle: DeltaTable) -> list[str]:
-    """The columns that files of the table have statistics of."""
+    """Columns with statistics in the table's files."""
     return [name for name in handle.metadata().configuration.get(_STATISTICS, "").split(",") if name]
 
 
 def add_actions(files: Sequence[DataFile], *, rows_change: bool) -> list[AddAction | RemoveAction]:
-    """What a commit says of files that it adds."""
+    """Delta actions of a commit that adds files."""
     now_ms = time.time_ns() // 1_000_000
     return [AddAction(f.path, f.bytes, dict(f.partition), now_ms, rows_change, _statistics(f)) for f in files]
 
@@ -159,7 +159,7 @@ class TableFiles:
         self._looked_at = self.version
 
     def refresh(self) -> bool:
-        """Look for new commits; True when there were any since the last look that did not fail.
+        """Read new commits; True if there were any since the last successful refresh.
 
         Readers look many times a second, and deltalake takes a millisecond to find nothing: it is asked only where the
         log goes on (docs/decisions/0011-the-log-through-deltalake.md). Raises StreamingError where it cannot be read.
@@ -202,7 +202,7 @@ class TableFiles:
 
     @property
     def statistics(self) -> list[str]:
-        """The columns that files have statistics of."""
+        """Columns with statistics in the files."""
         return statistics_of(self._handle)
 
     @property
@@ -211,7 +211,7 @@ class TableFiles:
         return tuple(self._handle.metadata().partition_columns)
 
     def place(self, file: DataFile) -> Path:
-        """Where a file lies on the disk."""
+        """Path of a file on the disk."""
         return self.path / file.path
 
     def new_place(self, neighbour: DataFile) -> str:
@@ -258,7 +258,7 @@ class TableFiles:
         return True
 
     def repartition(self, partition_by: Sequence[str], added: Sequence[DataFile]) -> bool:
-        """Partition the table by fewer columns: `added` hold the rows of all files there are, and take their place. The
+        """Partition the table by fewer columns: `added` hold the rows of all existing files, and replace them. The
         other columns get statistics instead. False where another commit came first: look at what it brought.
 
         deltalake has no call for it, so the entry of the log is written here: whole and flushed, under a name that no

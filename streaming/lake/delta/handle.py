@@ -17,7 +17,7 @@ METADATA_KEY = "exfm"
 
 
 def open_table(path: Path, schema: pa.Schema | None = None) -> DeltaTable | None:
-    """The newest handle of the table at `path`, None where there is none, or none yet (`unfinished`).
+    """Newest handle of the table at `path`, None if it does not exist or is `unfinished`.
 
     A nullable column may be in one of the two alone: those who read without it do not see it, and rows from before it
     came have null. Raises BadInput when the columns differ otherwise from `schema`, StreamingError when its log cannot
@@ -67,7 +67,7 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def last_metadata(handle: DeltaTable) -> dict[str, Any] | None:
-    """The metadata of the newest commit that carries some, None where the log no longer has it."""
+    """Metadata of the newest commit that carries some; None if the log no longer has it."""
     read = 0
     for limit in (1, 16, 256, None):
         commits = handle.history(limit)

@@ -1,4 +1,4 @@
-"""The names of the transaction identifiers in the logs of our tables, which readers of these tables compare."""
+"""Names of the transaction identifiers in the logs of our tables; readers of these tables compare them."""
 
 from __future__ import annotations
 

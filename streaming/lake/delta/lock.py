@@ -19,16 +19,17 @@ from streaming.store.lock import file_lock
 
 @contextmanager
 def in_flight_lock(table: Path) -> Iterator[None]:
-    """Write and commit data files inside. Waits while a vacuum looks for files to delete (milliseconds)."""
+    """Context in which data files are written and committed. Waits while a vacuum looks for files to delete
+    (milliseconds)."""
     with file_lock(table / LOG / ".in_flight", shared=True, wait_s=None):
         yield
 
 
 def nothing_in_flight(table: Path, wait_s: float) -> AbstractContextManager[bool]:
-    """No uncommitted files exist inside; yields False where some writer had some for all of `wait_s`."""
+    """Context in which no uncommitted files exist; yields False if a writer had some for all of `wait_s`."""
     return file_lock(table / LOG / ".in_flight", wait_s=wait_s)
 
 
 def housekeeping_lock(table: Path, wait_s: float) -> AbstractContextManager[bool]:
-    """No other process compacts, deletes or vacuums inside; yields False where one did for all of `wait_s`."""
+    """Context in which no other process compacts, deletes or vacuums; yields False if one did for all of `wait_s`."""
     return file_lock(table / LOG / ".housekeeping", wait_s=wait_s)

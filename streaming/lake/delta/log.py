@@ -1,4 +1,4 @@
-"""A table's log of commits as it lies on the disk: how much there is of it, and what is wrong with it.
+"""A table's commit log on the disk: its length, and damage to it.
 
 Entries are `<version>.json`; a checkpoint `<version>.checkpoint.parquet` holds all that the entries up to it say, and
 `_last_checkpoint` names the newest. Entries from before a checkpoint are deleted when they are old enough.
@@ -36,8 +36,8 @@ def _versions(table: Path, ending: str) -> list[int]:
 
 
 def unfinished(table: Path) -> Path | None:
-    """The first entry of a log, where it is all there is and was cut short: the machine stopped while the table was
-    being made. Nothing was ever in it, so it is made again; until then there is no table. None otherwise."""
+    """The only entry of a log if it is truncated, by a crash while the table was being created; else None. Nothing
+    was ever in it, so it is made again; until then there is no table. None otherwise."""
     files, first = LogFiles.of(table), table / LOG / f"{0:020d}.json"
     if files.checkpoints or files.entries != [0] or _makes_a_table(first):
         return None
@@ -62,15 +62,14 @@ def flush(table: Path, versions: range) -> None:
 
 
 def unopened(table: Path, error: Exception) -> StreamingError:
-    """What to raise where the table at `table` cannot be opened: DataLost where its log is damaged, which no other try
-    mends."""
+    """The error for a table that cannot be opened: DataLost, which no retry repairs, if its log is damaged."""
     found = damage(table)
     kind = StreamingError if found is None else DataLost
     return kind(f"the table at {table} cannot be opened: {found or str(error).partition(chr(10))[0]}")
 
 
 def damage(table: Path) -> str | None:
-    """What keeps the log of `table` from being read and what to do about it; None where nothing is found.
+    """Describe the damage that keeps the log of `table` from being read, with a remedy; None if there is none.
 
     Files are cut short when the machine, not only the process, stops before the disk has them.
     """

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class TableCommit(NamedTuple):
-    """What one commit writes: rows (may be none), transaction identifiers, and a small JSON object."""
+    """Content of one commit: rows (possibly none), transaction identifiers, and a small JSON object."""
 
     rows: pa.Table
     identifiers: Mapping[str, int]
@@ -59,7 +59,7 @@ class TableCommit(NamedTuple):
 
 
 class CheckedTable:
-    """One appender's view of a Delta table; created, with `identifiers` at their first values, where absent.
+    """One appender's view of a Delta table; created, with initial `identifiers`, if absent.
 
     Raises BadInput where the folder cannot be written or holds a table with other columns, DataLost where its log is
     damaged.
@@ -127,11 +127,11 @@ class CheckedTable:
         return str(self._handle.metadata().id)
 
     def refresh(self) -> None:
-        """Look for commits of others."""
+        """Pick up commits of other processes."""
         self._handle.update_incremental()
 
     def identifier(self, name: str) -> int | None:
-        """The identifier's number as the handle knows it; None where it was never committed."""
+        """The identifier's number as of the handle's version; None if it was never committed."""
         version: int | None = self._handle.transaction_version(name)
         return version
 
@@ -139,7 +139,7 @@ class CheckedTable:
         return last_metadata(self._handle)
 
     def commit(self, prepare: Callable[[], TableCommit | None]) -> None:
-        """Write what `prepare` returns, atomically with its identifiers; `prepare` may run more than once.
+        """Commit the result of `prepare` atomically with its identifiers; `prepare` may run more than once.
 
         The commit is on the disk when this returns. `prepare` returning None ends without one; what it raises is
         passed on. Raises DiskFull when there is no room (the same call may be made again), StreamingError when the

@@ -1,4 +1,5 @@
-"""Data files that are not what the log says of them: cut short or altered, as by a power cut that the disk lied about.
+"""Torn data files: truncated or altered compared with the log, for instance after a power cut of a disk with a volatile
+cache.
 
 Every file's size is compared with the log, which costs a look at the folder. The newest files, which a power cut can
 have torn, are decoded too: a file may have its length and lack its content.
@@ -22,7 +23,7 @@ DECODED_BYTES = 64 * 2**20
 
 
 class TornFile(NamedTuple):
-    """A file, what is wrong with it, and the last block of the commit that added it (None: the log no longer says)."""
+    """A damaged file, its damage, and the last block of the commit that added it (None if the log no longer says)."""
 
     file: DataFile
     fault: str
@@ -38,7 +39,7 @@ class TornFile(NamedTuple):
 
 
 def torn_files(table: TableFiles, decoded_bytes: int = DECODED_BYTES) -> list[TornFile]:
-    """The files of the newest version that are not whole, the newest `decoded_bytes` of them read to the end."""
+    """Find the damaged files of the newest version, decoding the newest `decoded_bytes` of them completely."""
     faults: dict[str, str] = {}
     for file in sorted(table.files, key=lambda f: f.changed_s, reverse=True):
         fault = _short(table, file)

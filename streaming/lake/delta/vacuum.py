@@ -1,4 +1,4 @@
-"""Vacuum: deleting the files of a table that no commit names any more, and no commit can ever name.
+"""Vacuum: deletes files of a table that no commit names any more or can ever name.
 
 Such a file was replaced by a compaction, held rows that retention deleted, or was left by a commit that was killed,
 overtaken, or ran into a full disk. Replacing a file sets its time of change (`retire`), so one rule serves all: not in
@@ -24,7 +24,7 @@ from streaming.lake.delta.log import LOG
 
 
 class Vacuumed(NamedTuple):
-    """What a vacuum did. `waiting`: files that are not old enough yet; `busy`: a commit was in flight all the time."""
+    """Result of a vacuum. `waiting`: files that are not old enough yet; `busy`: a commit was in flight all the time."""
 
     files: int = 0
     bytes: int = 0
@@ -33,7 +33,7 @@ class Vacuumed(NamedTuple):
 
 
 def vacuum_table(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Vacuumed:
-    """Delete what no version from the newest on needs, if it has been so for longer than `older_than_s`.
+    """Delete the files unneeded from the newest version on, if unneeded for longer than `older_than_s`.
 
     wait_s  for a moment without a commit in flight; a writer that commits all the time leaves such moments
     """
@@ -67,7 +67,7 @@ def unneeded_files(table: Path) -> list[tuple[Path, int]]:
 
 
 def retire(paths: Iterable[Path]) -> None:
-    """To be called before files are replaced: their time until vacuum begins now."""
+    """Start the vacuum delay of files; call before replacing them."""
     for path in paths:
         with suppress(FileNotFoundError):
             os.utime(path)

@@ -1,4 +1,4 @@
-"""The synthetic ads stream, whose truth is known.
+"""The synthetic ads stream, with known truth.
 
 stream        impressions and feedback in the order they arrive
 world         users, ads, tastes and the probabilities of clicks and conversions

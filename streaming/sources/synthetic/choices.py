@@ -1,4 +1,4 @@
-"""Requests for which several ads compete, and a log that shows one of them at random, with known propensities.
+"""Requests with several competing ads, and a log that shows one of them at random, with known propensities.
 
     score_k = ln(bid of candidate k)                     p_k = (1 − ε) softmax(score)_k + ε / K
 
@@ -21,7 +21,7 @@ REQUEST, PROPENSITY = "request_id", "propensity"
 
 
 class Choices(NamedTuple):
-    """Of N candidates: which request each belongs to, by which probability the log shows it, and whether it did."""
+    """Competition among N candidates: the request of each, its propensity, and whether it was shown."""
 
     request: np.ndarray
     propensity: np.ndarray
@@ -29,7 +29,7 @@ class Choices(NamedTuple):
 
 
 def by_request(column_N: np.ndarray, candidates: int) -> np.ndarray:
-    """The value of a request's first candidate, for all of them.
+    """The value of each request's first candidate.
 
     >>> by_request(np.array([3, 4, 5, 6]), 2).tolist()
     [3, 3, 5, 5]
@@ -38,7 +38,7 @@ def by_request(column_N: np.ndarray, candidates: int) -> np.ndarray:
 
 
 def choose(config: GeneratorConfig, serial_N: np.ndarray, bid_N: np.ndarray, rng: np.random.Generator) -> Choices:
-    """What the log shows of the candidates with these numbers in the stream, whole requests of them.
+    """Draw the shown candidates among those with these serial numbers, whole requests only.
 
     >>> config = GeneratorConfig(candidates=2, exploration=0.5)
     >>> made = choose(config, np.arange(4), np.array([1.0, 3.0, 2.0, 2.0]), np.random.default_rng(0))

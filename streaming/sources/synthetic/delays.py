@@ -1,4 +1,4 @@
-"""When feedback comes, and with what probability in time.
+"""Delays of feedback, and its probability of arriving in time.
 
 Click delay C and conversion delay D (from the click) are lognormal per vertical, independent of all else; an event is
 lost, independently, with `lost_rate`. A label counts what happens up to its window w after the impression, so that
@@ -37,7 +37,7 @@ def click_in_time(vertical: Vertical, window_s: float) -> float:
 
 
 def conversion_in_time(vertical: Vertical, click_window_s: float, window_s: float) -> float:
-    """P(C + D ≤ window | C ≤ click window); 0 where no click comes in time, to the precision of floats."""
+    """P(C + D ≤ window | C ≤ click window); 0 if no click comes in time, to the precision of floats."""
     settled = click_in_time(vertical, click_window_s)
     if 0.5 / QUADRATURE_POINTS * settled == 0:
         return 0.0

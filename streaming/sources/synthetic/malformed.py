@@ -1,4 +1,4 @@
-"""Broken messages, of the sorts that a pipeline meets: each is one message that holds one record."""
+"""Malformed messages of common kinds: each is one message with one record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = (
 
 
 class Malformed:
-    """Breaks good impressions in the ways of `KINDS`, encoded as the topics are.
+    """Corrupts good impressions in the ways of `KINDS`, in the topics' encoding.
 
     `unknown_impression` is well-formed feedback whose impression never was; all others are undecodable or invalid.
     A way that the schema leaves no room for (no float column, no bounded one) is passed over.

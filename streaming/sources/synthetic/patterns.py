@@ -1,4 +1,4 @@
-"""What decides clicks beyond the match of one user and one ad, where a world has it: moments and succession.
+"""Patterns of clicks beyond the match of one user and one ad: time of day, and succession.
 
     moment      Σ_d s_d c_d m_d / √8          audience, category, and the moment: part of the day and device
     succession  Σ_i w_i T[r_i, c] / Σ_i w_i    r_i the category clicked i clicks ago, w_i = 0.7^i, T = X Yᵀ
@@ -21,7 +21,7 @@ WIDTH = 8
 
 
 class Patterns:
-    """The terms of a click's logit that moments and succession make, at strength 1."""
+    """Logit terms of a click from time of day and succession, at strength 1."""
 
     def __init__(self, config: GeneratorConfig, devices: int) -> None:
         rng = np.random.default_rng([config.seed, 4])
@@ -45,7 +45,7 @@ class Patterns:
         return found
 
     def succession(self, recent_NL: np.ndarray, category_N: np.ndarray) -> np.ndarray:
-        """0 after no click."""
+        """Succession term of the logit; 0 without an earlier click."""
         weight_NL = np.where(recent_NL == NONE, np.float32(0), self._weight_L)
         after_NL = self._after_CC[recent_NL, category_N[:, None]]
         total_N = weight_NL.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Users and ads that come and go: places held by one occupant after another.
+"""Population of users and ads that come and go: slots held by one occupant after another.
 
 A place has a Zipf rank, which its occupants inherit. Everything about an occupant (its identifier, how long it stays,
 what it is like) is a hash of seed, place and how many were there before, so that memory is that of the places, whatever
@@ -44,7 +44,7 @@ class Population:
         self.arrived_ms += np.log(uniform(self.keys, 1)) * self._stay_ms
 
     def advance(self, now_ms: float) -> np.ndarray:
-        """Replace those who have left by `now_ms` (since the start). Returns the places with a new occupant."""
+        """Replace occupants who have left by `now_ms` (since the start). Returns the places with a new occupant."""
         changed = np.zeros(self.places, bool)
         while (gone := np.flatnonzero(self.leaves_ms <= now_ms)).size:
             self.arrived_ms[gone] = self.leaves_ms[gone]

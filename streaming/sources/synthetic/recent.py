@@ -1,4 +1,4 @@
-"""What a user clicked last, as a log knows it that is brought up to date every so often.
+"""Recent clicks of each user, in a log that is updated periodically.
 
 Arrival times are cut into periods. At the begin b of a period all clicks up to b − jitter become known, together; an
 impression that arrives in the period happened at b − jitter or later, so its list never holds a click that came after
@@ -19,7 +19,7 @@ NONE = -1
 
 
 class RecentClicks:
-    """The categories of each user's last clicks, the most recent last, `NONE` where there were fewer.
+    """Categories of each user's last clicks, the most recent last, padded with `NONE`.
 
     Memory is that of the places, and of the clicks of one click delay.
     """
@@ -32,7 +32,7 @@ class RecentClicks:
         self._waiting = np.empty((4, 0), np.int64)  # time, place, user, category
 
     def periods(self, arrival_N: np.ndarray) -> Iterator[slice]:
-        """Rows of one period after the other, whose clicks are to be reported before the next is asked for."""
+        """Split rows into periods; report a period's clicks before asking for the next."""
         period_N = arrival_N // self._every_ms
         starts = np.flatnonzero(np.diff(period_N, prepend=NONE))
         for start, stop in zip(starts, np.append(starts[1:], len(arrival_N)), strict=True):
@@ -40,12 +40,12 @@ class RecentClicks:
             yield slice(int(start), int(stop))
 
     def of(self, place_N: np.ndarray) -> np.ndarray:
-        """(N, L) categories, of the users who hold these places now."""
+        """Recent categories (N, L) of the users in these slots now."""
         theirs_N = self._whose_S[place_N] == self._users.ids[place_N]
         return np.where(theirs_N[:, None], self._last_SL[place_N], NONE)
 
     def clicked(self, time_N: np.ndarray, place_N: np.ndarray, category_N: np.ndarray) -> None:
-        """Clicks that the log will come to know."""
+        """Record clicks, which the log learns later."""
         more = np.stack([time_N, place_N, self._users.ids[place_N], category_N])
         self._waiting = np.concatenate([self._waiting, more], axis=1)
 
@@ -65,7 +65,7 @@ class RecentClicks:
 
 
 def lists(recent_NL: np.ndarray) -> pa.ListArray:
-    """Without what is not there.
+    """Convert to lists without the padding.
 
     >>> lists(np.array([[NONE, 3, 4], [NONE, NONE, NONE]])).to_pylist()
     [[3, 4], []]

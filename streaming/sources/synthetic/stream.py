@@ -65,8 +65,8 @@ def generated_columns(config: GeneratorConfig) -> tuple[Column, ...]:
 
 
 class GeneratedStream(PlayedStream):
-    """Everything that `config` describes, for tasks `ctr` and `cvr` (a conversion, given the click); where several ads
-    compete for a request also for `shown`, which clicks are given.
+    """The synthetic stream of `config`, for tasks `ctr` and `cvr` (a conversion, given the click); if several ads
+    compete for a request also for `shown`, the condition of clicks.
 
     windows_s: attribution window of each task wanted, seconds; `cvr` may be left out.
     columns: names of the columns wanted, in their order; all of `generated_columns` by default.
@@ -123,12 +123,12 @@ class GeneratedStream(PlayedStream):
 
     @property
     def keeps_recent(self) -> bool:
-        """Whether what users clicked last is asked for, or decides anything."""
+        """True if recent clicks are a column or influence anything."""
         return bool(self.config.recent_taste) or any(column.name == RECENT for column in self.schema.columns)
 
     @property
     def rows(self) -> int:
-        """Impressions, duplicates not counted."""
+        """Number of impressions, without duplicates."""
         return self.config.impressions
 
     def chunks(self, chunk_rows: int = 8192) -> Iterator[Chunk]:

@@ -1,4 +1,4 @@
-"""The truth about every generated impression, kept apart from the stream: Parquet parts in one directory."""
+"""True probabilities of every generated impression, stored apart from the stream: Parquet parts in one directory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TruthWriter:
         self._waiting: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Rows in `TRUTH_SCHEMA`."""
+        """Append rows in `TRUTH_SCHEMA`."""
         self._waiting.append(batch)
         self._rows += batch.num_rows
         while self._rows >= ROWS_PER_PART:
@@ -112,7 +112,7 @@ class Truth:
 
 
 def load_truth(directory: Path, tasks: Sequence[str]) -> Truth | None:
-    """The truth of `tasks` that was written to `directory`; None where the directory does not exist."""
+    """Load the truth of `tasks` from `directory`; None if the directory does not exist."""
     if not directory.exists():
         return None
     columns = ["impression_id", *(f"p_settled_{task}" for task in tasks)]

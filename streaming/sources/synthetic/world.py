@@ -1,4 +1,4 @@
-"""The synthetic ads world: who meets what, and what happens then.
+"""The synthetic ads world: encounters of users and ads, and their outcomes.
 
     logit p_ctr = base_v(t) + taste · uᵀ M_v(t) a / √8 + user's level + ad's level + circumstances
                   + moment_taste · moment + recent_taste · succession                       (patterns.py; 0 by default)
@@ -37,8 +37,8 @@ DAY_MS = 86_400_000
 
 
 class Meetings(NamedTuple):
-    """N impressions: index of the vertical, places of user and ad, and the circumstances, (N,) each; and what the user
-    clicked last as far as it is known, (N, L) categories, the most recent last."""
+    """N impressions: index of the vertical, slots of user and ad, and the circumstances, (N,) each; and the user's
+    recent clicks, (N, L) categories, the most recent last."""
 
     vertical: np.ndarray
     user: np.ndarray
@@ -161,7 +161,8 @@ class World:
         self._bent_ad = (scale * np.einsum("kvde,ae->kvad", matrix, self._ad_AD)).astype(np.float32)
 
     def arrivals(self, share_N: np.ndarray) -> np.ndarray:
-        """When the given shares of all impressions have come, in ms since the start: traffic rises and falls daily."""
+        """Arrival times of the given shares of all impressions, in ms since the start: traffic rises and falls
+        daily."""
 
         def busy(even_ms: np.ndarray) -> np.ndarray:
             wave = self.config.daily_swing * DAY_MS / (2 * np.pi)
@@ -171,8 +172,8 @@ class World:
         return busy(share_N * span) * (span / busy(span))
 
     def meet(self, since_start_N: np.ndarray, rng: np.random.Generator, user_N: np.ndarray | None = None) -> Meetings:
-        """Meetings at the given times (ms since the start), of those present now, who clicked nothing before. `user_N`:
-        in place of those who would be drawn; the rest is as it would be without."""
+        """Draw meetings at the given times (ms since the start), between present users and ads, with no earlier
+        clicks. `user_N`: in place of those who would be drawn; the rest is as it would be without."""
         N = len(since_start_N)
         vertical = np.searchsorted(self._share, rng.random(N), side="right").clip(max=len(self._share) - 1)
         drawn_N = rng.random(N)

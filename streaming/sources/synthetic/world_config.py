@@ -1,4 +1,4 @@
-"""What the synthetic ads world is like: verticals, sizes, delays, faults."""
+"""Settings of the synthetic ads world: verticals, sizes, delays, faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of rows as people have them, made one Parquet file in order of event time.
+"""User files of rows, converted into one Parquet file in order of event time.
 
 forms        which files lie at a path, and of which form they are
 engine       DuckDB, held to a memory and to this machine

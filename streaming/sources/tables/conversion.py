@@ -1,4 +1,4 @@
-"""Text and folders as one Parquet file, in constant memory, every value as it is written."""
+"""Text files and folders as one Parquet file, in constant memory, without changing a value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def as_parquet(
     encoding: str | None = None,
     declared: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Write the rows of `files` to `to`, in their order; yields what was done, in words.
+    """Write the rows of `files` to `to`, in their order; yields a description of each action.
 
     header: whether the first line of a table names its columns; None: found out. encoding: of a table; None: UTF-8.
     declared: the types of columns, string, int64 or float32; names that the files do not have are passed over.

@@ -1,4 +1,4 @@
-"""The prepared file of each source: one Parquet file in order of event time, made once and found again.
+"""Prepared copy of each source: one Parquet file in order of event time, made once and reused.
 
 A copy is made aside and renamed into its place once it is complete, so a process that is killed leaves none, or a whole
 one. Its name is a digest of the files (name, size, time of change) and of how they are read: when either changes,
@@ -40,7 +40,7 @@ Advance = Callable[[str, float], None]
 
 
 class Reading(NamedTuple):
-    """How the rows of a source are read.
+    """Settings of how a source's rows are read.
 
     event_time   the column of the time; None: rows are a second apart, in the order of the file
     unit         of times that are numbers
@@ -75,7 +75,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Copies:
-    """Copies in `folder`, which is made where one is needed.
+    """Prepared copies in `folder`, which is created on demand.
 
     >>> import tempfile
     >>> import pyarrow.parquet as pq
@@ -90,7 +90,7 @@ class Copies:
     advance: Advance = lambda what, share: None
 
     def of(self, path: Path, reading: Reading) -> Found:
-        """The rows at `path`: the file itself where it can be played as it lies, else its copy.
+        """The rows at `path`: the file itself if it can be played as it is, else its copy.
 
         Raises BadInput for what cannot be read and for a disk without room, DiskFull for one that has become full.
         """
@@ -105,7 +105,7 @@ class Copies:
             return self._kept(key) or self._made(path, files, reading, key)
 
     def content(self, path: Path, reading: Reading) -> str:
-        """A digest of what the files hold, whatever their names and times: of a copy as it was when that was made."""
+        """Digest of the files' content, independent of names and times; for a copy, as of its creation."""
         files = files_at(path)
         record = self._record(self._key(path, files, reading))
         return str(record["content"]) if record is not None else files.digest()

@@ -1,4 +1,4 @@
-"""How the lines of a CSV or TSV file are written: separator, quotes, names, encoding; and which line is not."""
+"""CSV or TSV dialect: separator, quotes, header, encoding; and lines that break it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Dialect(NamedTuple):
 
 
 def dialect_of(engine: Engine, files: Files, header: bool | None, encoding: str | None) -> Dialect:
-    """How the files are written, as their first one is. Raises BadInput where that cannot be told."""
+    """Detect the files' dialect from the first one. Raises BadInput where that cannot be told."""
     first = files.paths[0]
     encoding = encoding or _of_mark(first)
     more = "" if encoding is None else f", encoding = {literal(encoding)}"
@@ -114,8 +114,7 @@ def _options(seen: _Sniffed, encoding: str | None) -> str:
 
 
 def ragged(files: Files, dialect: Dialect) -> str | None:
-    """What is wrong with the first line that has another number of fields than the first, or another encoding; None
-    where all lines are alike."""
+    """Describe the first line with a different number of fields or another encoding; None if all lines agree."""
     if len(dialect.separator) != 1:
         return None
     for path in files.paths:

@@ -1,4 +1,4 @@
-"""DuckDB, held to a memory and to this machine: statistics and sorts spill to a folder instead of growing."""
+"""DuckDB with a memory bound and without network access: statistics and sorts spill to a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Advance = Callable[[float], None]
 
 
 def quoted(name: str) -> str:
-    """A column's name in SQL.
+    """Quote a column's name for SQL.
 
     >>> quoted('C"1')
     '"C""1"'
@@ -36,7 +36,7 @@ def quoted(name: str) -> str:
 
 
 def literal(text: object) -> str:
-    """A text in SQL.
+    """Quote a text for SQL.
 
     >>> literal("it's")
     "'it''s'"
@@ -45,7 +45,7 @@ def literal(text: object) -> str:
 
 
 def file_literal(path: object) -> str:
-    """A file's name in SQL, where DuckDB would take some signs for a pattern of names and read others beside it.
+    """Quote a file's name for SQL, escaping the signs that DuckDB takes for a pattern.
 
     >>> file_literal("log[1]*.csv")
     "'log[[]1][*].csv'"
@@ -54,8 +54,8 @@ def file_literal(path: object) -> str:
 
 
 class Engine:
-    """A database of its own in memory; `folder` holds what does not fit, and is empty again afterwards. `advance` hears
-    how far a file is that is written."""
+    """An in-memory database; `folder` holds spilled data, and is empty again afterwards. `advance` hears how far a
+    file is that is written."""
 
     def __init__(self, folder: Path, advance: Advance | None = None) -> None:
         # jemalloc's background threads and the network are nothing that a look at one file needs.
@@ -96,7 +96,7 @@ class Engine:
         return {str(name): str(kind) for name, kind, *_ in self.rows(f"DESCRIBE SELECT * FROM {relation}")}
 
     def times(self, sql: str, kind: str, zone: str) -> str:
-        """SQL of the milliseconds of times of a type, as `milliseconds` reads those of a zone."""
+        """SQL for the milliseconds of times of a type, with `milliseconds` in a zone."""
         name = f"times_{self._functions}"
         self._functions += 1
 
@@ -145,7 +145,7 @@ def parquet(path: Path) -> str:
 
 
 def in_words(error: duckdb.Error, path: Path) -> BadInput:
-    """What DuckDB could not read, in a line."""
+    """Convert DuckDB's error into one line."""
     said = str(error).strip().splitlines()[0]
     if "GZIP" in said:
         said = "it is no gzip file, or is cut off"

@@ -1,5 +1,4 @@
-"""Which files lie at a path, and of which form they are: Parquet, CSV or TSV, JSON lines; packed or not; a folder; a
-Delta table."""
+"""Files at a path and their form: Parquet, CSV or TSV, JSON lines; compressed or not; a folder; a Delta table."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ class Files(NamedTuple):
 
     @property
     def unpacked_bytes(self) -> int:
-        """Of packed files an estimate."""
+        """Uncompressed size; an estimate for compressed files."""
         sizes = ((path.stat().st_size, path.suffix.lower() in PACKED) for path in self.paths)
         return sum(size * (UNPACKED_TIMES if packed else 1) for size, packed in sizes)
 
@@ -57,12 +56,12 @@ class Files(NamedTuple):
 
     @property
     def stamp(self) -> list[tuple[str, int, int]]:
-        """Name, size and time of change (ns) of every file: another one means that it may hold other rows."""
+        """Name, size and modification time (ns) of every file; a difference means the rows may differ."""
         states = ((path.name, path.stat()) for path in self.paths)
         return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
 
     def digest(self) -> str:
-        """Of all bytes, 16 hexadecimal digits."""
+        """Digest of all bytes, 16 hexadecimal digits."""
         found = hashlib.blake2b(digest_size=8)
         for path in self.paths:
             with path.open("rb") as file:
@@ -88,7 +87,7 @@ def files_at(path: Path) -> Files:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is Parquet, by its name or by what it begins with."""
+    """True for a Parquet file, by its name or its first bytes."""
     form = form_of(path)
     return form == "parquet" or (form is None and path.open("rb").read(4) == b"PAR1")
 

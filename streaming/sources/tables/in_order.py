@@ -1,4 +1,4 @@
-"""Rows sorted on disk by event time, and times made where a file has none that can be read."""
+"""On-disk sort of rows by event time, and generated times for a file without readable ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ READ_ROWS = 131_072
 
 
 def write_in_order(engine: Engine, source: Path, to: Path, columns: Iterable[str], time: str | None) -> None:
-    """Write the Parquet file `source` to `to`. columns: what is selected, in SQL. time: what its rows are sorted by,
-    also in SQL, equal ones in the order of the file; None: all are."""
+    """Write the Parquet file `source` to `to`, with `columns` as SQL, sorted by `time` (SQL; ties in the order of
+    the file); None keeps the order of the file."""
     order = "" if time is None else f" ORDER BY {time}, {ROW}"
     engine.write(f"SELECT {', '.join(columns)} FROM {parquet(source)}{order}", to)
 
 
 def made_times(event_time: str | None, form: str | None) -> str:
-    """SQL of times in ms: rows a second apart, or what is written in a form of `strptime`, in UTC.
+    """SQL for times in ms: generated a second apart, or parsed with a `strptime` format, in UTC.
 
     >>> made_times(None, None), made_times("hour", "%y%m%d%H")
     ('946684800000 + file_row_number * 1000', 'epoch_ms(strptime("hour"::VARCHAR, \\'%y%m%d%H\\'))')
@@ -43,7 +43,7 @@ def made_times(event_time: str | None, form: str | None) -> str:
 
 
 def time_order(engine: Engine, path: Path, event_time: str, zone: str | None = None) -> str:
-    """SQL that sorts the rows of a Parquet file as its times are read."""
+    """SQL that sorts the rows of a Parquet file by time."""
     kind = pq.read_schema(path).field(event_time).type
     if zone is not None and needs_zone(kind):
         return engine.times(quoted(event_time), engine.types(parquet(path))[event_time], zone)
@@ -53,15 +53,14 @@ def time_order(engine: Engine, path: Path, event_time: str, zone: str | None = N
 
 
 def iso(text: str) -> str:
-    """SQL of a text of a time as DuckDB reads it, which `milliseconds` takes as it is."""
+    """SQL that turns a text into the ISO form that `milliseconds` reads."""
     for pattern, replacement in WRITTEN_OTHERWISE:
         text = f"regexp_replace({text}, {literal(pattern)}, {literal(replacement)})"
     return text
 
 
 def rows_behind(path: Path, event_time: str, unit: Unit, tolerance_ms: int, zone: str | None = None) -> int:
-    """How many rows of a Parquet file lie further behind the latest row before them. 0 where there is no such column,
-    or not every value of it is a time, which is for the reader to say."""
+    """Number of rows of a Parquet file that lie further than the tolerance behind the latest row before them."""
     latest, behind = np.iinfo(np.int64).min, 0
     try:
         for column in _times(path, event_time):
@@ -77,7 +76,7 @@ def rows_behind(path: Path, event_time: str, unit: Unit, tolerance_ms: int, zone
 
 
 def clock_changes(path: Path, event_time: str, zone: str | None) -> tuple[str, ...]:
-    """Which times of a Parquet file a change of the clocks makes doubtful, in words."""
+    """Describe times of a Parquet file that a clock change makes ambiguous."""
     if zone is None:
         return ()
     changes = ClockChanges(zone)

@@ -1,4 +1,4 @@
-"""A value as a text file has it, and the value that is learned from: one row of `TYPES` a type.
+"""Types of text values: recognise and convert, one row of `TYPES` each.
 
 A type is *proposed* from the first rows and *proven* on every row: the query that writes the values stops at the first
 one that the type does not hold exactly, and then the type is chosen anew from all rows. A value is taken as it is
@@ -90,7 +90,7 @@ DECLARED: Mapping[str, Written] = {
 
 
 class Read(NamedTuple):
-    """How a column of texts is read: `type`, a key of TYPES, or None: as text. `nulls`: the NULL_WORDS it has.
+    """Reading of a column of texts: `type`, a key of TYPES, or None: as text. `nulls`: the NULL_WORDS it has.
     `declared`: the type that a config gives it, a key of DECLARED. `nearly`: the type of most values of a text.
     `looks`: which of TEXTS all its values are."""
 
@@ -119,7 +119,7 @@ class Read(NamedTuple):
         )
 
     def broken(self, column: str) -> str:
-        """SQL that is true of a text of `column` that this does not hold."""
+        """SQL that is true for a text of `column` that the type cannot hold."""
         rule = DECLARED[self.declared] if self.declared is not None else TYPES[str(self.type)]
         x = f"trim({quoted(column)})"
         return (
@@ -128,7 +128,7 @@ class Read(NamedTuple):
 
 
 def choose(engine: Engine, relation: str, columns: list[str], declared: Mapping[str, str]) -> dict[str, Read]:
-    """How each of `columns`, texts in `relation`, is read so that no value changes.
+    """Choose a type for each of `columns`, texts in `relation`, so that no value changes.
 
     declared: the types that a config gives some of them: string, int64, float32 or LOCAL_TIME.
     """
@@ -160,7 +160,7 @@ def choose(engine: Engine, relation: str, columns: list[str], declared: Mapping[
 
 
 def moments(engine: Engine, relation: str, columns: list[str]) -> list[str]:
-    """Those of `columns`, texts in `relation`, that have a date and a time in every row."""
+    """Text columns with a date and a time in every row."""
     if not columns:
         return []
     holds = [f"bool_and(regexp_full_match({quoted(name)}, '{_CLOCK}{_ZONE}'))" for name in columns]
@@ -172,7 +172,8 @@ def moments(engine: Engine, relation: str, columns: list[str]) -> list[str]:
 
 
 def strange_values(engine: Engine, relation: str, name: str, type_: str) -> tuple[int, int, int, str]:
-    """How many values of a column of texts are no `type_`, of how many; the first of these, its row and its text."""
+    """Number of values of a text column that are not of `type_`, and of all; the first of them, its row and its
+    text."""
     values, held = engine.row(f"SELECT {', '.join(_counts(name, (type_,)))} FROM {relation}")
     return values - held, values, *first_broken(engine, relation, name, Read(type_))
 
@@ -190,7 +191,7 @@ def _is_null_word(name: str) -> str:
 
 
 def first_broken(engine: Engine, relation: str, name: str, read: Read) -> tuple[int, str]:
-    """The first row, from 1, whose text `read` does not hold, and that text."""
+    """Row (from 1) and text of the first value that `read` cannot hold."""
     numbered = f"(SELECT row_number() OVER () AS n, {quoted(name)} FROM {relation})"
     row, text = engine.row(f"SELECT n, {quoted(name)} FROM {numbered} WHERE {read.broken(name)} ORDER BY n LIMIT 1")
     return int(row), str(text)

@@ -1,4 +1,4 @@
-"""What the silicon allows on one core, measured: products of matrices, copies of memory, loopback, disk.
+"""Limits of the silicon on one core, measured: matrix products, copies of memory, loopback, disk.
 
 A rate of products is that of matrices of 1,024 × 1,024, which fill no more than the caches; a copy counts the bytes
 that it reads and those that it writes.
@@ -61,7 +61,7 @@ SILICON = {
 
 
 def loopback_rate() -> float:
-    """Bytes a second through a socket of this machine, by the clock: two threads, each with a core if there is one."""
+    """Bytes a second through a socket of this machine, by the clock: two threads, each with a core if available."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = threading.Thread(target=_send, args=(server.getsockname()[1],))
         sender.start()

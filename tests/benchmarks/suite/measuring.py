@@ -30,8 +30,8 @@ Turns = Mapping[str, list[float]]
 
 @dataclass(frozen=True)
 class Work:
-    """A call, and how many units it does. `prepare` makes its argument, outside the time that is measured: a batch
-    that was never seen, as every batch of a stream is."""
+    """A call, and the number of units it does. `prepare` makes its argument, outside the time that is measured: a
+    batch that was never seen, as every batch of a stream is."""
 
     call: Callable[[Any], object]
     units: float
@@ -48,7 +48,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Work that is measured, and what it is compared with.
+    """Work to be measured, and its references.
 
     `target` is the least ratio: of the value to the `reference` where `against` is "reference", else to the limit, or
     to `goal`, a figure. With `less` a smaller value is the better one, and its ratio is goal / value.
@@ -98,7 +98,8 @@ def planned_s(works: int, runs: int) -> float:
 
 
 def rates(works: Mapping[str, Work], runs: int, clock: Callable[[], float] = time.perf_counter) -> Turns:
-    """Units a CPU second of every work, in turns; who is first rotates. One more run goes before and is not kept."""
+    """Units per CPU second of every work, measured in turns with a rotating start. One more run goes before and is
+    not kept."""
     names = list(works)
     turns: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
@@ -140,7 +141,7 @@ def measured(benchmark: Benchmark, runs: int, silicon: Mapping[str, Work]) -> Fi
 def figure_of(
     benchmark: Benchmark, values: list[float], limits: list[float] | None, references: list[float] | None
 ) -> Figure:
-    """From the values of all runs."""
+    """Figure of a benchmark from the values of all runs."""
     ratios = {
         "limit": _ratios(values, limits),
         "reference": _ratios(values, references),

@@ -1,4 +1,4 @@
-"""What a worker's process imports before its first row, and what it then holds of memory, next to torch alone."""
+"""Imports and memory of a worker's process before its first row, compared with torch by itself."""
 
 from __future__ import annotations
 

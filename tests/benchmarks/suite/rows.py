@@ -1,4 +1,4 @@
-"""From Arrow rows, from messages and from the lake to tensors; and the hashing of ids alone."""
+"""Benchmarks of input: from Arrow rows, from messages and from the lake to tensors; and hashing of ids by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer of a served student to a request of 100 candidates, whose batch has been made."""
+"""Benchmark of a served student that answers a request of 100 candidates, whose batch is ready."""
 
 from __future__ import annotations
 

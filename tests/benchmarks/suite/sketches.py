@@ -1,4 +1,4 @@
-"""The same work in bare torch: what is to be had without any of the rest. No checks, no state to resume from.
+"""Bare-torch sketches of the same work, as a reference without everything else. No checks, no state to resume from.
 
 Every bag holds one id. The linear part of a model, its prior and what a run keeps count of are not in a sketch.
 """

@@ -10,7 +10,7 @@ HEAD = ("benchmark", "value (runs)", "unit", "of the limit", "of the reference",
 
 
 def figures_table(figures: Iterable[Figure]) -> str:
-    """As Markdown, a line per figure.
+    """Format as Markdown, a line per figure.
 
     >>> of = Figure(name="copy", value=9.5, low=9, high=10, unit="GB / s", runs=5, command="exfm bench machine")
     >>> print(figures_table([of]).splitlines()[-1])

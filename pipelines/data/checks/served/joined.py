@@ -17,7 +17,7 @@ LABEL = "label_"
 
 
 class Joined(NamedTuple):
-    """`served`: one row for each impression, as it was served last; `repeats`: how many there were more. `rebuilt`: the
+    """`served`: one row for each impression, the last one served; `repeats`: the number of others. `rebuilt`: the
     lake's first row of each that it has. `labels`: by task, the `impression_id` of settled rows, and their labels.
     `lake_rows`: impressions of the student in the lake in the span of time of those that were found."""
 
@@ -29,7 +29,7 @@ class Joined(NamedTuple):
 
 
 def joined(config: Config, student: StudentSettings, lake: LakeReader, logged: pa.Table) -> Joined:
-    """By `impression_id`, whose type is the row schema's."""
+    """Join by `impression_id`, in the row schema's type."""
     ids = logged["impression_id"].combine_chunks().cast(config.rows.id_type)
     last = _last(ids)
     served = logged.set_column(logged.schema.get_field_index("impression_id"), "impression_id", ids).take(last)

@@ -1,4 +1,4 @@
-"""A topic of what was served, as rows. No group is joined and nothing is committed: others do not notice."""
+"""Rows of a topic of served predictions. No group is joined and nothing is committed: others do not notice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL, VERSION, PREDICTION = "served_model", "served_version", "prediction_"
 
 
 class Logged(NamedTuple):
-    """`by_model`: rows as they were served, oldest message first in each partition. `unreadable`: messages, by why."""
+    """Logged rows; `by_model`: served rows, oldest message first in each partition. `unreadable`: messages, by why."""
 
     by_model: dict[str, pa.Table]
     unreadable: Counter[str]

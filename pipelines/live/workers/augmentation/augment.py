@@ -1,4 +1,4 @@
-"""What turns settled rows into rows of the lake: their position, and the teacher's logits."""
+"""Augmentation of settled rows into rows of the lake: their position, and the teacher's logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time of day that bounds event times: it goes on where the machine's clock is set back."""
+"""Monotonic wall clock for bounding event times, unaffected when the machine's clock is set back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CORRECTION_MS = 86_400_000
 
 
 class SteadyClock:
-    """Milliseconds since 1970 that do not go back when the machine's clock does: what producers with right clocks send
-    meanwhile would lie in the future. `warnings` names the first time that it did.
+    """Milliseconds since 1970 that never go back with the machine's clock, since correct producers' rows would then lie
+    in the future. `warnings` names the first time that it did.
 
     >>> wall, passed = [1_700_000_600_000], [0.0]
     >>> clock = SteadyClock(lambda: wall[0], lambda: passed[0])
@@ -29,7 +29,7 @@ class SteadyClock:
         self.warnings: dict[str, str] = {}
 
     def restore(self, shown_ms: int) -> None:
-        """Continue after a process that showed this."""
+        """Continue after a process whose clock was at `shown_ms`."""
         self._begin_ms = max(self(), shown_ms)
         self._begin_s = self._passed_s()
 

@@ -1,4 +1,4 @@
-"""The commit of a block: its rows reach the lake, and everything that follows from them is delivered, exactly once."""
+"""Commit of a block: its rows reach the lake, and all deliveries that follow happen exactly once."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ log = logging.getLogger(__name__)
 
 
 def first_state(epoch: int) -> int:
-    """The number of the first state that the writer of an epoch saves."""
+    """Number of the first state that a writer of this epoch saves."""
     return epoch << EPOCH_SHIFT
 
 
 def states_folder(run_dir: RunDir, epoch: int) -> Path:
-    """States of one writer. Each has its own folder, so that a fenced writer cannot touch those of its successor."""
+    """Folder of one writer's states. Each has its own folder, so that a fenced writer cannot touch those of its
+    successor."""
     return run_dir.checkpoints("augmentation") / f"epoch-{epoch:06d}"
 
 
 def folder_of_state(run_dir: RunDir, number: int) -> Path:
-    """Where the state of that number was saved, by whichever writer."""
+    """Folder of a state by its number, whoever wrote it."""
     return states_folder(run_dir, number >> EPOCH_SHIFT)
 
 
 def committed_meta(run_dir: RunDir) -> dict[str, Any] | None:
-    """What a resumed run continues from: `merge`, how far the input topics were merged at the last commit
-    (`watermark_ms`, and of each partition [topic, number, offset, row, greatest event time]), and `sources`, which
-    topics they are. None before the first commit. Raises DataLost where the record is damaged."""
+    """State that a resumed run continues from: `merge`, the merged positions of the input topics at the last commit
+    (`watermark_ms`, and for each partition [topic, number, offset, row, greatest event time]), and `sources`, the
+    topics' identities. None before the first commit. Raises DataLost where the record is damaged."""
     for attempt in range(LOOKS):
         there = run_dir.lake.is_dir() and unfinished(run_dir.lake) is None
         state = TableFiles(run_dir.lake).identifier(STATE) if there else None
@@ -117,7 +118,7 @@ class BlockCommit:
     def commit(
         self, block: pa.RecordBatch | None, closed: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
     ) -> None:
-        """Commit a block of `schema.augmented`, or progress alone. `meta`: what `resume` returns after a crash."""
+        """Commit a block of `schema.augmented`, or only progress. `meta`: what `resume` returns after a crash."""
         number = max(self.lake.state + 1, first_state(self.lake.epoch))
         record = CommitRecord(number, meta, closed.late(), closed.dead())
         self._save_state(record)  # 1

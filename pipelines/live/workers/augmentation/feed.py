@@ -1,4 +1,4 @@
-"""Where settled rows come from: both input topics, merged into one order, their labels joined as windows close."""
+"""Feed of settled rows: both input topics, merged into one order, labels joined as windows close."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streaming.settlement.settlement import SettledRows, Settlement
 
 
 class SettledFeed:
-    """Settled rows in the order of the merge, a bounded number at a time. `rows_read` counts input rows."""
+    """Settled rows in merged order, a bounded number at a time. `rows_read` counts input rows."""
 
     def __init__(self, intake: Intake, settlement: Settlement, watch: Stopwatch) -> None:
         self.intake, self.settlement = intake, settlement
@@ -29,11 +29,11 @@ class SettledFeed:
         self._at_end = False
 
     def open(self, position: dict[str, Any] | None) -> None:
-        """Read on from `position`, or from where the topics begin."""
+        """Continue from `position`, or start at the beginning of the topics."""
         self.intake.open(position, rows_before=self._counted())
 
     def check_accounts(self) -> None:
-        """Raises DataLost unless the offsets up to the position hold just the rows that settlement counted."""
+        """Raise DataLost unless the offsets up to the position hold exactly the rows counted by settlement."""
         self.intake.check_accounts(self._counted())
 
     def _counted(self) -> dict[Kind, int]:
@@ -41,22 +41,22 @@ class SettledFeed:
         return {"impression": counters["impressions_read"], "feedback": counters["feedback_read"]}
 
     def position(self) -> dict[str, Any]:
-        """After the last row that was read; the settlement state belongs to it."""
+        """Position after the last row read, which belongs to the settlement state."""
         return self.intake.position()
 
     @property
     def finished(self) -> bool:
-        """Whether the stream has ended and every row of it was handed out."""
+        """True if the stream has ended and every row was returned."""
         return self._at_end and not self._more
 
     @property
     def at_end(self) -> bool:
-        """Whether the stream has ended; rows may still be due."""
+        """True if the stream has ended; rows may still be due."""
         return self._at_end
 
     def next(self, max_rows: int, max_bytes: int | None = None) -> SettledRows | None:
-        """At most `max_rows` rows that settle next, up to the one that reaches `max_bytes`, possibly none; None where
-        nothing was there to read."""
+        """The next settled rows, at most `max_rows` and ending with the one that reaches `max_bytes`, possibly none;
+        None if there was nothing to read."""
         if self._more:
             with self._watch("settle"):
                 return self._handed_out(self.settlement.release(max_rows, max_bytes))

@@ -1,4 +1,4 @@
-"""The open block: what has settled since the last commit, and when it is due."""
+"""The open block: rows settled since the last commit, and its due time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLOCK_BYTES = 256 * 2**20
 
 
 class OpenBlock:
-    """Settled rows that are not in the lake yet, with the late feedback and dead letters that were found meanwhile.
+    """Settled rows not yet in the lake, with their late feedback and dead letters.
 
     Times are seconds of one monotonic clock.
     """
@@ -55,12 +55,12 @@ class OpenBlock:
 
     @property
     def rows_left(self) -> int:
-        """How many rows fill it."""
+        """Number of rows until full."""
         return self.size - self.num_rows
 
     @property
     def bytes_left(self) -> int:
-        """How many bytes of rows fill it."""
+        """Number of bytes until full."""
         return BLOCK_BYTES - self.num_bytes
 
     @property
@@ -68,12 +68,12 @@ class OpenBlock:
         return self._dead.num_rows
 
     def clear(self) -> None:
-        """Let go of what waits on disk."""
+        """Drop rows spooled to disk."""
         self._late.clear()
         self._dead.clear()
 
     def is_due(self, pace: Pace, now_s: float, *, at_end: bool) -> bool:
-        """Whether its rows are to be scored and committed: it is full, the stream has ended, or, in free pace, its
+        """True if the block is to be scored and committed: it is full, the stream has ended, or, in free pace, its
         first row has waited long enough."""
         if not self.num_rows:
             return False
@@ -81,8 +81,8 @@ class OpenBlock:
         return self.rows_left <= 0 or self.bytes_left <= 0 or at_end or waited
 
     def progress_is_due(self, pace: Pace, now_s: float, rows_read: int) -> bool:
-        """Whether to commit without rows: dead letters are delivered, and in free pace read positions are kept, also
-        while nothing settles."""
+        """True if progress is to be committed without rows: to deliver dead letters, and in free pace to record read
+        positions while nothing settles."""
         if self.num_rows:
             return False
         waited = pace.mode == "free" and now_s - self._opened_s >= pace.commit_interval_s

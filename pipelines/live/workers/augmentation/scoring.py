@@ -1,4 +1,4 @@
-"""What scores rows: a replica of the teacher in this process, or ranks that hold its tables together."""
+"""Scorers: a replica of the teacher in this process, or ranks that hold its tables together."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from pipelines.live.workers.augmentation.scoring_ranks import LeadingScorer
 
 
 class Scorer(Protocol):
-    """What augmentation and its snapshots see. `rows` counts those that were scored in this process."""
+    """Interface of scorers for augmentation and its snapshots. `rows` counts those that were scored in this process."""
 
     rows: int
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
-        """Score with this saved snapshot from now on; returns its meta. Raises ModelError where it cannot be read:
-        then nothing can be scored until another is loaded."""
+        """Load a saved snapshot; returns its meta. Raises ModelError where it cannot be read: then nothing can be
+        scored until another is loaded."""
 
     def score(self, rows: pa.RecordBatch) -> np.ndarray:
         """Logits (rows, T) float32."""
 
     def leave(self) -> None:
-        """The round is over: ranks that score along may report."""
+        """End the round, so that other ranks may report."""
 
 
 class ReplicaScorer:
-    """The whole teacher, in this process."""
+    """The whole teacher in this process."""
 
     def __init__(self, config: Config) -> None:
         self._build = BatchBuilder(config.features, config.tasks)

@@ -115,7 +115,7 @@ class LeadingScorer:
         self._say("leave")
 
     def _say(self, what: str, **more: Any) -> None:
-        """Leave a note. Every rank has read the one before: an answer, a collective or the round's end shows it."""
+        """Post the next order; all ranks have acknowledged the last by an answer, a collective or the round's end."""
         if self._said:
             self._group.forget(f"order/{self._said}")
         self._said += 1
@@ -123,7 +123,7 @@ class LeadingScorer:
 
 
 class ScoringWorker(Worker):
-    """A rank that scores along with augmentation: it follows rank 0's notes and has nothing to commit."""
+    """A rank that scores along with augmentation: it follows rank 0's orders and commits nothing."""
 
     kind = "scoring"
 
@@ -143,7 +143,7 @@ class ScoringWorker(Worker):
         self.shards = _Shards(self._config, self._group)
 
     def step(self) -> bool:
-        """Follow the next note; False where it ends the round."""
+        """Execute the next order; False if it ends the round."""
         with self.watch("wait for orders"):
             self._heard += 1
             order = json.loads(self._group.hear(f"order/{self._heard}"))
@@ -166,7 +166,7 @@ class ScoringWorker(Worker):
         self._group.tell(f"loaded/{self._group.rank}", json.dumps([kind, text]))
 
     def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
-        """A round: as long as rank 0's."""
+        """Take part in a round as long as rank 0's."""
         self.orders = orders
         while self.step():
             pass
@@ -187,7 +187,7 @@ class ScoringWorker(Worker):
 
 
 def shares(rows: pa.RecordBatch, ranks: int) -> list[pa.RecordBatch]:
-    """The rows in order, cut in `ranks` shares of one size, the last ones filled up with copies of the last row.
+    """Split the rows in order into `ranks` shares of one size, the last ones padded with copies of the last row.
 
     One size lets the logits come back in a single gather.
 

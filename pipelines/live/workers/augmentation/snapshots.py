@@ -1,4 +1,4 @@
-"""The teacher's snapshots, as augmentation uses them: one is loaded, and its age is known."""
+"""Snapshots of the teacher for augmentation: loads one, and tracks its age."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Snapshots:
         self._aged: int | None = None  # the version that `_made_at` belongs to
 
     def load_newest(self) -> int | None:
-        """Load the newest version that can be read; returns the loaded one, or None where there is none yet."""
+        """Load the newest readable version; returns the loaded one, or None if there is none yet."""
         for name in reversed(checkpoint_names(self._folder)):
             if self.load(int(name[1:])):
                 break
@@ -53,7 +53,7 @@ class Snapshots:
         return self.version
 
     def load(self, version: int) -> bool:
-        """Load this version into the scorer; False while it is not published yet."""
+        """Load this version into the scorer; False if it is not published yet."""
         if version == self.version:
             return True
         directory = self._folder / version_name(version)

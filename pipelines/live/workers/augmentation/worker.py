@@ -317,7 +317,7 @@ class AugmentationWorker(Worker):
         return self._done
 
     def close(self) -> None:
-        """Nothing to commit: an unfinished block is made again from the last commit's positions."""
+        """Close without committing: an unfinished block is rebuilt from the last commit's positions."""
         self._on_close.close()
         self._ranks_held.close()
 

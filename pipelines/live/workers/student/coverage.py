@@ -1,4 +1,4 @@
-"""Which rows a student has learned, as far as its versions say so."""
+"""Coverage of a student's versions: the rows they have learned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pyarrow as pa
 
 @dataclass
 class Coverage:
-    """What a student has learned since it began and since its last version. Kept in its checkpoints, by these names.
+    """Rows that a student has learned since it began and since its last version. Kept in its checkpoints, by these
+    names.
 
     published_rows, published_ms   rows learned, and newest event time, when the last version was published
     newest_ms                      the newest event time learned
@@ -32,7 +33,7 @@ class Coverage:
         return found
 
     def note(self, rows: pa.Table) -> None:
-        """These rows were learned."""
+        """Record learned rows."""
         newest = int(rows["event_time_ms"].to_numpy().max())
         self.newest_ms = newest if self.newest_ms is None else max(self.newest_ms, newest)
         if self.first_seq is None:
@@ -46,5 +47,5 @@ class Coverage:
             self.teachers = min(first, int(seen.min())), max(last, int(seen.max()))
 
     def publish(self, rows: int) -> None:
-        """A version is published; `rows` were learned so far."""
+        """Record a published version with `rows` learned so far."""
         self.published_rows, self.published_ms = rows, self.newest_ms

@@ -1,5 +1,5 @@
-"""Exports of a student and of its twin: what is served, written with every checkpoint, and refused where it is not that
-model. Both are of one size and are loaded alike: a twin can be served in the place of its student.
+"""Exports of a student and of its twin, written with every checkpoint, and refused if they predict differently. Both
+are of one size and are loaded alike: a twin can be served in the place of its student.
 
 One that is refused is an alarm, and no reason to stop training: the checkpoint holds the model itself, and what was
 exported before stays.
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Exports:
-    """Exports of every model of an engine, each into its own of `folders`, the last two of them. `alarm`: which was
+    """Exports of every model of an engine, each into its own of `folders`, keeping the last two. `alarm`: which was
     refused last, and why; None once one is good again."""
 
     def __init__(self, engine: StudentEngine, folders: Mapping[str, Path]) -> None:
@@ -34,8 +34,8 @@ class Exports:
         self._served = {model: student.export() for model, student in engine.models.items()}
 
     def of(self, batch: Batch, name: str, tensors: Mapping[str, Tensor]) -> Callable[[], None]:
-        """What writes the exports `name` of the engine's state `tensors`, later, in another thread. Each model, as it
-        is now, says of `batch` what its export must say of it too; one that does not is not written."""
+        """Prepare a deferred write of the exports `name` from the engine's state `tensors`. Each model, as it is
+        now, says of `batch` what its export must say of it too; one that does not is not written."""
         logits = {model: student.score(batch) for model, student in self._engine.models.items()}
 
         def write() -> None:

@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 
 class Increments:
-    """Of one student, into the folder `root`. `trouble`: why none is published; None where nothing is wrong.
-    `identity`: of the student's settings; what was published under others is not waited for."""
+    """Publishes one student's increments into the folder `root`. `trouble`: why none is published; None where
+    nothing is wrong. `identity`: of the student's settings; what was published under others is not waited for."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Increments:
         self.trouble: str | None = None
 
     def note(self, batch: Batch, position: int, learned_rows: int) -> None:
-        """A batch was learned, up to this `lake_seq`."""
+        """Record a learned batch, up to this `lake_seq`."""
         self._last = batch, position, learned_rows
         if not self._on:
             return
@@ -77,7 +77,7 @@ class Increments:
             self._touched.note(batch.sparse)
 
     def publish(self, *, at_end: bool = False) -> None:
-        """Publish what was learned, if it is due, wanted, and the one before is on its way. Never waits."""
+        """Publish the increment if it is due, wanted, and the previous one has been written. Never waits."""
         now = self._clock()
         if now - self._looked >= LOOK_S:
             self._look(now)
@@ -104,7 +104,7 @@ class Increments:
 
     @property
     def notice(self) -> str | None:
-        """What keeps servers from what was learned last."""
+        """Reason why servers lag behind the student; None if they do not."""
         if self._ahead is None:
             return self.trouble
         version, last = self._ahead
@@ -178,7 +178,7 @@ class Increments:
         self._writer.put(write_or_say)
 
     def close(self) -> None:
-        """What was learned last is published too."""
+        """Publish the last increment and stop."""
         if self._writer is not None:
             self._writer.drain()
             self.publish(at_end=True)

@@ -1,5 +1,5 @@
-"""What a student's bits depend on beyond its rows and settings: which software learned which rows, and where its tables
-grew. Kept in its checkpoints, so that a replay which verifies a student grows it at the same rows."""
+"""Provenance of a student's bits beyond rows and settings: the software that learned each range of rows, and where
+its tables grew. Kept in its checkpoints, so that a replay which verifies a student grows it at the same rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Past:
             self.learned_by.append({"after": position, **entry})
 
     def grow(self, position: int, was: Mapping[str, Any]) -> None:
-        """Behind `position` the tables are larger than those that were made with `was`."""
+        """Record that the tables grew at `position`; `was`: their earlier `made_with`."""
         self.grown.append({"after": position, "was": dict(was)})
 
     def meta(self) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""What a student's worker writes down of every step: live figures, predictions, and how old the teacher's logits
-are."""
+"""Record of a student's steps: live figures, predictions, and the age of the teacher's logits."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ METRICS_EVERY_ROWS = 20_000
 
 
 class Record:
-    """The record of one student over its whole life: `state` and `meta` travel in its checkpoints.
+    """Record of one student over its whole life; `state` and `meta` are stored in its checkpoints.
 
     Only the student's own rows are judged. `other_rows`: those of other verticals that it read to learn from them.
     `event_time_ms`: of the last row. `teacher_version`, `logit_age_s`: of the last logit; None before the first.
@@ -39,7 +38,7 @@ class Record:
         self.logit_age_s: float | None = None
 
     def note(self, own: Cut, judged: Judged, *, others: int = 0) -> None:
-        """One step, over these own rows and `others`."""
+        """Record one step over own rows, with the number of `others`."""
         rows, batch = own
         self.other_rows += others
         if not rows.num_rows:
@@ -59,8 +58,8 @@ class Record:
         self._rows_since_metrics += rows.num_rows
 
     def take_predictions(self) -> list[pa.RecordBatch]:
-        """What was predicted since the last time, to be given to `predictions.write`. Columns are made once for all
-        steps: of one step's they cost as much in calls alone."""
+        """Take the predictions since the last call, for `predictions.write`. Columns are made once for all steps: of
+        one step's they cost as much in calls alone."""
         if self._waiting:
             of, metrics = Predicted.joined(self._waiting), self._metrics
             logged = predictions_of(self._tasks, of, group_by=metrics.group_by, cluster_by=metrics.cluster_by)
@@ -70,14 +69,14 @@ class Record:
 
     @property
     def metrics_due(self) -> bool:
-        """Whether enough rows came for another line in MLflow; the count then starts again."""
+        """True if enough rows came for another line in MLflow; resets the count."""
         if self._rows_since_metrics < METRICS_EVERY_ROWS:
             return False
         self._rows_since_metrics = 0
         return True
 
     def values(self) -> dict[str, float | None]:
-        """Everything worth a line in MLflow."""
+        """Metrics for MLflow."""
         return self.figures.values()
 
     def state(self) -> dict[str, Tensor]:

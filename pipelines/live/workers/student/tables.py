@@ -1,6 +1,6 @@
-"""What smaller tables cost a version: the change of its normalised entropy with tables of int8 and int4, measured on
-labelled rows of the lake, and their bytes. It is stated of every version that is published; servers measure by the same
-code."""
+"""Cost of quantised tables for a version: the change of its normalised entropy with int8 and int4 tables, measured
+on labelled rows of the lake, and their bytes. It is stated of every version that is published; servers measure by
+the same code."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 
 class TableLoss(NamedTuple):
-    """`ne_change`: NE with such tables over that with fp32, less 1, by task; None where it is not defined."""
+    """Cost by task; `ne_change`: NE with quantised tables over that with fp32, less 1; None if undefined."""
 
     bytes: int
     ne_change: dict[str, float | None]
 
 
 def table_losses(served: ServedStudent, kinds: Sequence[Kind], rows: pa.Table) -> dict[Kind, TableLoss]:
-    """Of such tables, on labelled rows; the student stays as it is."""
+    """Measure quantised tables on labelled rows, without changing the student."""
     build = BatchBuilder(served.features, served.tasks)
     batches = [build(rows.slice(start, AT_ONCE)) for start in range(0, rows.num_rows, AT_ONCE)]
     exact, found = _logits(served, batches), {}
@@ -59,8 +59,8 @@ def columns_to_judge(served: ServedStudent) -> list[str]:
 def newest_labelled(
     config: Config, student: StudentSettings, lake: Path, columns: Sequence[str], count: int, upto: int | None = None
 ) -> pa.Table:
-    """The newest rows of the lake that the student is for, at most `count`, none behind `upto`. Raises BadInput where
-    there is no lake."""
+    """The newest own rows of a student in the lake, at most `count`, none after `upto`. Raises BadInput where there
+    is no lake."""
     own, reader = config.own_rows(student), LakeReader(lake, config.rows)
     last = reader.last_lake_seq if upto is None else min(upto, reader.last_lake_seq)
     if last < reader.first_lake_seq:
@@ -75,7 +75,7 @@ def newest_labelled(
 def stated_tables(
     config: Config, student: StudentSettings, lake: Path, served: ServedStudent, upto: int | None = None
 ) -> dict[str, Any] | None:
-    """As a ledger keeps it; None where no row can tell."""
+    """Cost of quantised tables in the ledger's form; None without suitable rows."""
     try:
         rows = newest_labelled(config, student, lake, columns_to_judge(served), STATED_ROWS, upto)
     except (BadInput, StreamingError) as error:

@@ -1,4 +1,4 @@
-"""A trial: champion and candidate, both as they are served, score the same fresh rows, which neither has learned.
+"""Champion–challenger test: champion and candidate, as served, score the same fresh rows, which neither has learned.
 
 Both are frozen since they were published: neither learns what it is compared on. A row is fresh if it was shown after
 everything that either of them learned (by event time). Labels that come late settle rows that were shown before the
@@ -80,7 +80,7 @@ class Trial:
         return int(self._rows)
 
     def seen(self, *, interval: bool = True) -> dict[str, TaskSeen]:
-        """What was seen so far, by task. An interval takes a millisecond."""
+        """Evidence so far, by task. An interval takes a millisecond."""
         level = self._settings.level if interval else None
         return {
             task: TaskSeen(
@@ -100,18 +100,18 @@ class Trial:
         return promotion(self.seen(), standards, rows=self.rows, days=days)  # the same, with intervals in its reason
 
     def as_json(self) -> dict[str, object]:
-        """For the ledger and status.json: what was seen, by task, in numbers."""
+        """Evidence by task for the ledger and status.json."""
         return {"rows": self.rows, "tasks": {task: _plain(seen) for task, seen in self.seen().items()}}
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that was counted, lossless, as `registry/<task>/<key>` and `registry/<key>`."""
+        """Complete state, lossless, as `registry/<task>/<key>` and `registry/<key>`."""
         found = {f"{task}/{k}": v for task, evidence in self._evidence.items() for k, v in evidence.state().items()}
         found |= {"rows": self._rows, "newest_ms": self._newest_ms, "positives": self._positives}
         found |= {"not_finite": self._not_finite, "predicted": self._predicted, "labels": self._labels}
         return {f"{NAME}/{key}": torch.as_tensor(np.array(value)) for key, value in found.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a `state`. Raises ModelError where the evidence was cut into other blocks."""
+        """Continue from a `state`. Raises ModelError where the evidence was cut into other blocks."""
         state = {key.removeprefix(f"{NAME}/"): tensor.numpy() for key, tensor in tensors.items()}
         for task, evidence in self._evidence.items():
             evidence.load({k.removeprefix(f"{task}/"): v for k, v in state.items() if k.startswith(f"{task}/")})

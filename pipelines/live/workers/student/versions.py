@@ -1,4 +1,4 @@
-"""A student's versions, published while it learns: checked, kept, compared with the champion, promoted.
+"""Versions of a student, published while it learns: checked, stored, compared with the champion, promoted.
 
     due ──► publish: an export that gives the last batch the logits of the student, or it is refused, loudly
                 │
@@ -68,7 +68,7 @@ class Versions:
     # --- beginning ---------------------------------------------------------------------------------------------
 
     def resume(self, meta: Mapping[str, Any] | None, tensors: Mapping[str, Tensor], position: int) -> None:
-        """As a checkpoint of the worker at `position` left them; a worker that begins finds the ledger alone."""
+        """Resume from the worker's checkpoint at `position`; a new worker has only the ledger."""
         stored = (meta or {}).get(NAME)
         if stored is None:
             entries = self._ledger.entries()
@@ -126,12 +126,12 @@ class Versions:
     # --- learning ----------------------------------------------------------------------------------------------
 
     def judge(self, own: Cut) -> None:
-        """Have champion and candidate score the student's own rows, before they are learned."""
+        """Score the student's own rows with champion and candidate, before they are learned."""
         if self.trial is not None and own.rows.num_rows:
             self.trial.judge(own.rows, own.batch)
 
     def note(self, rows: pa.Table) -> None:
-        """These rows were learned. Where the evidence is enough, a decision is made."""
+        """Record learned rows. Where the evidence is enough, a decision is made."""
         self._coverage.note(rows)
         if self.trial is not None:
             self._decide(self.trial, rows["lake_seq"][-1].as_py())
@@ -149,7 +149,7 @@ class Versions:
             self.trial, self._decided = None, True
 
     def due(self, learned_rows: int) -> bool:
-        """Whether a version is due, now that `learned_rows` were learned."""
+        """True if a version is due after `learned_rows`."""
         every, minutes = self._settings.publish_every_rows, self._settings.publish_every_minutes
         learned = self._coverage
         by_rows = every is not None and learned_rows - learned.published_rows >= every
@@ -159,7 +159,7 @@ class Versions:
 
     @property
     def decided(self) -> bool:
-        """Whether something was decided that no checkpoint holds yet."""
+        """True if a decision is not yet in a checkpoint."""
         return self._decided
 
     # --- publishing --------------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class Versions:
     def publish(
         self, name: str, tensors: Mapping[str, Tensor], batch: Batch, learned_rows: int, position: int, figures: Any
     ) -> None:
-        """Publish the engine's state `tensors` as version `name`, if what is served of it gives `batch` the student's
-        logits. Otherwise it is refused: the ledger and the alarm say so, and training goes on."""
+        """Publish the engine's state `tensors` as version `name`, if its export gives `batch` the student's logits.
+        Otherwise it is refused: the ledger and the alarm say so, and training goes on."""
         self._coverage.publish(learned_rows)
         served = self._engine.student.export()
         load_student(served, under(STUDENT, tensors))
@@ -229,7 +229,7 @@ class Versions:
     # --- what people decide ------------------------------------------------------------------------------------
 
     def read_decisions(self) -> None:
-        """Take up what people have decided in the ledger since it was last read."""
+        """Read people's new decisions from the ledger."""
         size = self._ledger.size
         if size == self._size:
             return
@@ -261,8 +261,8 @@ class Versions:
         }
 
     def pending_write(self) -> Callable[[], None]:
-        """A function that writes the version and the ledger entries since the last checkpoint; to be called in another
-        thread, once that checkpoint is on the disk. What was written before is not written again."""
+        """A deferred write of the version and ledger entries since the last checkpoint, for another thread once that
+        checkpoint is on disk. What was written before is not written again."""
         entries, unwritten = self._entries, self._unwritten
         self._entries, self._unwritten, self._decided = [], None, False
 
@@ -305,7 +305,7 @@ class Versions:
         ledger.add(Action(action), version, by=POLICY, reason=reason, **more)
 
     def as_json(self) -> dict[str, Any]:
-        """For status.json."""
+        """Values for status.json."""
         trial = self.trial  # another thread asks
         on = None if trial is None else trial.as_json() | {"so_far": trial.decide().reason}
         return self.standing.as_json() | {"trial": on}

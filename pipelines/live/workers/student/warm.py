@@ -1,4 +1,4 @@
-"""The weights of another student's checkpoint, for one that begins with them."""
+"""Warm start: a student begins with the weights of another student's checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pipelines.core.config.settings import Config
 
 
 def start_warm(engine: StudentEngine, checkpoint: Path, config: Config, student: StudentSettings) -> None:
-    """Have a fresh engine begin with what fits of the checkpoint, by name and shape; wider tables keep their rows."""
+    """Initialise a fresh engine with matching tensors of the checkpoint, by name and shape; wider tables keep their
+    rows."""
     other = open_checkpoint(checkpoint)
     was, now = MadeWith.of_meta(other.meta["made_with"]), made_with_student(config, student)
     engine.start_from(other.tensors, lambda fresh, theirs: warm_start(fresh, theirs, was, now).state)

@@ -85,8 +85,8 @@ class StudentWorker(Worker):
         self.feed_from(self._lake_source())
 
     def resume(self) -> bool:
-        """The engine, its account and its record as the last checkpoint left them. Returns whether they have grown
-        since: an export of the same name then has the size they had."""
+        """Resume engine, account and record from the last checkpoint. Returns whether they have grown since: an
+        export of the same name then has the size they had."""
         config, settings = self._config, self._settings
         set_threads(config.resources.threads)
         self.engine = self._new_engine()
@@ -186,7 +186,7 @@ class StudentWorker(Worker):
         return list(dict.fromkeys(columns))
 
     def feed_from(self, source: RowSource) -> None:
-        """Feed the engine from this source, from where the last checkpoint left off."""
+        """Feed the engine from this source, starting at the last checkpoint."""
         config, settings = self._config, self._settings
         ahead, rates = config.resources.student_reads_ahead, settings.negative_rate
         tasks = config.student_tasks(settings)
@@ -207,7 +207,7 @@ class StudentWorker(Worker):
     # --- learning ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Learn one batch, if there is one."""
+        """Learn one batch, if available."""
         self.keeper.check()
         if self.increments is not None:
             self.increments.publish()
@@ -226,7 +226,7 @@ class StudentWorker(Worker):
         return True
 
     def learn(self, cut: Cut) -> None:
-        """Judge and learn one batch; a checkpoint follows where one is due."""
+        """Judge and learn one batch, followed by a checkpoint if due."""
         own, every = cut.own_rows, self._settings.label_rows == "all"
         with self.watch("trial"):
             self.versions.judge(own)
@@ -258,8 +258,8 @@ class StudentWorker(Worker):
 
     @property
     def position(self) -> int:
-        """Every row up to here was learned, or does not pass the filter. Rows that wait for their batch to fill come
-        after it."""
+        """The last row before which every row was learned, or does not pass the filter. Rows that wait for their
+        batch to fill come after it."""
         return self._position if self.feed is None else self.feed.passed(self._position)
 
     def _pass_over(self) -> None:
@@ -379,11 +379,11 @@ class StudentWorker(Worker):
 
     @property
     def alarm(self) -> str | None:
-        """An export or a version that was refused, which a person has to look at."""
+        """Refused export or version that a person has to look at."""
         return self.versions.alarm or self._exports.alarm
 
     def counts(self) -> dict[str, Any]:
-        """What student and twin learned and left out, as it goes into the summary."""
+        """Rows that student and twin learned and left out, for the summary."""
         counts = self.account.counts((STUDENT, TWIN), self.engine.trained_rows)
         counts |= {"rows_without_logit": self.record.rows_without_logit}
         counts |= {"other_rows": self.record.other_rows} if self._config.reads_all_rows(self._settings) else {}

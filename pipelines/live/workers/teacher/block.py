@@ -1,4 +1,4 @@
-"""The block that the ranks agreed on, and how far it is learned."""
+"""The block agreed on by the ranks, and the learned part of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streaming.position import Positions
 
 @dataclass
 class AgreedBlock:
-    """A block that every rank has its part of. `cuts`, (S + 1, P): of all partitions' rows; `positions`: of all.
+    """A block of which every rank has its part. `cuts`, (S + 1, P): of all partitions' rows; `positions`: of all.
     `next_step` is the step that comes next; `sent`: its batch, where its ids are on their way."""
 
     portion: Portion
@@ -35,6 +35,6 @@ class AgreedBlock:
         return int((self.cuts[step + 1] - self.cuts[step]).sum())
 
     def place_of(self, mine: range, step: int) -> int:
-        """Where the rows of the partitions `mine` begin among all rows of a step."""
+        """Start of the rows of the partitions `mine` among all rows of a step."""
         start, stop = self.cuts[step : step + 2, : mine.start].sum(1).tolist()
         return int(stop - start)

@@ -1,4 +1,4 @@
-"""How the teacher's ranks agree on the block that they learn next.
+"""Agreement of the teacher's ranks on the next block.
 
 Each rank offers what it has of the next block. From all offers, every rank concludes the same:
 
@@ -22,8 +22,8 @@ from streaming.position import NOTHING_YET, Partition, SourcePosition
 
 
 class BlockOffer(NamedTuple):
-    """What one rank has of the next block. `counts`, `offsets`, (P,): its rows by partition, and where its reader
-    stands behind them; 0 in partitions that it does not read. `at_end`: its part of the topic holds nothing more."""
+    """A rank's part of the next block. `counts`, `offsets`, (P,): its rows by partition, and where its reader stands
+    behind them; 0 in partitions that it does not read. `at_end`: its part of the topic holds nothing more."""
 
     number: int
     first_seq: int
@@ -51,7 +51,7 @@ class BlockOffer(NamedTuple):
         return self.number != NOTHING_YET
 
     def encode(self) -> list[int]:
-        """As whole numbers, which is what ranks exchange.
+        """Encode as integers for the exchange between ranks.
 
         >>> offer = BlockOffer(3, 32, 63, False, np.array([20, 12]), np.array([4, 0]))
         >>> offer.encode()
@@ -77,7 +77,7 @@ class Learn(NamedTuple):
 
 
 class TakeFromLake(NamedTuple):
-    """Take the rows up to `upto` from the lake, then continue with the topic behind the block `after_block`."""
+    """Take the rows up to `upto` from the lake, then continue with the topic after the block `after_block`."""
 
     upto: int
     after_block: int
@@ -86,8 +86,8 @@ class TakeFromLake(NamedTuple):
 def conclude(
     offers: Sequence[BlockOffer], learned_seq: int, learned_block: int, end_seq: int | None
 ) -> Learn | TakeFromLake | None:
-    """What all ranks do, given their offers and the last row and block they learned; None: wait. `end_seq`: the last
-    row of the stream, once it is known.
+    """Decide on the joint next action from all offers and the last learned row and block; None to wait. `end_seq`: the
+    last row of the stream, once it is known.
 
     Raises StreamingError where a rank offers rows that were learned, or the ranks together lack rows of the block.
     """

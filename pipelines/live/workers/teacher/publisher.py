@@ -1,4 +1,4 @@
-"""Snapshots of the teacher, published for the workers that score with it.
+"""Snapshots of the teacher, published for scoring workers.
 
 A version is never published twice with other bytes. What a crash kept from being published, and what a reader found
 damaged and set aside, is written again from the checkpoint of that version, or from the seed for version 0.
@@ -24,8 +24,8 @@ DAMAGED = ".damaged-"
 
 
 class SnapshotPublisher:
-    """`published` is the version that was published last, None before the first; `rows_since`: rows learned since then.
-    `keep`: how many snapshots stay on disk."""
+    """Publishes snapshots; `published` is the last version, None before the first; `rows_since`: rows learned since
+    then. `keep`: how many snapshots stay on disk."""
 
     def __init__(self, run_dir: RunDir, keeper: Keeper, ranks: Ranks, *, keep: int) -> None:
         self._folder, self._keeper, self._ranks, self._keep = run_dir.snapshots, keeper, ranks, keep
@@ -35,23 +35,23 @@ class SnapshotPublisher:
     def write(
         self, version: int, tensors: Mapping[str, Storable], meta: Mapping[str, Any], *, alone: bool = False
     ) -> None:
-        """In the writer's thread. `alone`: this rank holds all of it."""
+        """Write a snapshot in the writer's thread. `alone`: this rank holds all of it."""
         self._keeper.write(self._folder, version_name(version), tensors, meta, kind="teacher-snapshot", alone=alone)
         if self._ranks.first:
             prune_checkpoints(self._folder, keep=self._keep)
 
     def publish(self, version: int, tensors: Mapping[str, Storable], meta: Mapping[str, Any]) -> None:
-        """Have a snapshot written in the background; all ranks together."""
+        """Queue a snapshot for background writing; all ranks together."""
         self._keeper.put(partial(self.write, version, tensors, meta))
         self.mark(version)
 
     def mark(self, version: int) -> None:
-        """This version is published, or on its way to the disk."""
+        """Mark this version as published, or being written."""
         self.published, self.rows_since = version, 0
 
     def holds_of_another_identity(self, version: int, identity: str) -> bool:
-        """Whether this version's snapshot is on disk, made under a config that this one evolved from. Its readers fit
-        it by the same rule as the teacher does, and no name is written twice."""
+        """True if this version's snapshot is on disk from a config that this one evolved from. Its readers fit it by
+        the same rule as the teacher does, and no name is written twice."""
         if version_name(version) not in checkpoint_names(self._folder):
             return False
         try:
@@ -61,8 +61,8 @@ class SnapshotPublisher:
         return bool(meta["config_hash"] != identity)
 
     def damaged(self) -> int | None:
-        """The version of a snapshot that was set aside and can be written again, on every rank; None: there is none.
-        A collective."""
+        """Version of a damaged snapshot that can be written again, on every rank; None if there is none. A
+        collective."""
         found = self._ranks.broadcast(self._find_damaged() if self._ranks.first else 0)
         return None if found == NOTHING_YET else found
 
@@ -77,8 +77,7 @@ class SnapshotPublisher:
         return NOTHING_YET
 
     def write_again(self, version: int, keys: Mapping[str, Any]) -> None:
-        """Rank 0 alone: write a snapshot again from the checkpoint of that version, with the meta that snapshots have
-        (`keys`)."""
+        """Rewrite a snapshot on rank 0 from the checkpoint of that version, with a snapshot's meta (`keys`)."""
         stored = open_checkpoint(self._keeper.checkpoints / version_name(version))
         meta = {key: stored.meta[key] for key in keys if key in stored.meta}
         write = partial(self.write, version, snapshot_of(stored.tensors), meta, alone=True)

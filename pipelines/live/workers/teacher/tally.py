@@ -1,4 +1,4 @@
-"""What all ranks of the teacher made of a block, known on each of them.
+"""Block totals of all ranks of the teacher, known to each.
 
 A rank sees its own rows only. At a block's end the results of all ranks are put together, step by step and in order of
 partition, which is the order of a batch learned by a single rank: counts, metrics and checkpoints do not depend on the
@@ -32,8 +32,8 @@ class _Noted(NamedTuple):
 
 
 class BlockTally:
-    """`figures`: live figures of all ranks' rows. `trained_rows`: of all ranks; `own_rows`: read by this one.
-    `event_time_ms`: of the last row that this rank read."""
+    """Totals of a block; `figures`: live figures of all ranks' rows. `trained_rows`: of all ranks; `own_rows`: read
+    by this one. `event_time_ms`: of the last row that this rank read."""
 
     def __init__(self, tasks: Sequence[str], ranks: Ranks) -> None:
         self._tasks, self._ranks = tuple(tasks), ranks
@@ -44,8 +44,8 @@ class BlockTally:
         self.event_time_ms: int | None = None
 
     def note(self, step: Step, result: StepResult, account: Account, *, place: int, rows: int) -> None:
-        """Note a step of this rank, whose rows begin at `place` of the `rows` that all ranks had; in the account at
-        once. A collective where rows were left out. Raises Diverged as `Quarantine.leave_out` does."""
+        """Record a step of this rank, whose rows begin at `place` of all ranks' `rows`; accounted at once. A
+        collective where rows were left out. Raises Diverged as `Quarantine.leave_out` does."""
         batch = step.batch
         columns = [result.logits, batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy()]
         self._steps.append(_Noted(place, rows, np.stack(columns, axis=1, dtype=np.float32)))
@@ -86,7 +86,7 @@ class BlockTally:
         quarantine.leave_out(places, numbers, of=of)
 
     def finish(self, account: Account) -> None:
-        """A block's end: count what all ranks noted since the last one. A collective."""
+        """Finish a block: count the steps of all ranks since the last one. A collective."""
         values = np.zeros((sum(step.rows for step in self._steps), 4, len(self._tasks)), np.float32)
         ends = np.cumsum([step.rows for step in self._steps])
         for step, end in zip(self._steps, ends, strict=True):

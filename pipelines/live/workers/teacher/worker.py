@@ -52,8 +52,8 @@ log = logging.getLogger(__name__)
 
 
 class TeacherPlace(NamedTuple):
-    """How far the teacher is: blocks learned (the version of its snapshot), the last `lake_seq` of them, and where the
-    readers of all ranks stand behind it."""
+    """Position of the teacher: blocks learned (the version of its snapshot), their last `lake_seq`, and the readers'
+    positions of all ranks after it."""
 
     version: int
     lake_seq: int
@@ -93,7 +93,7 @@ class TeacherWorker(Worker):
         self._ranks.barrier()
 
     def resume(self) -> None:
-        """The engine and its account as the last checkpoint left them."""
+        """Resume engine and account from the last checkpoint."""
         config = self._config
         set_threads(config.resources.threads)
         keep_memory()
@@ -144,7 +144,7 @@ class TeacherWorker(Worker):
         log.info("resumed after block %d, lake_seq %d", meta["version"] - 1, meta["lake_seq"])
 
     def feed_from(self, reader: ExamplesReader, lake: LakeReader) -> None:
-        """Feed the engine from this reader of the topic, and from the lake what the topic no longer holds."""
+        """Feed the engine from this reader of the topic, and missing rows from the lake."""
         config, teacher = self._config, self._config.teacher
         self._stop_reading()
         self.feed = TeacherFeed(
@@ -285,7 +285,7 @@ class TeacherWorker(Worker):
     # --- what lasts --------------------------------------------------------------------------------------------
 
     def checkpoint(self, *, publish: bool = False) -> None:
-        """Only at a block's end: a block that was learned in part is learned again from its start."""
+        """Write a checkpoint; only at a block's end, since a partly learned block is learned again from its start."""
         version, seq, positions = self.place
         if self._block is not None or version == 0:
             return
@@ -305,8 +305,7 @@ class TeacherWorker(Worker):
             self.publisher.mark(version)
 
     def publish(self) -> None:
-        """Publish the state as it is: at the start what a crash may have kept from being published, at the end the
-        last."""
+        """Publish the current state: at the start in case a crash prevented it, and at the end."""
         with self.watch("checkpoint"):
             tensors, meta = self.engine.snapshot(), self._meta()
         self.publisher.publish(self.place.version, tensors, meta)

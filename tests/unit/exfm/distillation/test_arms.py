@@ -145,11 +145,11 @@ def test_a_preset_may_be_changed_and_is_stored_as_its_settings():
     assert arm == Arm.model_validate("recommended").model_copy(update={"weight": 16.0, "rows": "all"})
     assert "preset" not in arm.model_dump()
     assert Arm.model_validate(arm.model_dump(mode="json")) == arm
-    with pytest.raises(ValidationError, match="there is no arm `best`; there are: recommended"):
+    with pytest.raises(ValidationError, match="unknown arm `best`; choose from recommended"):
         Arm.model_validate("best")
     with pytest.raises(ValidationError, match="in arm `none` has no teacher"):
         Arm.model_validate({"preset": "recommended", "kind": "none", "adapter": False})
-    with pytest.raises(ValidationError, match=r"there is no arm `\{\}`; there are: recommended"):
+    with pytest.raises(ValidationError, match=r"unknown arm `\{\}`; choose from recommended"):
         Arm.model_validate({"preset": {}})
 
 

@@ -72,7 +72,7 @@ def test_the_network_holds_what_was_asked_for(kind):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"interaction": "fm"}, "no interaction `fm`; there are: wukong, dlrm, dcn, mlp"),
+        ({"interaction": "fm"}, "unknown interaction `fm`; choose from wukong, dlrm, dcn, mlp"),
         ({"interaction": "dlrm", "layers": 3}, "`layers` belongs to a teacher whose interaction is `wukong`"),
         ({"interaction": "dcn", "attentive": True}, "`attentive` belongs to .* `wukong`, and this one's is `dcn`"),
         ({"interaction": "dcn", "dlrm": {"top": [8]}}, "`dlrm` belongs to .* `dlrm`, and this one's is `dcn`"),

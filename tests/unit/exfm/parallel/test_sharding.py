@@ -75,7 +75,7 @@ def test_a_teacher_without_a_group_opens_and_closes_its_own():
 def test_a_table_that_does_not_exist_is_named_with_its_nearest_neighbours():
     with pytest.raises(ConfigError, match=r"names `usr`, which is not a table; did you mean user\?"):
         Teacher(CFG, FEATURES, ["ctr"], 0, sharding=Sharding(tables={"usr": "row_wise"}))
-    with pytest.raises(ConfigError, match="names `xyz`, which is not a table; there are: ad, user"):
+    with pytest.raises(ConfigError, match="names `xyz`, which is not a table; choose from ad, user"):
         Sharding(tables={"xyz": "row_wise"}).check(["ad", "user"], "adagrad")
 
 

@@ -43,7 +43,7 @@ def run(*arguments: str) -> int:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (BadInput("column `age` is absent; there are: user_id"), 2),
+        (BadInput("column `age` is absent; choose from user_id"), 2),
         (ConfigError("width must be at least 1, got 0"), 2),
         (StreamingError("broker 127.0.0.1:1 did not answer within 5 s"), 1),
         (ModelError("checkpoint of format 9, this reads up to 1"), 1),

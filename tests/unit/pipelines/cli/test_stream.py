@@ -73,7 +73,7 @@ def told(answer, code):
         (changed("features.sparse.0.column", "user"), "features read column `user`, which rows do not have"),
         (changed("rows.tasks.1.given", "click"), "is given `click`, which is not a task; tasks: ctr, cvr"),
         (changed("teacher.model.layers", 0), "teacher.model.layers: Input should be greater than"),
-        (changed("students.0.model.trunk", {"name": "wide"}), "there is no trunk `wide`; there are: wukong, dlrm"),
+        (changed("students.0.model.trunk", {"name": "wide"}), "unknown trunk `wide`; choose from wukong, dlrm"),
         (["a"], "holds a list, not a mapping of settings"),
     ],
 )
@@ -194,6 +194,6 @@ def test_what_no_start_mends_is_not_said_to_resume(tmp_path):
 
     failed = RunStatus("small", RunState.FAILED, "topic `ads` was deleted and created anew: start a new run")
     failed.permanent = True
-    assert _next(failed, RunDir(tmp_path), finished=False) == "the same command would fail there again"
+    assert _next(failed, RunDir(tmp_path), finished=False) == "the same command would fail again"
     failed.permanent = False
     assert _next(failed, RunDir(tmp_path), finished=False) == "the same command resumes"

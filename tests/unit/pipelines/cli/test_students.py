@@ -81,7 +81,7 @@ def test_a_condition_and_a_beginning_select_rows(capsys, run_dir):
     ("options", "words"),
     [
         (["feed"], "a student of this run is named `feed` already"),
-        (["late"], "no row of the lake has the vertical `late`; there are:"),
+        (["late"], "no row of the lake has the vertical `late`; choose from"),
         (["late", "--verticals", "all", "--where", "bid > 1e30"], "none of 400 rows from lake_seq 0 on"),
         (["late", "--where", "bit > 1"], "no column `bit`; did you mean `bid`"),
         (["late", "--like", "nobody"], "--like nobody: no student of the run has that name"),
@@ -199,4 +199,4 @@ def test_the_end_of_a_log(capsys, run_dir):
     assert (code, out.splitlines()) == (0, ["line 98", "line 99"])
     code, _, err = run(capsys, "logs", run_dir, "teacher")
     assert code == 2
-    assert "has no log of `teacher`; there are: feed" in err
+    assert "has no log of `teacher`; choose from feed" in err

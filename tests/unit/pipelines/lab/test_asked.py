@@ -112,7 +112,7 @@ def test_without_propensities_choices_are_not_judged_and_the_reason_is_told(fold
     named = written(folder, ranking={"request": "user_id", "propensity": "propensity"})
     code, _, err = run(capsys, named, "--out", str(tmp_path))
     assert code == 2
-    assert "ranking.propensity is column `propensity`; there are: " in err
+    assert "ranking.propensity is column `propensity`; choose from " in err
 
 
 def run(capsys, *arguments):
@@ -150,12 +150,12 @@ def test_options_that_would_be_passed_over_are_refused(arguments, words, capsys)
 @pytest.mark.parametrize(
     ("arms", "conditions", "teachers", "words"),
     [
-        (["wide: batch_rows=64", "wide: batch_rows=32"], [], [], "arm `wide` stands twice"),
-        (["as run: batch_rows=64"], [], [], "arm `as run` stands twice"),
-        ([], ["half: missing=0.5", "half: lost=0.5"], [], "condition `half` stands twice"),
-        ([], ["as logged: missing=1"], [], "condition `as logged` stands twice"),
-        ([], ["larger: missing=1"], ["larger: dial=1"], "condition `larger` stands twice"),
-        ([], [], ["larger: dial=1", "larger: dial=2"], "teacher `larger` stands twice"),
+        (["wide: batch_rows=64", "wide: batch_rows=32"], [], [], "duplicate arm `wide`"),
+        (["as run: batch_rows=64"], [], [], "duplicate arm `as run`"),
+        ([], ["half: missing=0.5", "half: lost=0.5"], [], "duplicate condition `half`"),
+        ([], ["as logged: missing=1"], [], "duplicate condition `as logged`"),
+        ([], ["larger: missing=1"], ["larger: dial=1"], "duplicate condition `larger`"),
+        ([], [], ["larger: dial=1", "larger: dial=2"], "duplicate teacher `larger`"),
     ],
 )
 def test_two_of_one_name_are_refused(tmp_path, arms, conditions, teachers, words):

@@ -85,5 +85,5 @@ def test_the_newest_checkpoint_is_looked_up_once(folder, tmp_path):
     assert [each.starts_from for each in tried] == [None, *[f"{start}@v00000003"] * 3]
     assert start_of(tried[-1], None) == saved / "v00000003"
     prune_checkpoints(saved, 1)
-    with pytest.raises(BadInput, match="there is no checkpoint `v00000003`, or no longer; there are: v00000004"):
+    with pytest.raises(BadInput, match="there is no checkpoint `v00000003`, or no longer; choose from v00000004"):
         workspace.student_part(1, tried[-1], Condition(), tuning=False)

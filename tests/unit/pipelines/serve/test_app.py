@@ -136,7 +136,7 @@ def test_no_rows_are_no_mistake(server):
 
 
 def test_a_model_that_is_not_there_and_a_type_that_is_not_read(server):
-    assert "there are: feed" in json.loads(asked(server, {"rows": ROWS}, "/v1/models/fed:predict").body)["error"]
+    assert "choose from feed" in json.loads(asked(server, {"rows": ROWS}, "/v1/models/fed:predict").body)["error"]
     said = ask(server.app, "POST", PREDICT, b"x", {"content-type": "text/csv"})
     assert (said.code, "text/csv" in said.body.decode()) == (400, True)
 

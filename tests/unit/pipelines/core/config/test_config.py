@@ -111,5 +111,5 @@ def test_a_folder_is_no_config(tmp_path):
 
 
 def test_a_key_given_twice_is_refused_with_its_line(file):
-    with pytest.raises(BadInput, match=r"`seed` stands twice.*line 2"):
+    with pytest.raises(BadInput, match=r"duplicate key `seed` on line 2"):
         load(file("seed: 1\nseed: 2\n"))

@@ -83,7 +83,7 @@ def test_a_list_of_plain_values_can_be_overridden_by_its_values(file):
         ("sed=1", "sed: unknown key; did you mean `seed`?"),
         ("source.rate=banana", "source.rate: rate 'banana' is unknown; use"),
         ("source.rate=010", "--set source.rate=010: `010` is not a YAML value; put quotes around a text"),
-        ("source.kind=generatd", "source: kind is `generatd`; there are: 'generated', 'recorded'"),
+        ("source.kind=generatd", "source: kind is `generatd`; choose from 'generated', 'recorded'"),
         ("name=2024-01-01", "name: a text is wanted, and YAML reads this as a date; put a text in quotes"),
         ("students.feed.verticals=[no]", "a text is wanted, and YAML reads this as true or false"),
         ("students.feed.verticals=feed", "students.0.verticals: a list is wanted, as in [a, b], or all (got 'feed')"),

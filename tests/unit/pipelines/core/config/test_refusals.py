@@ -46,7 +46,7 @@ def file(tmp_path):
 def test_an_unknown_key_is_refused_with_its_path_the_nearest_name_and_what_there_is(path, near, also):
     said = refusal(changed(path, 1))
     assert f"{path}: unknown key; did you mean `{near}`?" in said
-    assert also in said.partition("there are: ")[2]
+    assert also in said.partition("choose from ")[2]
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_every_problem_has_a_line_of_its_own():
 def test_a_feature_of_a_column_that_rows_do_not_have():
     said = refusal(changed("features.sparse.0.column", "user"))
     assert "features read column `user`, which rows do not have; did you mean `user_id`?" in said
-    assert "there are: ad_id, bid, event_time_ms, user_id, vertical" in said
+    assert "choose from ad_id, bid, event_time_ms, user_id, vertical" in said
 
 
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("students.0.features", ["add_id"], "student `feed` wants feature `add_id`; did you mean `ad_id`? there are:"),
-        ("students.1.tasks", ["cvrr"], "student `shop` wants task `cvrr`; did you mean `cvr`? there are: ctr, cvr"),
+        ("students.0.features", ["add_id"], "student `feed` wants feature `add_id`; did you mean `ad_id`? choose from"),
+        ("students.1.tasks", ["cvrr"], "student `shop` wants task `cvrr`; did you mean `cvr`? choose from ctr, cvr"),
         ("students.1.name", "feed", "two students are named `feed`"),
-        ("teacher.only", ["interest"], "teacher.only names feature `interest`; there are: ad_id, bid, user_id"),
+        ("teacher.only", ["interest"], "teacher.only names feature `interest`; choose from ad_id, bid, user_id"),
         ("rows.tasks.1.given", "click", "task `cvr` is given `click`, which is not a task; tasks: ctr, cvr"),
         ("rows.tasks.1.window_s", 30, "task `cvr` settles after 30 s, before its condition `ctr` (60 s)"),
         ("rows.tasks.1.name", "ctr", "distinct names"),

@@ -123,7 +123,7 @@ def test_a_vertical_that_is_no_list_is_refused_with_the_list():
 @pytest.mark.parametrize(
     ("rate", "says"),
     [
-        ({"ctrr": 0.5}, "student `shop` wants task `ctrr`; did you mean `ctr`? there are: ctr"),
+        ({"ctrr": 0.5}, "student `shop` wants task `ctrr`; did you mean `ctr`? choose from ctr"),
         ({"cvr": 0.5}, "student `shop` wants task `cvr`"),  # a task, and none of its own
         ({"ctr": 0}, "greater than 0"),
         ({"ctr": 1.5}, "less than or equal to 1"),

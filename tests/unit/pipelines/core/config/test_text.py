@@ -15,7 +15,7 @@ from pipelines.core.config.text import MOST_VALUES, read_yaml
         ("!!int ''", "kind that its tag names"),
         ("!!bool maybe", "kind that its tag names"),
         ("!!timestamp soon", "kind that its tag names"),
-        ("{a: 1, a: 2}", "stands twice"),
+        ("{a: 1, a: 2}", "duplicate key `a`"),
         ('{a: 1,\n b: "\\ud800"}', "line 2 holds half of a surrogate pair"),
         ("a: [", "while parsing"),
         ("vertical: 010", "`010` may be a text or a number"),

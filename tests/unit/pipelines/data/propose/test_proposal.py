@@ -25,7 +25,7 @@ ROWS = 4000
 
 
 def proposed(tmp_path, table: pa.Table, **asked):
-    """The config of a file of these rows, which nothing stands in the way of, and what was written."""
+    """The config of a file of these rows, in which no problems are found, and what was written."""
     out = tmp_path / "mine.yaml"
     proposal = begin(stored(tmp_path / "rows.parquet", table), out, Hints(**asked))
     config = load(out)

@@ -16,7 +16,7 @@ ROWS = 4000
 
 
 def proposed(tmp_path, at):
-    """The config of a file of these times, which nothing stands in the way of, and what was written."""
+    """The config of a file of these times, in which no problems are found, and what was written."""
     out = tmp_path / "mine.yaml"
     proposal = begin(stored(tmp_path / "rows.parquet", clicks(ROWS, shown_at=None, at=at)), out)
     config = load(out)

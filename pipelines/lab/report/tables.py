@@ -29,7 +29,8 @@ def every_table(report: Report) -> Iterator[TextTable]:
         yield from (mean_over_students(report, condition, task) for task in tasks(report, condition))
         yield from (by_student(report, condition, task) for task in tasks(report, condition))
     yield from (table for table in (labels(report), found_segments(report), choices(report), teachers(report)) if table)
-    yield settings(report)
+    if report.chosen:
+        yield settings(report)
 
 
 def tasks(report: Report, condition: str) -> list[str]:

@@ -11,10 +11,13 @@ from typing import Any
 from pipelines.lab.replay.report import About, Report
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.replay.verdict import Verdict
+from pipelines.lab.report.text import markdown
 from pipelines.report.cells import MEAN, Cell, Key, Measure, cells
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOUR_MS = 3_600_000
+GOLDEN = Path("tests/fixtures/replay_report.md")
+"""`report()` in Markdown."""
 ODD = "<i>odd</i> & long"
 FIGURES = ("ne", "auc", "gauc", "calibration", "log_loss", "brier")
 
@@ -95,3 +98,7 @@ def shown_by_chromium(page: Path, width: int = 390, dark: bool = False) -> str:
         *(["--blink-settings=preferredColorScheme=0"] if dark else []), "--dump-dom", page.as_uri(),
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(markdown(report()))

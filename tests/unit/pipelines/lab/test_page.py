@@ -13,9 +13,10 @@ from pipelines.lab.replay.settings import Spec
 from pipelines.lab.replay.verdict import Verdict
 from pipelines.lab.report.compare import compare
 from pipelines.lab.report.page import page_of
+from pipelines.lab.report.text import markdown
 from pipelines.report.cells import Cell
 from streaming.errors import BadInput
-from tests.support.pipelines.reports import CHROMIUM, cells_of, report, shown_by_chromium
+from tests.support.pipelines.reports import CHROMIUM, GOLDEN, cells_of, report, shown_by_chromium
 
 VOID = {"meta", "br", "img", "link"}
 
@@ -176,3 +177,8 @@ def test_two_replays_are_put_side_by_side_with_what_was_run_differently(tmp_path
 def test_what_cannot_be_compared_is_told(tmp_path):
     with pytest.raises(BadInput, match=r"holds no finished replay: there is no replay\.json or sweep\.json"):
         compare(tmp_path, tmp_path)
+
+
+def test_the_report_in_markdown_is_the_golden_one():
+    """After a change that is meant: `python -m tests.support.pipelines.reports` writes it anew."""
+    assert markdown(report()) == GOLDEN.read_text()

@@ -103,7 +103,7 @@ def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_
 
     def counted(*args, **more):
         made.append(1)
-        return stretches(*args, **more, held_rows=500, stretch_rows=500)
+        return stretches(*args, **more, held_rows=500)
 
     alone = [learned_alone(workspace, 3, s, data_of(table, workspace.of(3), s)) for s in (student, wide)]
     monkeypatch.setattr(replay_jobs, "data_of", counted)

@@ -3,7 +3,7 @@
 delta/        Delta tables: checked commits, the log, locks and vacuum
 writer        the table and its one writer
 reader        rows after a `lake_seq`
-windows       stretches of rows decoded once for all that read near each other
+scan          chunks of rows, decoded once for all cursors that read near each other
 source        the lake as a source of rows
 readers       the registry of readers, whose rows are kept
 layout        by which columns the lake is partitioned

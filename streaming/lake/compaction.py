@@ -1,7 +1,7 @@
 """Compaction: merges small files of a partition into few, with the same rows under the same `lake_seq`.
 
 What is merged is decided by `plan`, from sizes alone. A merge takes files that follow one another, so that ranges of
-`lake_seq` stay apart, and rows come out in their order, in row groups of 32,768: a window of `lake_seq` then touches
+`lake_seq` stay apart, and rows come out in their order, in row groups of 32,768: a chunk of `lake_seq` then touches
 one file and a few row groups of it. A merge happens only when it gives a file of at least half the target size
 (which is never touched again) or every file in it is at most half of the whole. So each time a row is written again,
 the file it lies in has at least doubled: no more than 1 + log2(target / size at first) times.
@@ -29,7 +29,7 @@ from streaming.lake.delta.lock import in_flight_lock
 from streaming.store.files import sync
 
 ROW_GROUP_ROWS = 32_768
-"""A partition holds a share of the rows of a window, so groups smaller than a window (131,072 rows) read less in vain.
+"""A partition holds a share of the rows of a chunk, so groups smaller than a chunk (131,072 rows) read less in vain.
 Rows read per second of CPU, three verticals: 1.3 million with 65,536, 1.9 with 32,768 and 16,384, 1.2 with 8,192."""
 
 COLD_S, COLD_ROWS = 3600.0, 131_072

@@ -2,7 +2,7 @@
 
 Which files hold a range of `lake_seq` is known from the minima and maxima in the Delta log; no file is opened for it.
 Files overlap (a commit writes one per partition) and may be out of order inside (compaction), so rows are read
-by *window* of `lake_seq`: everything inside a window is read, then sorted. `lake_seq` has no gaps, so a window w wide
+by *chunk*, a range of `lake_seq`: everything inside it is read, then sorted. `lake_seq` has no gaps, so a chunk w wide
 holds at most w rows, whatever the files look like: that bounds the memory.
 """
 
@@ -23,11 +23,11 @@ from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.lake.delta.identifiers import FIRST_SEQ, LAKE_SEQ, STATE
 from streaming.lake.delta.torn import torn_files
-from streaming.lake.windows import CombinedQuery, Cursor, Query, Window, Windows
+from streaming.lake.scan import Chunk, CombinedQuery, Cursor, Query, Scan
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
-WINDOW_ROWS = 131_072
+CHUNK_ROWS = 131_072
 
 _LOWEST, _HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -46,22 +46,23 @@ class LakeRead(NamedTuple):
 class LakeReader:
     """Reads the rows committed as of the last `refresh`.
 
-    `window_rows` bounds the memory of limited reads. Several may read with it, each with a `cursor` of its own; up to
-    `shared_bytes` of windows that one of them read are kept for the others. Raises BadInput when there is no lake at
+    `chunk_rows` bounds the memory of limited reads. Several may read with it, each with a `cursor` of its own; up to
+    `shared_bytes` of chunks that one of them read are kept for the others. Raises BadInput when there is no lake at
     `path`.
     """
 
     def __init__(
-        self, path: str | Path, schema: RowSchema, *, window_rows: int = WINDOW_ROWS, shared_bytes: int = 0
+        self, path: str | Path, schema: RowSchema, *, chunk_rows: int = CHUNK_ROWS, shared_bytes: int = 0
     ) -> None:
         import pyarrow.dataset as ds  # imports pandas
 
         self.path = Path(path)
         self.schema = schema
-        self.window_rows = window_rows
-        self.windows = Windows(shared_bytes)
+        self.chunk_rows = chunk_rows
+        self.scan = Scan(self._chunk_after, chunk_rows, shared_bytes)
         self._lock = threading.RLock()
-        self._last: Cursor | None = None  # of the last `read`
+        self._alone = Scan(self._chunk_after, chunk_rows)  # of `read`, whose last query keeps its chunk
+        self._last: Cursor | None = None
         as_they_lie = ds.ParquetFragmentScanOptions(
             pre_buffer=False
         )  # read in few pieces only a distant store is faster
@@ -136,9 +137,15 @@ class LakeReader:
         verticals: set[str] | None = None,
         filter: pc.Expression | None = None,
     ) -> Cursor:
-        """A cursor to read with (`read_from`), which shares windows with the other cursors; parameters as of `read`.
-        Raises BadInput for an unknown column."""
-        return self.windows.cursor(self._query(columns, verticals, filter))
+        """A cursor to read with (`read_from`), which shares chunks with the other cursors until `close_cursor`. The
+        parameters are those of `read`. Raises BadInput for an unknown column."""
+        with self._lock:
+            return self.scan.open(self._query(columns, verticals, filter))
+
+    def close_cursor(self, cursor: Cursor) -> None:
+        """Let go of a cursor, and of what was read for it alone. A second time does nothing."""
+        with self._lock:
+            self.scan.close(cursor)
 
     def _query(self, columns: Sequence[str] | None, verticals: set[str] | None, filter: pc.Expression | None) -> Query:
         wanted = list(self.schema.augmented.names if columns is None else columns)
@@ -161,7 +168,7 @@ class LakeReader:
 
         after       a position; default: from the first row that there is
         upto        default: the last row known
-        limit_rows  at most this many matching rows; memory is then bounded by it and by one window, which is
+        limit_rows  at most this many matching rows; memory is then bounded by it and by one chunk, which is
                     kept for the next read; without it, all are read at once
         columns     names, in the order wanted; default all of `schema.augmented`
         verticals   only these; files of others are not opened
@@ -171,28 +178,33 @@ class LakeReader:
         after the position have been deleted (retention).
         """
         query = self._query(columns, verticals, filter)
-        if self._last is None or not self._last.query.same(query):
-            self._last = Cursor(query)
-        return self.read_from(self._last, after, upto=upto, limit_rows=limit_rows)
+        with self._lock:
+            if self._last is None or not self._last.query.same(query):
+                if self._last is not None:
+                    self._alone.close(self._last)
+                self._last = self._alone.open(query)
+            return self._read_newest(self._alone, self._last, after, upto, limit_rows)
 
     def read_from(
         self, cursor: Cursor, after: int | None = None, *, upto: int | None = None, limit_rows: int | None = None
     ) -> LakeRead:
         """`read` for a cursor's query; it may return fewer rows than exist. Several threads may read, each with a
         cursor of its own."""
+        with self._lock:
+            return self._read_newest(self.scan, cursor, after, upto, limit_rows)
+
+    def _read_newest(
+        self, scan: Scan, cursor: Cursor, after: int | None, upto: int | None, limit_rows: int | None
+    ) -> LakeRead:
+        """Read, and look again where a file has gone: compaction and vacuum replace files while they are read."""
         if limit_rows is not None and limit_rows < 1:
             raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
-        with self._lock:
-            return self._read_newest(cursor, after, upto, limit_rows)
-
-    def _read_newest(self, cursor: Cursor, after: int | None, upto: int | None, limit_rows: int | None) -> LakeRead:
-        """Look again where a file has gone: compaction and vacuum replace files while they are read."""
         end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
         tried: set[str] = set()
         while True:
             start = self._start(after)
             try:
-                return self._rows(cursor, start, end, limit_rows)
+                return self._rows(scan, cursor, start, end, limit_rows)
             except FileNotFoundError as error:
                 if str(error) in tried:  # the newest version names it too
                     raise StreamingError(
@@ -216,14 +228,14 @@ class LakeReader:
         return after
 
     def blocks(self, after: int | None = None, upto: int | None = None) -> Iterator[pa.Table]:
-        """Whole blocks with all columns, in order, from the first that begins after `after`, window by window.
+        """Whole blocks with all columns, in order, from the first that begins after `after`, chunk by chunk.
 
         Raises StreamingError as `read` does."""
         end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
         after = self._start(after)
         kept = self.schema.augmented.empty_table()
         while after < end:
-            read = self.read(after, upto=end, limit_rows=self.window_rows)
+            read = self.read(after, upto=end, limit_rows=self.chunk_rows)
             after = read.complete_upto
             kept = pa.concat_tables([kept, read.table]).combine_chunks()
             starts = np.flatnonzero(np.diff(kept["block"].to_numpy(), prepend=-1)).tolist()
@@ -232,49 +244,27 @@ class LakeReader:
                 yield kept.slice(start, stop - start)
             kept = kept.slice(stops[-1] if stops else 0)
 
-    def _rows(self, cursor: Cursor, after: int, upto: int, limit_rows: int | None) -> LakeRead:
+    def _rows(self, scan: Scan, cursor: Cursor, after: int, upto: int, limit_rows: int | None) -> LakeRead:
         query, cursor.position = cursor.query, after
         if limit_rows is None:
             cursor.position = upto
             return LakeRead(self._load(CombinedQuery([query]), after, upto).rows.select(query.columns), upto)
-        parts: list[pa.Table] = []
-        missing = limit_rows
-        while cursor.position < upto:
-            window = self._window(cursor)
-            end = min(window.high, upto)
-            if window.query.mixed:  # rows of other cursors are passed over: a part at a time
-                end = min(end, cursor.position + limit_rows)
-            found = window.between(query, cursor.position, end)
-            if found.num_rows >= missing:
-                found = found.slice(0, missing)
-                end = found["lake_seq"][-1].as_py()
-            missing -= found.num_rows
-            if found.num_rows or not parts:
-                parts.append(found.select(query.columns))
-            cursor.position = end
-            if not missing or (missing < limit_rows and self.windows.is_shared(cursor)):
-                break  # a cursor that shares windows stays near the others
-        rows = pa.concat_tables(parts) if parts else self._nothing(query.columns)
+        tables = scan.read(cursor, upto, limit_rows, whole=scan is self._alone)
+        rows = pa.concat_tables(tables) if tables else self._nothing(query.columns)
         return LakeRead(rows, cursor.position)
 
-    def _window(self, cursor: Cursor) -> Window:
-        """The window with the rows that the cursor reads next: one in memory if it holds them, so that many small reads
-        in a row decode a file once. Stretches without a file of the verticals are stepped over."""
-        window = self.windows.find(cursor)
-        if window is None:
-            position, query = cursor.position, self.windows.combined(cursor, self.window_rows)
-            first = max(position, self._files.next_start(position, query.verticals) - 1)
-            window = self._load(query, position, min(first + self.window_rows, self.last_lake_seq))
-            self.windows.keep(window, cursor, self.window_rows)
-        return window
+    def _chunk_after(self, query: CombinedQuery, position: int) -> Chunk:
+        """The chunk that follows `position`; what has no file of the verticals is stepped over."""
+        first = max(position, self._files.next_start(position, query.verticals) - 1)
+        return self._load(query, position, min(first + self.chunk_rows, self.last_lake_seq))
 
     def _nothing(self, columns: Sequence[str]) -> pa.Table:
         return pa.schema([self.schema.augmented.field(name) for name in columns]).empty_table()
 
-    def _load(self, query: CombinedQuery, low: int, high: int) -> Window:
+    def _load(self, query: CombinedQuery, low: int, high: int) -> Chunk:
         chosen = self._files.holding(low, high, query.verticals)
         if not len(chosen):
-            return Window(query, low, high, query.empty(self.schema.augmented), np.empty(0, np.int64))
+            return Chunk(query, low, high, query.empty(self.schema.augmented), np.empty(0, np.int64))
         fragments = [
             self._format.make_fragment(
                 str(self.path / self._files.paths[i]),
@@ -297,7 +287,7 @@ class LakeReader:
         if (np.diff(seq) < 0).any():
             order = np.argsort(seq, kind="stable")
             rows, seq = rows.take(pa.array(order)), seq[order]
-        return Window(query, low, high, rows, seq)
+        return Chunk(query, low, high, rows, seq)
 
     def _torn(self, error: Exception) -> StreamingError:
         """Which file cannot be read, and what it held."""
@@ -343,7 +333,7 @@ class _Files(NamedTuple):
 
     def common(self, index: int) -> pc.Expression:
         """What all rows of a file have in common: partition columns are not in the file, and rows that all lie inside a
-        window are not filtered, which would copy them."""
+        chunk are not filtered, which would copy them."""
         seq = pc.field("lake_seq")
         common = (pc.field("vertical") == str(self.verticals[index])) & (seq >= self.first[index].item())
         common &= seq <= self.last[index].item()

@@ -62,3 +62,6 @@ class LakeSource(Source[int, pa.Table]):
 
     def position(self) -> int:
         return self._upto
+
+    def close(self) -> None:
+        self._lake.close_cursor(self._cursor)

@@ -37,10 +37,10 @@ def first_row_at(lake: LakeReader, time_ms: int) -> int:
 
 
 def _times(lake: LakeReader) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """`lake_seq` and event time of all rows, a window at a time."""
+    """`lake_seq` and event time of all rows, a chunk at a time."""
     after = lake.first_lake_seq - 1
     while after < lake.last_lake_seq:
-        read = lake.read(after, limit_rows=lake.window_rows, columns=["lake_seq", "event_time_ms"])
+        read = lake.read(after, limit_rows=lake.chunk_rows, columns=["lake_seq", "event_time_ms"])
         after = read.complete_upto
         if read.table.num_rows:
             yield read.table["lake_seq"].to_numpy(), read.table["event_time_ms"].to_numpy()

@@ -185,7 +185,7 @@ def test_dates_stay_where_the_settings_say_so_and_while_a_range_is_pinned(by_dat
 
 
 def test_a_reader_in_the_middle_of_the_lake_goes_on(by_dates: LakeTable) -> None:
-    reader = LakeReader(by_dates.path, SCHEMA, window_rows=256)
+    reader = LakeReader(by_dates.path, SCHEMA, chunk_rows=256)
     seen = [reader.read(-1, limit_rows=1001)]
     laid_out(by_dates)
     seen.append(reader.read(seen[-1].complete_upto, limit_rows=1001))  # by its old look

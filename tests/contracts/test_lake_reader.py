@@ -141,7 +141,7 @@ def test_limited_reads_are_exact_prefixes(lake: LakeTable, compacted: bool) -> N
     fill(writer, *[chance.randint(1, 150) for _ in range(20)])
     if compacted:
         DeltaTable(lake.path).optimize.compact()
-    reader = LakeReader(lake.path, SCHEMA, window_rows=100)
+    reader = LakeReader(lake.path, SCHEMA, chunk_rows=100)
     whole = pa.table(rows(0, reader.last_lake_seq + 1)).drop(["block"])
     names = whole.schema.names
     for _ in range(60):
@@ -165,7 +165,7 @@ def test_limited_reads_are_exact_prefixes(lake: LakeTable, compacted: bool) -> N
 
 def test_a_reader_far_behind_walks_the_lake_in_limited_reads(lake: LakeTable) -> None:
     filled(lake, *[70] * 10)
-    reader = LakeReader(lake.path, SCHEMA, window_rows=64)
+    reader = LakeReader(lake.path, SCHEMA, chunk_rows=64)
     place, parts = -1, []
     while place < reader.last_lake_seq:
         found = reader.read(place, limit_rows=23, verticals={"travel"}, columns=["lake_seq"])
@@ -204,7 +204,7 @@ def test_blocks_come_whole_and_in_order_however_the_reading_is_cut(tmp_path: Pat
     sizes = [5, 1, 12, 3]
     for block, size in enumerate(sizes):
         writer.commit(rows(writer.last_lake_seq + 1, size, block=block), state=block, metadata={})
-    reader = LakeReader(tmp_path / "lake", SCHEMA, window_rows=7)
+    reader = LakeReader(tmp_path / "lake", SCHEMA, chunk_rows=7)
     assert [block.num_rows for block in reader.blocks()] == sizes
     assert [block["lake_seq"][0].as_py() for block in reader.blocks(5)] == [6, 18]
     assert [block["lake_seq"][-1].as_py() for block in reader.blocks(4, 17)] == [5, 17]

@@ -50,7 +50,7 @@ def test_sources_of_one_reader_give_what_each_would_give_alone(tmp_path: Path, s
     chance, lake = random.Random(seed), LakeTable(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     fill(writer, *[chance.randint(1, 90) for _ in range(8)])
-    shared = LakeReader(lake.path, SCHEMA, window_rows=100, shared_bytes=shared_bytes)
+    shared = LakeReader(lake.path, SCHEMA, chunk_rows=100, shared_bytes=shared_bytes)
     asks = [chance.choice(ASKS) for _ in range(5)]
     places = [chance.randint(-1, writer.last_lake_seq) for _ in asks]
     limits = [chance.randint(1, 60) for _ in asks]
@@ -76,7 +76,7 @@ def test_sources_of_one_reader_give_what_each_would_give_alone(tmp_path: Path, s
 def test_sources_that_go_together_decode_each_range_once(tmp_path: Path, decoded: list[int]) -> None:
     lake = LakeTable(tmp_path / "lake", SCHEMA)
     fill(lake.open_writer(), *[100] * 12)
-    shared = LakeReader(lake.path, SCHEMA, window_rows=300, shared_bytes=1 << 20)
+    shared = LakeReader(lake.path, SCHEMA, chunk_rows=300, shared_bytes=1 << 20)
     sources = [LakeSource(shared, batch_rows=40, **ask) for ask in ASKS]
     for source in sources:
         source.open()
@@ -90,20 +90,20 @@ def test_what_all_have_passed_and_what_there_is_no_room_for_is_let_go(tmp_path: 
     lake = LakeTable(tmp_path / "lake", SCHEMA)
     fill(lake.open_writer(), *[100] * 12)
     for shared_bytes, kept in ((1 << 20, {0, 200, 400, 600, 800}), (1, {0, 800})):
-        shared = LakeReader(lake.path, SCHEMA, window_rows=200, shared_bytes=shared_bytes)
+        shared = LakeReader(lake.path, SCHEMA, chunk_rows=200, shared_bytes=shared_bytes)
         slow, quick = (LakeSource(shared, batch_rows=25, **ASKS[2]) for _ in range(2))
         slow.open()
         slow.next_batch()
         quick.open()
         while quick.position() < 999:
             quick.next_batch()
-        assert {window.low + 1 for window in shared.windows.held} == kept
+        assert {chunk.low + 1 for chunk in shared.scan.held} == kept
 
 
 def test_one_far_behind_reads_for_itself_and_disturbs_nobody(tmp_path: Path, decoded: list[int]) -> None:
     lake = LakeTable(tmp_path / "lake", SCHEMA)
     fill(lake.open_writer(), *[100] * 20)
-    shared = LakeReader(lake.path, SCHEMA, window_rows=200, shared_bytes=1)  # room for nothing but what is in use
+    shared = LakeReader(lake.path, SCHEMA, chunk_rows=200, shared_bytes=1)  # room for nothing but what is in use
     live = [LakeSource(shared, batch_rows=25, **ask) for ask in ASKS[:3]]
     late = LakeSource(shared, batch_rows=25, **ASKS[1])
     for source in live:
@@ -113,8 +113,8 @@ def test_one_far_behind_reads_for_itself_and_disturbs_nobody(tmp_path: Path, dec
         for source in (*live, late):
             source.next_batch()
     assert late.position() >= 599
-    windows = {window.low: window.query.columns for window in shared.windows.held}
-    assert set(windows[min(windows)]) == {"impression_id", "lake_seq"}
+    chunks = {chunk.low: chunk.query.columns for chunk in shared.scan.held}
+    assert set(chunks[min(chunks)]) == {"impression_id", "lake_seq"}
     # The live ones: 600 rows in 3 windows, of 200 rows each; the late one: as many of its own.
     assert len(decoded) <= 3 * 3 + 4
 
@@ -123,7 +123,7 @@ def test_for_one_far_behind_no_window_of_the_live_ones_is_kept(tmp_path: Path) -
     lake = LakeTable(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     fill(writer, *[100] * 20)
-    shared = LakeReader(lake.path, SCHEMA, window_rows=200, shared_bytes=1 << 20)
+    shared = LakeReader(lake.path, SCHEMA, chunk_rows=200, shared_bytes=1 << 20)
     late, *live = (LakeSource(shared, batch_rows=25, **ASKS[2]) for _ in range(3))
     late.open(-1)
     late.next_batch()
@@ -134,4 +134,4 @@ def test_for_one_far_behind_no_window_of_the_live_ones_is_kept(tmp_path: Path) -
         for source in live:
             source.next_batch()
     assert {source.position() for source in live} == {2599}
-    assert len(shared.windows.held) == 2  # that of the late one, and the newest
+    assert len(shared.scan.held) == 2  # that of the late one, and the newest

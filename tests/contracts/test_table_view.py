@@ -120,7 +120,7 @@ def test_a_read_opens_only_files_of_its_verticals_that_overlap_its_range(
         return load(fragments, *given)
 
     monkeypatch.setattr(ds, "FileSystemDataset", watched)
-    reader = LakeReader(lake.path, SCHEMA, window_rows=200)
+    reader = LakeReader(lake.path, SCHEMA, chunk_rows=200)
     found = reader.read(999, upto=1199, verticals={"news"}).table
     assert set(found["vertical"].to_pylist()) == {"news"}
     assert all("vertical=news" in path for path in opened)

@@ -94,7 +94,7 @@ def test_readers_go_on_while_everything_is_merged_and_deleted_under_them(lake: L
 
     def watch(kind: int) -> None:
         try:
-            reader = LakeReader(lake.path, SCHEMA, window_rows=256)
+            reader = LakeReader(lake.path, SCHEMA, chunk_rows=256)
             while not stop.is_set() or not reads[kind]:
                 reader.refresh()
                 end = reader.last_lake_seq

@@ -1,6 +1,6 @@
 """Cache shared by the students of one process: a reader of the lake, and built features of its rows.
 
-    lake ──► windows (read once for all that are near) ──► rows of each ──► cuts of each
+    lake ──► chunks (read once for all that are near) ──► rows of each ──► cuts of each
                 └──► stretches (hashed and built once, by feature) ───────────► batches of each
 
 None of it is a student's state: what it learns is the same whoever is there.
@@ -25,4 +25,4 @@ class Commons:
         self.stretches = Stretches(self._tables)
 
     def _tables(self) -> list[pa.Table]:
-        return [window.rows for window in self.lake.windows.held]
+        return [chunk.rows for chunk in self.lake.scan.held]

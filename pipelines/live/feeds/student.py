@@ -52,6 +52,7 @@ class RowSource(Protocol):
     def open(self, position: int | None = None) -> None: ...
     def next_batch(self) -> pa.Table | None: ...
     def position(self) -> int: ...
+    def close(self) -> None: ...
 
 
 class LeftOut:
@@ -161,6 +162,7 @@ class StudentFeed:
 
     def close(self) -> None:
         self._ahead.close()
+        self._source.close()
 
     def __iter__(self) -> Iterator[Cut]:
         """All batches of a source that always has the next rows or has ended, such as a table."""

@@ -100,7 +100,7 @@ def estimate_backfill(
     while after < lake.last_lake_seq:
         read = lake.read(
             after,
-            limit_rows=lake.window_rows,
+            limit_rows=lake.chunk_rows,
             columns=columns,
             verticals=set(own.verticals) or None,
             filter=wanted if own.condition is None else wanted & own.condition,

@@ -25,7 +25,7 @@ def columns_read(lake: LakeReader, refused: Mapping[str, int], most_rows: int = 
     after = max(lake.first_lake_seq, lake.last_lake_seq + 1 - most_rows) - 1
     while after < lake.last_lake_seq:
         read = lake.read(
-            after, limit_rows=lake.window_rows, columns=[*names, "lake_seq"], filter=pc.field("settlement") == group
+            after, limit_rows=lake.chunk_rows, columns=[*names, "lake_seq"], filter=pc.field("settlement") == group
         )
         after = read.complete_upto
         for name, column in columns.items():

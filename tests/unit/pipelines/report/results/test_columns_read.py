@@ -14,7 +14,7 @@ from tests.support.streams.lake_rows import SCHEMA, rows
 ROWS, OF_CVR = 5000, 1000
 
 
-def lake(tmp_path, schema=SCHEMA, window_rows=700) -> LakeReader:
+def lake(tmp_path, schema=SCHEMA, chunk_rows=700) -> LakeReader:
     """Blocks of ctr, and one of cvr in between, whose impressions are in the lake already."""
     writer = LakeTable(tmp_path / "lake", schema).open_writer()
     for first, count in ((0, 3000), (3000, OF_CVR), (4000, 2000)):
@@ -23,7 +23,7 @@ def lake(tmp_path, schema=SCHEMA, window_rows=700) -> LakeReader:
             place = batch.schema.get_field_index("settlement")
             batch = batch.set_column(place, batch.schema.field(place), pa.array(["cvr"] * count))
         writer.commit(batch, state=first, metadata={})
-    return LakeReader(tmp_path / "lake", schema, window_rows=window_rows)
+    return LakeReader(tmp_path / "lake", schema, chunk_rows=chunk_rows)
 
 
 def test_each_column_of_the_lake_is_counted_over_all_its_windows(tmp_path):

@@ -145,7 +145,7 @@ def _cut(run: _SortedRun, before: int) -> _SortedRun:
 def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:
     """Cut points of rows with ascending `times`, (N,), such that between two cuts no id recurs more than `span` later.
 
-    Yields the index of each first row that would. A piece holds the rows of earlier times, so that rows of one time
+    Yields the index of each first row that would. A chunk holds the rows of earlier times, so that rows of one time
     stay together.
 
     >>> list(cuts(np.array([0, 7, 14, 15, 30]), pa.array([1, 1, 1, 2, 2]), span=10))
@@ -172,9 +172,9 @@ def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:
         start = int(np.searchsorted(times, times[first[place]]))
 
 
-def pieces_of(chunk: MergedChunk, horizon_ms: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """Cut a chunk so that an id is admitted at most once inside a piece: impressions and feedback of each. A piece
-    ends where an id recurs beyond the horizon."""
+def without_repeats(chunk: MergedChunk, horizon_ms: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """Impressions and feedback of smaller chunks, inside each of which an id is admitted at most once: a chunk ends
+    where an id recurs beyond the horizon."""
     rows, feedback = chunk.impressions, chunk.feedback
     row_keys, feedback_keys = (part["key_time_ms"].to_numpy() for part in (rows, feedback))
     i = j = 0

@@ -1,6 +1,6 @@
 """Label join: the impression of each feedback row, and whether the feedback is a label.
 
-Matching takes one piece of the merged stream at a time: D distinct ids, I impressions and F feedback rows. Arrays of
+Matching takes one chunk of the merged stream at a time: D distinct ids, I impressions and F feedback rows. Arrays of
 length D are indexed by an id's place in `Ids.distinct`.
 
 Two bits per impression and task: a positive label, and that the label is unknown; conditions are applied when the bits
@@ -31,7 +31,7 @@ LATE_REASONS = ("after_settlement", "outside_window", "before_impression")
 
 
 class Ids(NamedTuple):
-    """Distinct ids of a piece, and the index of each row's id."""
+    """The distinct ids of a chunk, and which of them each row carries."""
 
     distinct: pa.Array  # (D,)
     hashes: np.ndarray  # (D,) uint64
@@ -40,14 +40,14 @@ class Ids(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Latest impression admitted before the piece under each id (D,): its number or NONE, and its key time."""
+    """The latest impression admitted before the chunk under each id (D,): its number or NONE, and its key time."""
 
     number: np.ndarray
     key_time: np.ndarray
 
 
 class Admitted(NamedTuple):
-    """Impression admitted in the piece under each id (D,): its number or NONE, key time and merge order."""
+    """The impression admitted in the chunk under each id (D,): its number or NONE, key time and merge order."""
 
     number: np.ndarray
     key_time: np.ndarray
@@ -55,7 +55,7 @@ class Admitted(NamedTuple):
 
     @property
     def ids(self) -> np.ndarray:
-        """Indices of the ids admitted in the piece."""
+        """Places of the ids admitted in the chunk."""
         return np.flatnonzero(self.number != NONE)
 
 
@@ -111,7 +111,7 @@ def admitted_impressions(
 def match(
     feedback: pa.RecordBatch, ids: Ids, known: Known, admitted: Admitted, horizon_ms: int
 ) -> tuple[Matches, np.ndarray]:
-    """Match feedback to the impression known when it came, else to one admitted in the piece, within the horizon.
+    """Feedback belongs to the impression known when it came, else to one admitted in the chunk, within the horizon.
 
     Returns the matches, and the indices of the feedback rows that have none.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from streaming.store.segments import Piece, Pieces
+from streaming.store.segments import Segment, Segments
 
 CHUNK_ROWS = 1 << 22
 
@@ -120,14 +120,14 @@ class Marks(Ledger):
 
     >>> marks = Marks(np.uint8)
     >>> marks.append(np.zeros(4)); marks.mark(np.array([2]), 1)
-    >>> marks.state().pieces[0].rows["marks"].to_pylist()
+    >>> marks.state().segments[0].rows["marks"].to_pylist()
     [0, 0, 1, 0]
     """
 
     def __init__(self, dtype: type | np.dtype, first: int = 0) -> None:
         super().__init__(dtype, first)
         self.folder: Path | None = None
-        self._stored: list[Piece] = []
+        self._stored: list[Segment] = []
         self._numbers: list[np.ndarray] = []
         self._changed: list[np.ndarray] = []
         self._changes = 0
@@ -141,14 +141,14 @@ class Marks(Ledger):
         if self._changes > self._most_changes:
             self._forget()
 
-    def state(self) -> Pieces:
-        """Pieces from which the values can be restored, oldest first."""
-        return Pieces(self._pieces(), self.folder)
+    def state(self) -> Segments:
+        """What the values are read from, oldest first."""
+        return Segments(self._segments(), self.folder)
 
-    def _pieces(self) -> list[Piece]:
-        """What the values of [first, stop) are read from, oldest first; at most one piece is not stored yet."""
+    def _segments(self) -> list[Segment]:
+        """What the values of [first, stop) are read from, oldest first; at most one segment is not stored yet."""
         if not self._stored or self._stored[0].count > 2 * (self.stop - self.first) + FEW:
-            return [self._base_piece()]
+            return [self._base_segment()]
         numbers = np.unique(np.concatenate([np.empty(0, np.int64), *self._changed]))
         kept = len(self._numbers)
         while kept and len(self._numbers[kept - 1]) <= 2 * len(numbers):
@@ -156,41 +156,43 @@ class Marks(Ledger):
             numbers = np.union1d(self._numbers[kept], numbers)
         numbers = numbers[np.searchsorted(numbers, self.first) :]
         if sum(map(len, self._numbers[:kept])) + len(numbers) > self._most_changes:
-            return [self._base_piece()]
+            return [self._base_segment()]
         stored = self._stored[: 1 + kept]
         if not len(numbers):
             return stored
         values = self[numbers]
         rows = pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(values)], ["number", "marks"])
-        return [*stored, Piece.of(DELTA, int(numbers[0]), rows, [numbers, values])]
+        return [*stored, Segment.of(DELTA, int(numbers[0]), rows, [numbers, values])]
 
-    def stored(self, state: Pieces, folder: Path) -> None:
-        """Record that `state`, made of these values, is now stored in `folder`; later marks count as changes."""
-        pieces = state.pieces
-        kept = sum(_is_delta(piece) and piece.rows is None for piece in pieces)
-        new = [piece.rows["number"].to_numpy() for piece in pieces if _is_delta(piece) and piece.rows is not None]
+    def stored(self, state: Segments, folder: Path) -> None:
+        """`state`, which was made of these values, lies in `folder` now: what is marked from here on has changed."""
+        segments = state.segments
+        kept = sum(_is_delta(segment) and segment.rows is None for segment in segments)
+        new = [
+            segment.rows["number"].to_numpy() for segment in segments if _is_delta(segment) and segment.rows is not None
+        ]
         self._numbers = [*self._numbers[:kept], *new]
         self._changed, self._changes = [], 0
-        self._stored, self.folder = [replace(piece, rows=None) for piece in pieces], folder
+        self._stored, self.folder = [replace(segment, rows=None) for segment in segments], folder
 
-    def restore(self, state: Pieces, stop: int) -> None:
+    def restore(self, state: Segments, stop: int) -> None:
         """Read back the values of [first, stop), into an empty ledger. Raises StreamingError."""
         values = np.zeros(stop - self.first, self.dtype)
-        for piece in state.pieces:
-            rows = piece.read(state.folder)
+        for segment in state.segments:
+            rows = segment.read(state.folder)
             marks = rows["marks"].to_numpy()
-            if _is_delta(piece):
+            if _is_delta(segment):
                 numbers = rows["number"].to_numpy().copy()
                 known = numbers >= self.first
                 values[numbers[known] - self.first] = marks[known]
                 self._numbers.append(numbers)
             else:
-                kept = marks[max(self.first - piece.first, 0) :]
-                start = max(piece.first - self.first, 0)
+                kept = marks[max(self.first - segment.first, 0) :]
+                start = max(segment.first - self.first, 0)
                 values[start : start + len(kept)] = kept
         self.append(values)
-        self._stored, self.folder = list(state.pieces), state.folder
-        if any(piece.rows is not None for piece in state.pieces):
+        self._stored, self.folder = list(state.segments), state.folder
+        if any(segment.rows is not None for segment in state.segments):
             self._forget()
 
     @property
@@ -205,10 +207,10 @@ class Marks(Ledger):
         """Count no changes any more: the next store writes a base."""
         self._stored, self._numbers, self._changed, self._changes = [], [], [], 0
 
-    def _base_piece(self) -> Piece:
+    def _base_segment(self) -> Segment:
         values = self.view(self.first, self.stop).copy()
-        return Piece.of(BASE, self.first, pa.RecordBatch.from_arrays([pa.array(values)], ["marks"]), [values])
+        return Segment.of(BASE, self.first, pa.RecordBatch.from_arrays([pa.array(values)], ["marks"]), [values])
 
 
-def _is_delta(piece: Piece) -> bool:
-    return piece.name.startswith(DELTA)
+def _is_delta(segment: Segment) -> bool:
+    return segment.name.startswith(DELTA)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from streaming.settlement.marks import Marks
 from streaming.settlement.pending import RowLog, RowLogState
-from streaming.store.segments import Pieces
+from streaming.store.segments import Segments
 
 _CLAIMED = 1
 
@@ -54,14 +54,14 @@ class Orphans:
         self._waits -= expired.num_rows
         return expired
 
-    def restore(self, rows: RowLogState, claimed: Pieces) -> None:
-        """Restore both states. Raises StreamingError when a piece is missing or damaged."""
+    def restore(self, rows: RowLogState, claimed: Segments) -> None:
+        """Put both back. Raises StreamingError when a segment is missing or damaged."""
         self.rows.restore(rows)
         self.claimed.restore(claimed, self.rows.stop)
         self._waits = int((self.claimed.view(self.rows.first, self.rows.stop) == 0).sum())
 
-    def stored(self, rows: RowLogState, claimed: Pieces, folder: Path) -> None:
-        """Record that the pieces of both states are now stored in `folder`."""
+    def stored(self, rows: RowLogState, claimed: Segments, folder: Path) -> None:
+        """The segments of both states lie in `folder` now."""
         self.rows.stored(rows, folder)
         self.claimed.stored(claimed, folder)
 

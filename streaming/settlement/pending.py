@@ -23,7 +23,7 @@ from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex
 from streaming.settlement.marks import Ledger
 from streaming.store.files import make_folder
-from streaming.store.segments import Piece, Pieces, store_pieces
+from streaming.store.segments import Segment, Segments, store_segments
 
 SEGMENT_ROWS = 32_768
 SPILL_BYTES = 256 << 20
@@ -36,16 +36,16 @@ _FORGOTTEN = -1
 
 @dataclass(frozen=True)
 class RowLogState:
-    """Rows `first`, `first + 1`, …: segments and head, both with `key_time_ms`. Stored pieces lie in `folder`."""
+    """Rows `first`, `first + 1`, …: segments and head, both with `key_time_ms`. Stored segments lie in `folder`."""
 
     first: int
-    segments: list[Piece]
-    head: Piece
+    segments: list[Segment]
+    head: Segment
     folder: Path | None
 
     @property
-    def pieces(self) -> Pieces:
-        return Pieces([*self.segments, self.head], self.folder)
+    def files(self) -> Segments:
+        return Segments([*self.segments, self.head], self.folder)
 
 
 class RowLog:
@@ -60,7 +60,7 @@ class RowLog:
         self._kind = kind
         self._nothing = empty_batch(schema)
         self.key_time = Ledger(np.int64, first)
-        self._segments: list[Piece] = []
+        self._segments: list[Segment] = []
         self._stored = 0  # number of leading segments that are in `folder` alone
         self.folder: Path | None = None
         self.spill: Path | None = None
@@ -146,13 +146,12 @@ class RowLog:
     # What survives
 
     def state(self) -> RowLogState:
-        """Complete state, restored exactly. Pieces never change, so what is stored is named, not copied."""
-        segments = [*self._segments[: self._stored], *self._waiting_pieces()]
-        return RowLogState(self.first, segments, self._head_piece(), self.folder)
+        """Everything, to be restored exactly. Segments never change, so what is stored is named, not copied."""
+        segments = [*self._segments[: self._stored], *self._waiting_segments()]
+        return RowLogState(self.first, segments, self._head_segment(), self.folder)
 
     def stored(self, state: RowLogState, folder: Path) -> None:
-        """Record that the pieces of `state`, made of these rows, are now stored in `folder`, and drop the segments'
-        rows."""
+        """The segments of `state`, which was made of these rows, lie in `folder` now: let go of the segments' rows."""
         waiting = state.segments[self._stored :]
         self._segments[self._stored :] = [replace(segment, rows=None) for segment in waiting]
         self._stored, self.folder = len(self._segments), folder
@@ -237,30 +236,30 @@ class RowLog:
     def _seal(self) -> None:
         rows = pa.concat_batches(self._head)
         keys = self.key_time.view(max(self._head_first, self.first), self.stop)
-        self._segments.append(Piece.of(self._kind, self._head_first, rows, _content(rows, keys)))
+        self._segments.append(Segment.of(self._kind, self._head_first, rows, _content(rows, keys)))
         self._head, self._head_first = [], self.stop
         if self.spill is not None and self._waiting_bytes > SPILL_BYTES:
             state = self.state()
             make_folder(self.spill)
-            store_pieces(Pieces(state.segments, state.folder), self.spill)
+            store_segments(Segments(state.segments, state.folder), self.spill)
             self.stored(state, self.spill)
 
-    def _waiting_pieces(self) -> list[Piece]:
+    def _waiting_segments(self) -> list[Segment]:
         """The segments in memory, as they are stored."""
-        pieces = []
+        waiting = []
         for segment in self._segments[self._stored :]:
             assert segment.rows is not None
             dropped = min(max(self.first - segment.first, 0), segment.count)
             keys = self.key_time.view(segment.first + dropped, segment.stop)
             keys = np.concatenate([np.full(dropped, _FORGOTTEN), keys])
-            pieces.append(replace(segment, rows=self._keyed(segment.rows, keys)))
-        return pieces
+            waiting.append(replace(segment, rows=self._keyed(segment.rows, keys)))
+        return waiting
 
-    def _head_piece(self) -> Piece:
+    def _head_segment(self) -> Segment:
         start = max(self.first, self._head_first)
         rows = pa.concat_batches([self._nothing, *self._head]).slice(start - self._head_first)
         keys = self.key_time.view(start, self.stop).copy()
-        return Piece.of(f"{self._kind}_head", start, self._keyed(rows, keys), _content(rows, keys))
+        return Segment.of(f"{self._kind}_head", start, self._keyed(rows, keys), _content(rows, keys))
 
     def _keyed(self, rows: pa.RecordBatch, key_time: np.ndarray) -> pa.RecordBatch:
         if "key_time_ms" in rows.schema.names:

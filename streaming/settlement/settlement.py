@@ -33,7 +33,7 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.admission import Verticals, placed, refuse_surplus, refuse_too_old
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import Emission
-from streaming.settlement.id_index import pieces_of
+from streaming.settlement.id_index import without_repeats
 from streaming.settlement.label_join import (
     Admitted,
     Ids,
@@ -133,7 +133,7 @@ class Settlement:
         if self._watermark == END_OF_TIME:
             raise StreamingError(f"{len(chunk)} rows after the end of the stream; `finish` has closed every window")
         late, dead = [self._labels.nothing_late], [chunk.dead]
-        for impressions, feedback in pieces_of(chunk, self._horizon):
+        for impressions, feedback in without_repeats(chunk, self._horizon):
             late_rows, refused = self._absorb(impressions, feedback)
             late.append(late_rows)
             dead += refused
@@ -369,7 +369,7 @@ class Settlement:
         afterwards.
 
         What is stored already is not written again, and linked from where it was loaded. A save that fails or is killed
-        leaves earlier states as they were. Raises DiskFull, and StreamingError when a piece has gone.
+        leaves earlier states as they were. Raises DiskFull, and StreamingError when a segment has gone.
         """
         state = self.state()
         self._disk_bytes = state.save(directory, name, keep, extra)

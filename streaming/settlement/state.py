@@ -1,12 +1,12 @@
 """State of a settlement, in memory and as files.
 
-    <name>.json    the manifest: counters, cursors, watermark, and the pieces it needs
-    *-*.arrow      pieces: segments and heads of the pending impressions and of the feedback that waits, and the marks
+    <name>.json    the manifest: counters, cursors, watermark, and the segments it needs
+    *-*.arrow      segments of the pending impressions and of the feedback that waits, their heads, and the marks
                    on both (labels, claimed feedback); never changed, written once, shared by manifests
 
-The contents of all are flushed at once. Then pieces move into place, the manifest after them, and only then do files go
-that no manifest needs: a state is there whole or not at all, and one that was there stays. The folder's .json, .arrow
-and .part files are the settlement's alone.
+The contents of all are flushed at once. Then segments move into place, the manifest after them, and only then do files
+go that no manifest needs: a state is there whole or not at all, and one that was there stays. The folder's .json,
+.arrow and .part files are the settlement's alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.settlement.pending import RowLogState
 from streaming.store.files import PART_SUFFIX, Staged, make_folder, sync
 from streaming.store.seal import json_object, sealed, unsealed
-from streaming.store.segments import PIECE_SUFFIX, Piece, Pieces, stage_pieces
+from streaming.store.segments import SEGMENT_SUFFIX, Segment, Segments, stage_segments
 
 FORMAT = 2
 
@@ -33,16 +33,16 @@ class SettlementState:
     """Pending impressions with their labels, waiting feedback with its claims, and the counters."""
 
     pending: RowLogState
-    labels: Pieces
+    labels: Segments
     orphans: RowLogState
-    claimed: Pieces
+    claimed: Segments
     meta: dict[str, Any]
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> int:
         """Store the state as `name` in `directory`, together with `extra` (JSON).
 
         Afterwards only `name` and `keep` can be loaded. Returns the bytes of the files they need. Raises DiskFull, and
-        StreamingError when a piece has gone from where it was stored.
+        StreamingError when a segment has gone from where it was stored.
         """
         logs = {"pending": (self.pending, self.labels), "orphans": (self.orphans, self.claimed)}
         manifest = {
@@ -52,7 +52,7 @@ class SettlementState:
                     "first": rows.first,
                     "segments": [segment.name for segment in rows.segments],
                     "head": rows.head.name,
-                    "marks": [piece.name for piece in marks.pieces],
+                    "marks": [segment.name for segment in marks.segments],
                 }
                 for log, (rows, marks) in logs.items()
             },
@@ -61,9 +61,9 @@ class SettlementState:
         }
         if self.pending.folder != directory or not directory.is_dir():  # else its name lasts, as what is in it does
             make_folder(directory)
-        parts = (self.pending.pieces, self.labels, self.orphans.pieces, self.claimed)
+        parts = (self.pending.files, self.labels, self.orphans.files, self.claimed)
         with Staged(directory) as staged:
-            new = stage_pieces(parts, directory, staged)
+            new = stage_segments(parts, directory, staged)
             with staged.writing(f"{name}.json") as file:
                 file.write(json.dumps(sealed(manifest)).encode())
             staged.flush()
@@ -75,7 +75,7 @@ class SettlementState:
 
     @staticmethod
     def load(directory: Path, name: str) -> tuple[SettlementState, Any]:
-        """The state saved as `name`, and its `extra`; pieces are read when it is restored.
+        """The state saved as `name`, and its `extra`; segments are read when it is restored.
 
         Raises BadInput when there is none of that name, DataLost when its manifest is damaged.
         """
@@ -94,15 +94,15 @@ class SettlementState:
             raise _damaged(path, repr(error)) from error
 
 
-_Logs = dict[str, tuple[RowLogState, Pieces]]
+_Logs = dict[str, tuple[RowLogState, Segments]]
 
 
 def _logs(directory: Path, manifest: dict[str, Any]) -> _Logs:
     logs = {}
     for log, parts in manifest["logs"].items():
-        segments, marks = ([Piece.named(each) for each in parts[kind]] for kind in ("segments", "marks"))
-        rows = RowLogState(parts["first"], segments, Piece.named(parts["head"]), directory)
-        logs[log] = rows, Pieces(marks, directory)
+        segments, marks = ([Segment.named(each) for each in parts[kind]] for kind in ("segments", "marks"))
+        rows = RowLogState(parts["first"], segments, Segment.named(parts["head"]), directory)
+        logs[log] = rows, Segments(marks, directory)
     return logs
 
 
@@ -131,7 +131,7 @@ def _needed(path: Path) -> set[str]:
     """The files that the manifest at `path` needs, itself among them."""
     files = {path.name}
     for parts in _manifest(path)["logs"].values():
-        files |= {piece + PIECE_SUFFIX for piece in (*parts["segments"], parts["head"], *parts["marks"])}
+        files |= {segment + SEGMENT_SUFFIX for segment in (*parts["segments"], parts["head"], *parts["marks"])}
     return files
 
 
@@ -144,7 +144,7 @@ def _tidy(directory: Path, names: set[str]) -> int:
     size = 0
     with os.scandir(directory) as entries:
         for entry in entries:
-            if not entry.name.endswith((".json", PIECE_SUFFIX, PART_SUFFIX)):
+            if not entry.name.endswith((".json", SEGMENT_SUFFIX, PART_SUFFIX)):
                 continue
             if entry.name in needed:
                 size += entry.stat().st_size

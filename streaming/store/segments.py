@@ -1,4 +1,4 @@
-"""Immutable pieces of a state: written once, then referenced by every state that still needs them."""
+"""Segments of a state that never change: written once, then named by every state that still needs them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pyarrow as pa
 from streaming.errors import StreamingError
 from streaming.store.files import Staged, link_file
 
-PIECE_SUFFIX = ".arrow"
+SEGMENT_SUFFIX = ".arrow"
 # zstd at its lowest level writes ad impressions twice as fast as lz4, Arrow's other choice, into half the space.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Immutable rows under a unique name, which begins with their kind, first number and count.
+class Segment:
+    """Rows under a name that no other content has, which begins with their kind, first number and count.
 
     `rows` is None once they lie in a file of that name.
     """
@@ -33,18 +33,18 @@ class Piece:
     rows: pa.RecordBatch | None = None
 
     @classmethod
-    def of(cls, kind: str, first: int, rows: pa.RecordBatch, content: Sequence[np.ndarray]) -> Piece:
-        """A piece named by a digest of `content`, which tells it from every other one of its kind."""
+    def of(cls, kind: str, first: int, rows: pa.RecordBatch, content: Sequence[np.ndarray]) -> Segment:
+        """A segment named by a digest of `content`, which tells it from every other one of its kind."""
         digest = hashlib.blake2b(digest_size=8)
         for values in content:
             digest.update(np.ascontiguousarray(values).data)
         return cls(f"{kind}-{first:015d}-{rows.num_rows}-{digest.hexdigest()}", first, rows.num_rows, rows)
 
     @classmethod
-    def named(cls, name: str) -> Piece:
-        """A piece stored in a file.
+    def named(cls, name: str) -> Segment:
+        """One that lies in a file.
 
-        >>> Piece.named("segment-000000000000009-10-a599fea24c77aa59").stop
+        >>> Segment.named("segment-000000000000009-10-a599fea24c77aa59").stop
         19
         """
         _, first, count, _ = name.split("-")
@@ -56,7 +56,7 @@ class Piece:
 
     @property
     def file(self) -> str:
-        return self.name + PIECE_SUFFIX
+        return self.name + SEGMENT_SUFFIX
 
     def read(self, folder: Path | None, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows, of these columns, from memory or from `folder`."""
@@ -66,48 +66,48 @@ class Piece:
         return read_rows(folder / self.file, names)
 
 
-class Pieces(NamedTuple):
-    """Pieces of one state; those without rows are stored in `folder`."""
+class Segments(NamedTuple):
+    """Some that belong together; those without rows lie in `folder`."""
 
-    pieces: Sequence[Piece]
+    segments: Sequence[Segment]
     folder: Path | None
 
 
-def store_pieces(pieces: Pieces, folder: Path) -> None:
-    """Store all pieces in the existing `folder`; `sync` makes their names durable. Raises as `stage_pieces` does."""
+def store_segments(segments: Segments, folder: Path) -> None:
+    """Let all lie in `folder`, which is there; `sync` makes their names last. Raises as `stage_segments` does."""
     with Staged(folder) as staged:
-        new = stage_pieces([pieces], folder, staged)
+        new = stage_segments([segments], folder, staged)
         staged.flush()
         staged.move(new)
 
 
-def stage_pieces(parts: Iterable[Pieces], folder: Path, staged: Staged) -> list[str]:
-    """Stage all pieces for `folder`: those in memory are written to `staged`, those stored elsewhere are linked;
-    returns the new names, to be flushed and moved.
+def stage_segments(parts: Iterable[Segments], folder: Path, staged: Staged) -> list[str]:
+    """Let all lie in `folder` once what is returned, the names of the new ones, was flushed and moved: those in memory
+    are written to `staged`, those that lie elsewhere get a second name.
 
     Raises DiskFull, and StreamingError when one has gone from where it was stored.
     """
     new: dict[str, None] = {}
-    for pieces, source in parts:
-        few = len(pieces) < 100
-        there = {piece.file for piece in pieces if (folder / piece.file).exists()} if few else set(os.listdir(folder))
-        for piece in pieces:
-            if piece.file in there or piece.file in new:
+    for segments, source in parts:
+        names = {segment.file for segment in segments}
+        there = {name for name in names if (folder / name).exists()} if len(names) < 100 else set(os.listdir(folder))
+        for segment in segments:
+            if segment.file in there or segment.file in new:
                 continue
-            if piece.rows is not None:
-                new[piece.file] = None
+            if segment.rows is not None:
+                new[segment.file] = None
                 with (
-                    staged.writing(piece.file) as file,
-                    pa.ipc.new_file(file, piece.rows.schema, options=_OPTIONS) as writer,
+                    staged.writing(segment.file) as file,
+                    pa.ipc.new_file(file, segment.rows.schema, options=_OPTIONS) as writer,
                 ):
-                    writer.write_batch(piece.rows)
+                    writer.write_batch(segment.rows)
                 continue
             assert source is not None
             try:
-                link_file(source / piece.file, folder / piece.file)
+                link_file(source / segment.file, folder / segment.file)
             except FileNotFoundError as error:
                 raise StreamingError(
-                    f"{source / piece.file} of a settlement state is gone; where another writer has taken this run "
+                    f"{source / segment.file} of a settlement state is gone; where another writer has taken this run "
                     "over, stop this one, else start it again from the last commit"
                 ) from error
     return list(new)

@@ -17,7 +17,7 @@ from streaming.settlement import marks, pending
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.marks import Marks
 from streaming.settlement.settlement import Settlement
-from streaming.store.segments import store_pieces
+from streaming.store.segments import store_segments
 from tests.support.streams.rows import merged
 
 TASKS = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
@@ -188,11 +188,11 @@ def test_pieces_and_their_names_are_flushed_before_the_manifest_moves_in(tmp_pat
         patch.setattr(os, "fsync", flushed)
         patch.setattr(Path, "replace", moved)
         settlement.save(tmp_path / "epoch-1", "a")
-    pieces = {path.name for path in (tmp_path / "epoch-1").glob("*.arrow")}
+    segments = {path.name for path in (tmp_path / "epoch-1").glob("*.arrow")}
     manifest = done.index("-> a.json")
-    assert len(pieces) > 4
-    names = manifest - 1  # of the pieces, flushed
-    assert all(done.index(name) < done.index(f"-> {name}") < names for name in pieces)
+    assert len(segments) > 4
+    names = manifest - 1  # of the segments, flushed
+    assert all(done.index(name) < done.index(f"-> {name}") < names for name in segments)
     assert done.index("a.json") < names
     assert done[names:] == ["epoch-1", "-> a.json", "epoch-1"]
 
@@ -261,11 +261,11 @@ def test_a_piece_that_is_damaged_or_gone_is_named(tmp_path, kind):
     settlement = new_settlement()
     play(settlement, 0, 14)
     settlement.save(tmp_path, "a")
-    piece = next(tmp_path.glob(f"{kind}*"))
-    for damage in (lambda: piece.write_bytes(piece.read_bytes()[:-20]), piece.unlink):
+    segment = next(tmp_path.glob(f"{kind}*"))
+    for damage in (lambda: segment.write_bytes(segment.read_bytes()[:-20]), segment.unlink):
         damage()
         with pytest.raises(
-            StreamingError, match=rf"{piece.name} of a settlement state cannot be read.*copy of the run"
+            StreamingError, match=rf"{segment.name} of a settlement state cannot be read.*copy of the run"
         ):
             new_settlement().load(tmp_path, "a")
 
@@ -299,7 +299,7 @@ def test_a_fenced_writer_whose_folder_was_taken_away_says_so(tmp_path):
 
 def store(labels: Marks, folder: Path) -> None:
     state = labels.state()
-    store_pieces(state, folder)
+    store_segments(state, folder)
     labels.stored(state, folder)
 
 
@@ -322,9 +322,9 @@ class TestMarks:
             expected[numbers] |= bit
             before = self.files(tmp_path)
             store(labels, tmp_path)
-            written += sum(piece.count for piece in labels.state().pieces if piece.file not in before)
-            assert len(labels.state().pieces) <= 8  # a base, and deltas that halve: 4,000, 2,000, … 100
-            assert sum(piece.count for piece in labels.state().pieces[1:]) <= rows / 16
+            written += sum(segment.count for segment in labels.state().segments if segment.file not in before)
+            assert len(labels.state().segments) <= 8  # a base, and deltas that halve: 4,000, 2,000, … 100
+            assert sum(segment.count for segment in labels.state().segments[1:]) <= rows / 16
             again = Marks(np.uint8)
             if step % 50 == 49:
                 again.restore(labels.state(), rows)
@@ -348,5 +348,5 @@ class TestMarks:
         assert np.flatnonzero(again.view(500, 1050)).tolist() == [499, 549]
         labels.drop(900)
         store(labels, tmp_path)
-        (base,) = labels.state().pieces  # rather than a base of which most is forgotten
+        (base,) = labels.state().segments  # rather than a base of which most is forgotten
         assert (base.first, base.count) == (900, 150)

@@ -393,7 +393,7 @@ MUTATIONS = (
         "a damaged checkpoint is not noticed",
         ONCE,
         "exfm/snapshots/stored.py",
-        "if piece.sha256 is not None and digest.hexdigest() != piece.sha256:",
+        "if (computed := digest.hexdigest()) != piece.sha256:",
         "if False:",
         CHECKPOINT,
     ),

@@ -11,13 +11,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.errors import ModelError
 from exfm.features.alike import Alike, Left
@@ -27,6 +26,9 @@ from exfm.features.jagged import one_each, only
 from exfm.features.sampling import label_weights
 from exfm.features.stretches import Parts, Stretches, Taken
 from exfm.features.transforms import Bags, with_constants
+
+if TYPE_CHECKING:
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 OWN = "own row"
 """A column, bool: whether a row is the student's own (`Batch.own`). It is made while rows are read."""
@@ -263,6 +265,8 @@ class BatchBuilder:
             lengths = np.concatenate([ones if bags.lengths is None else bags.lengths for bags in every])
             offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
             np.cumsum(lengths, out=offsets[1:])
+        from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # here: to say what a config means takes no batch
+
         return KeyedJaggedTensor(
             keys=list(keys),
             values=torch.from_numpy(values),

@@ -27,17 +27,20 @@ B examples, C dense features, R rows of a table, K histories, I ids of all bags 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.errors import ConfigError, ModelError
-from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet, HistoryFeature
 from exfm.features.sampling import label_weights, row_weights
+
+if TYPE_CHECKING:
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+    from exfm.features.batch import Batch
 
 DEVIATIONS, COUNTS = 2.0, 5.0  # multiplies the deviation; divides log(1 + c)
 LEAST_VARIANCE = 1e-12  # values that are all the same have none

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+if TYPE_CHECKING:
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 FEW_BAGS = 1 << 17
 """The lengths of so many bags with one id each are kept for all batches: 2 MB."""
@@ -17,6 +20,7 @@ def offsets_of(sparse: KeyedJaggedTensor) -> np.ndarray:
     """Bag offsets, (K · B + 1,) int64, key by key; computed from the lengths if the ids do not carry them. TorchRec
     itself works that out with FBGEMM, which a server does not load.
 
+    >>> from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
     >>> lengths = torch.tensor([1, 0, 2])
     >>> offsets_of(KeyedJaggedTensor(["ad"], torch.tensor([7, 8, 9]), lengths=lengths)).tolist()
     [0, 1, 1, 3]
@@ -35,6 +39,8 @@ def only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
     lengths_FB, values = sparse.lengths().view(len(sparse.keys()), len(rows)), sparse.values()
     bags = rows.expand(lengths_FB.shape).reshape(-1)
     lengths = lengths_FB.reshape(-1)[bags]
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
     return KeyedJaggedTensor(
         keys=sparse.keys(),
         values=values[bags.repeat_interleave(lengths_FB.reshape(-1))],

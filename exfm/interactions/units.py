@@ -7,15 +7,19 @@ B examples, E columns that the tables give, L places of a sequence, N units, D w
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.interactions.interaction import InputLabels
 from exfm.interactions.pooling import SequencePooling
 from exfm.randomness import named_generator
+
+if TYPE_CHECKING:
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 
 class Units(nn.Module):

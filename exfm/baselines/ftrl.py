@@ -97,17 +97,17 @@ class FTRL:
         self._lineage = batch.once((*what, "lineage"), object)
 
     def _learned(self, seen: Seen, batch: Batch, offset: Tensor) -> list[Learned]:
-        weights, known, y = batch.weights.numpy(), batch.label_mask.numpy(), batch.labels.numpy()
+        weights, labelled, y = batch.weights.numpy(), batch.label_mask.numpy(), batch.labels.numpy()
         shift = offset if batch.negative_rate is None else offset + label_shift(batch.negative_rate)
         p = torch.sigmoid(seen.logits + shift.float()).numpy()
-        found = []
-        for t in np.flatnonzero(known.any(0)):
-            g_B = np.where(known[:, t], weights * (p[:, t] - y[:, t]), np.float32(0))
+        updates = []
+        for t in np.flatnonzero(labelled.any(0)):
+            g_B = np.where(labelled[:, t], weights * (p[:, t] - y[:, t]), np.float32(0))
             moved = Learned(int(t), *np.empty((2, len(seen.slots)), np.float32))
             before = (seen.slots, self._s[t].numpy(), self._n[t].numpy(), seen.weights[t])
             _moved(seen.places, seen.starts, g_B, *before, self.alpha, moved.s, moved.n)
-            found.append(moved)
-        return found
+            updates.append(moved)
+        return updates
 
     @property
     def past(self) -> Hashable:

@@ -102,8 +102,8 @@ class Hashing(nn.Module):
         values = self._buckets.values(dense).T.nan_to_num().clamp(-LARGEST_DENSE, LARGEST_DENSE)
         buckets = _mixed((values * BUCKETS).floor().long() + self._dense.unsqueeze(1))
         shared = hashed.new_zeros(dense.shape[0])
-        found = torch.cat([part.reshape(-1) for part in (hashed, crossed, buckets, shared)])
-        return _high_bits(found, SLOT_BITS)
+        hashes = torch.cat([part.reshape(-1) for part in (hashed, crossed, buckets, shared)])
+        return _high_bits(hashes, SLOT_BITS)
 
 
 class _Buckets:
@@ -113,10 +113,10 @@ class _Buckets:
 
     def __init__(self, features: FeatureSet) -> None:
         placed = zip(features.dense, features.dense_slices, strict=True)
-        found = [(feature, at) for feature, at in placed if feature.length is None]
-        self._plain = features.dense_labels == tuple(feature.name for feature, _ in found)
+        single_floats = [(feature, at) for feature, at in placed if feature.length is None]
+        self._plain = features.dense_labels == tuple(feature.name for feature, _ in single_floats)
         self.labels, self._found = list[str](), list[tuple[slice, Tensor]]()
-        for feature, at in found:
+        for feature, at in single_floats:
             cut = feature.transform == "quantiles"
             numbers = torch.arange(1.0, feature.inputs + 1) / BUCKETS if cut else torch.ones(1)
             places = [at] if cut else [slice(n, n + 1) for n in range(at.start, at.stop)]

@@ -35,15 +35,15 @@ class Logistic(Baseline):
         """
         batch = self._statistics.complete(given)
         offset = self._prior.cached_offset
-        seen = self.ftrl.see(batch)
-        judged = seen
+        scored = self.ftrl.see(batch)
+        judged = scored
         if self._as_served is not None:
             judged = self.ftrl.see(self._statistics.complete(self._as_served(given)))
         logits = (judged.logits + offset).numpy()
         finite = bool(torch.isfinite(batch.weights).all() and torch.isfinite(batch.dense).all())
         if finite:
             self._prior.add(label_sums(batch))
-            self.ftrl.learn(seen, batch, self._prior.cached_offset)
+            self.ftrl.learn(scored, batch, self._prior.cached_offset)
             self._statistics.add(self._statistics.sums(given))
             self._rows += len(batch)
         own = logits if batch.own is None else logits[batch.own.numpy()]

@@ -49,17 +49,17 @@ def label_sums(batch: Batch) -> Tensor:
     if not batch.labels.is_cpu:
         return label_sums_anywhere(batch)
     own = _ALL if batch.own is None else batch.own.numpy()
-    known, labels, weights = (t.numpy() for t in (batch.label_mask, batch.labels, batch.label_weights))
+    labelled, labels, weights = (t.numpy() for t in (batch.label_mask, batch.labels, batch.label_weights))
     sums = np.zeros((2, labels.shape[1]))
-    _add_labels(labels, known, own, weights, sums)
+    _add_labels(labels, labelled, own, weights, sums)
     return torch.from_numpy(sums)
 
 
 def label_sums_anywhere(batch: Batch) -> Tensor:
     """`label_sums` by torch's operators, for a batch on any device."""
     w = (batch.label_weights.double() * STEPS).round() / STEPS
-    known = batch.label_mask if batch.own is None else batch.label_mask & batch.own.unsqueeze(1)
-    w = torch.where(known, w, 0.0)
+    labelled = batch.label_mask if batch.own is None else batch.label_mask & batch.own.unsqueeze(1)
+    w = torch.where(labelled, w, 0.0)
     positive = torch.where(batch.labels > 0, w, 0.0)
     return torch.stack([positive, w - positive]).sum(1)
 

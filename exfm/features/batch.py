@@ -73,10 +73,10 @@ class Batch:
     def once(self, what: Hashable, make: Callable[[], V]) -> V:
         """Cache a value derived from the batch, shared by all models that read it: made on first use, held until
         `forget`. `what` names all that it depends on but the batch. Nobody writes into it."""
-        found = self._once
-        if what not in found:
-            found[what] = make()
-        return cast(V, found[what])
+        cached = self._once
+        if what not in cached:
+            cached[what] = make()
+        return cast(V, cached[what])
 
     def forget(self) -> None:
         """Drop all cached values of the batch."""
@@ -107,8 +107,8 @@ class Batch:
         """Select the rows that are True in (B,), in order: bit for bit the batch that `BatchBuilder` makes of these
         rows."""
         shared = ("sparse", "negative_rate")
-        kept = {name: value[rows] for name, value in self._given().items() if name not in shared}
-        return replace(self, sparse=only(self.sparse, rows), **kept)
+        selected = {name: value[rows] for name, value in self._given().items() if name not in shared}
+        return replace(self, sparse=only(self.sparse, rows), **selected)
 
     def to(self, device: torch.device) -> Batch:
         """Move the batch to a device."""
@@ -198,8 +198,8 @@ class BatchBuilder:
         raw = torch.from_numpy(arrays.raw) if self.features.online else None
         shown = self._times(taken)
         if self._serving:
-            known = _nothing_known(count, len(self.tasks))
-            return Batch(sparse, dense, *known, shown_ms=shown, raw=raw)
+            targets = _nothing_known(count, len(self.tasks))
+            return Batch(sparse, dense, *targets, shown_ms=shown, raw=raw)
         own = taken if taken.at is None else Taken(Parts(rows))  # sampling may have taken labels away
         labels, label_mask = self._targets(own, "label_", count)
         logits, teacher_mask = self._targets(taken, "teacher_logit_", count)

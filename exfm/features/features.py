@@ -199,13 +199,13 @@ class FeatureSet(BaseModel):
     @cached_property
     def train_only(self) -> tuple[SparseFeature | DenseFeature, ...]:
         """Features known in training only; when serving, a constant stands for them (exfm/features/as_served.py)."""
-        found: list[SparseFeature | DenseFeature] = [*self.sparse, *self.dense]
-        return tuple(feature for feature in found if feature.serve_as is not None)
+        candidates: list[SparseFeature | DenseFeature] = [*self.sparse, *self.dense]
+        return tuple(feature for feature in candidates if feature.serve_as is not None)
 
     def serving_columns(self) -> tuple[str, ...]:
         """Raw columns to read for prediction only."""
-        kept = (feature for feature in self.all if feature not in self.train_only)
-        return tuple(dict.fromkeys(column for feature in kept for column in feature.reads))
+        served = (feature for feature in self.all if feature not in self.train_only)
+        return tuple(dict.fromkeys(column for feature in served for column in feature.reads))
 
     @cached_property
     def as_served(self) -> FeatureSet:
@@ -232,13 +232,13 @@ class FeatureSet(BaseModel):
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Columns of dense features with the range of values that all of their features accept
         (`DenseFeature.bounds`); includes the column of row weights."""
-        found: dict[str, tuple[float, float]] = {"sample_weight": (0.0, float(LARGEST_INPUT))}
+        limits: dict[str, tuple[float, float]] = {"sample_weight": (0.0, float(LARGEST_INPUT))}
         for feature in self.dense:
             (name,) = feature.reads
             if (own := feature.bounds) is not None:
-                low, high = found.get(name, own)
-                found[name] = max(low, own[0]), min(high, own[1])
-        return found
+                low, high = limits.get(name, own)
+                limits[name] = max(low, own[0]), min(high, own[1])
+        return limits
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -92,10 +92,10 @@ class History(nn.Module):
             left = torch.exp2((self.last[ids] - self.clock) / self._half_life)
             s, c = s * left, c * left
         deviation = torch.sub(s, c, alpha=mean) / (c + self.feature.prior_rows) * (DEVIATIONS / spread)
-        found = {"average": deviation, "rows": torch.log1p(c) / COUNTS}
+        inputs = {"average": deviation, "rows": torch.log1p(c) / COUNTS}
         if "positives" in self.feature.inputs:
-            found["positives"] = torch.log1p(s) / COUNTS
-        return torch.stack([found[name] for name in self.feature.inputs], dim=1).float()
+            inputs["positives"] = torch.log1p(s) / COUNTS
+        return torch.stack([inputs[name] for name in self.feature.inputs], dim=1).float()
 
     def add(self, ids: np.ndarray, x: np.ndarray, n: np.ndarray, times: np.ndarray | None = None) -> None:
         """Add values in order, (I,) each: n times x; an id may come several times."""
@@ -183,27 +183,27 @@ class Histories(nn.Module):
     def values(self, batch: Batch, *, every_logit: bool = False) -> HistoryValues:
         """Values a batch adds: labels, and logits of rows that settle the label (once per impression and task) or,
         with `every_logit`, of all rows with a logit. What is not known adds nothing."""
-        found: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
+        additions: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
         if not self._counting:
-            return HistoryValues(found)
+            return HistoryValues(additions)
         bags = bags_in(batch.sparse, self._keys, len(batch))
         for history in self._counting:
             t = self._tasks[history.feature.task]
-            x, known = batch.labels.numpy()[:, t], batch.label_mask.numpy()[:, t]
+            x, labelled = batch.labels.numpy()[:, t], batch.label_mask.numpy()[:, t]
             if history.feature.of_teacher:
                 x, there = batch.teacher_logits.numpy()[:, t], batch.teacher_mask.numpy()[:, t]
-                known = there if every_logit else there & known
+                labelled = there if every_logit else there & labelled
             if batch.own is not None and history.feature.rows == "own":
-                known = known & batch.own.numpy()
+                labelled = labelled & batch.own.numpy()
             ids, owner = bags[history.feature.by]
             n = _standing_for(batch, t, by_row=history.feature.of_teacher and every_logit)
             times = None if history.feature.half_life_s is None else _seconds(batch, history.feature)
             if owner is not None:
-                x, known, n = x[owner.numpy()], known[owner.numpy()], n[owner.numpy()]
+                x, labelled, n = x[owner.numpy()], labelled[owner.numpy()], n[owner.numpy()]
                 times = None if times is None else times[owner.numpy()]
-            shown = None if times is None else times[known]
-            found.append((history, ids.numpy()[known], x[known].astype(np.float64), n[known], shown))
-        return HistoryValues(found)
+            shown = None if times is None else times[labelled]
+            additions.append((history, ids.numpy()[labelled], x[labelled].astype(np.float64), n[labelled], shown))
+        return HistoryValues(additions)
 
     def add(self, values: HistoryValues) -> None:
         for history, ids, x, n, times in values.of:
@@ -271,12 +271,12 @@ def bags_in(sparse: KeyedJaggedTensor, keys: Collection[str], B: int) -> dict[st
     lengths_FB = sparse.lengths().view(len(names), B)
     if len(values) == lengths_FB.numel() and bool((lengths_FB == 1).all()):
         return {key: BagIds(values[B * (f := names.index(key)) : B * (f + 1)], None) for key in keys}
-    found, ends = {}, lengths_FB.sum(1).cumsum(0).tolist()
+    bags, ends = {}, lengths_FB.sum(1).cumsum(0).tolist()
     for key in keys:
         f = names.index(key)
         owner = torch.repeat_interleave(torch.arange(B), lengths_FB[f])
-        found[key] = BagIds(values[ends[f] - len(owner) : ends[f]], owner)
-    return found
+        bags[key] = BagIds(values[ends[f] - len(owner) : ends[f]], owner)
+    return bags
 
 
 def bag_means(x: Tensor, owner: Tensor, B: int) -> Tensor:

@@ -25,9 +25,9 @@ def offsets_of(sparse: KeyedJaggedTensor) -> np.ndarray:
     >>> offsets_of(KeyedJaggedTensor(["ad"], torch.tensor([7, 8, 9]), lengths=lengths)).tolist()
     [0, 1, 1, 3]
     """
-    given = sparse.offsets_or_none()
-    if given is not None:
-        return np.asarray(given.long().numpy())
+    stored = sparse.offsets_or_none()
+    if stored is not None:
+        return np.asarray(stored.long().numpy())
     lengths = sparse.lengths().numpy()
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])

@@ -96,7 +96,7 @@ def sample_negatives(
 
     lost = np.zeros(rows.num_rows, dtype=bool)
     left = np.zeros(rows.num_rows, dtype=bool)
-    kept, given_up = rows, rows
+    sampled, lost_labels = rows, rows
     u = uniform(hash64(rows["impression_id"].combine_chunks()), seed)
     for task in tasks:
         name = f"label_{task}"
@@ -105,10 +105,10 @@ def sample_negatives(
         lost |= drop
         left |= label.is_valid().to_numpy() & ~drop
         place, nothing = rows.schema.get_field_index(name), pa.scalar(None, label.type)
-        kept = kept.set_column(place, name, pc.if_else(pa.array(drop), nothing, label))
-        given_up = given_up.set_column(place, name, pc.if_else(pa.array(drop), label, nothing))
+        sampled = sampled.set_column(place, name, pc.if_else(pa.array(drop), nothing, label))
+        lost_labels = lost_labels.set_column(place, name, pc.if_else(pa.array(drop), label, nothing))
     gone = lost & ~left
-    return SampledRows(kept.filter(pa.array(~gone)), given_up.filter(pa.array(lost)), gone[lost])
+    return SampledRows(sampled.filter(pa.array(~gone)), lost_labels.filter(pa.array(lost)), gone[lost])
 
 
 def uniform(hashes: np.ndarray, seed: int) -> np.ndarray:

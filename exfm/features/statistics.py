@@ -72,11 +72,11 @@ class Quantiles(nn.Module):
     def forward(self, x_B: Tensor) -> Tensor:
         """(B,) float64, NaN for null -> (B, K) float32."""
         upto = self.counts.cumsum(0)
-        n, known = upto[-1], ~x_B.isnan()
+        n, present = upto[-1], ~x_B.isnan()
         bins = bins_of(x_B.nan_to_num())
         u = (upto[bins] - self.counts[bins] / 2) / n.clamp(min=1)
         bucket = (u * self._buckets).long().clamp(max=self._buckets - 1)
-        return nnf.one_hot(bucket, self._buckets).float() * (known & (n > 0)).unsqueeze(1)
+        return nnf.one_hot(bucket, self._buckets).float() * (present & (n > 0)).unsqueeze(1)
 
     def sums(self, x: Tensor) -> Tensor:
         """Bin counts of these values, to be added to `counts`."""
@@ -155,5 +155,5 @@ class Statistics(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, `statistics/<name>/{total,counts}`: writing into it loads it."""
-        found = zip(self._names, self.each, strict=True)
-        return {f"statistics/{name}/{key}": state for name, of in found for key, state in of.named_buffers()}
+        named = zip(self._names, self.each, strict=True)
+        return {f"statistics/{name}/{key}": state for name, of in named for key, state in of.named_buffers()}

@@ -80,10 +80,10 @@ class Parts:
             except Exception as error:
                 self._made[key] = _Failed(error.with_traceback(None))
                 raise
-        found = self._made[key]
-        if isinstance(found, _Failed):
-            raise found.error.with_traceback(None)  # each time anew: it would keep the rows of all that asked
-        return found  # type: ignore[return-value]
+        part = self._made[key]
+        if isinstance(part, _Failed):
+            raise part.error.with_traceback(None)  # each time anew: it would keep the rows of all that asked
+        return part  # type: ignore[return-value]
 
 
 class Taken:

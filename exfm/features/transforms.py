@@ -175,9 +175,9 @@ def _vectors(feature: DenseFeature, length: int, column: pa.Array) -> np.ndarray
     values = values if feature.clip is None else np.clip(values, *feature.clip)
     if not column.null_count:
         return values
-    found = np.zeros((len(column), length), np.float32)
-    found[column.is_valid().to_numpy(zero_copy_only=False)] = values
-    return found
+    vectors = np.zeros((len(column), length), np.float32)
+    vectors[column.is_valid().to_numpy(zero_copy_only=False)] = values
+    return vectors
 
 
 def constant_of(value: float | str) -> pa.Array:
@@ -205,8 +205,8 @@ def _flatten(column: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
         if values.null_count:
             owner = np.repeat(np.arange(len(lengths)), lengths)
-            kept = values.is_valid().to_numpy(zero_copy_only=False)
-            lengths = np.bincount(owner[kept], minlength=len(lengths))
+            valid = values.is_valid().to_numpy(zero_copy_only=False)
+            lengths = np.bincount(owner[valid], minlength=len(lengths))
             values = values.drop_null()
         return values, lengths
     if column.null_count:

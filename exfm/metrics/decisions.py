@@ -84,13 +84,13 @@ def top_shares(
     order = np.argsort(-p, kind="stable")
     passed = np.cumsum(w[order])
     total = float(passed[-1]) if len(passed) else 0.0
-    found = []
+    figures = []
     for share in shares:
         first = order[passed <= share * total * (1 + 1e-12)]
-        kept = np.zeros(len(p), dtype=bool)
-        kept[first] = True
-        found.append(_kept(kept, float(p[first].min()) if len(first) else 1.0, y, w, values))
-    return found
+        selected = np.zeros(len(p), dtype=bool)
+        selected[first] = True
+        figures.append(_kept(selected, float(p[first].min()) if len(first) else 1.0, y, w, values))
+    return figures
 
 
 def expected_utility(

@@ -125,15 +125,15 @@ def mean_of_shared(values: Sequence[float], influences: Sequence[np.ndarray], cl
     (2.0, [2.0, -2.0], True)
     """
     S = len(influences)
-    found = mean_of_seeds(values)._replace(clusters=clusters.sums(np.mean(influences, axis=0)))
+    mean = mean_of_seeds(values)._replace(clusters=clusters.sums(np.mean(influences, axis=0)))
     if S < 2:
-        return found
+        return mean
     angles = 2 * np.pi * np.arange(S) / S
     real, imaginary = (
         clusters.sums(sum(x * psi for x, psi in zip(turn, influences, strict=True)) / np.sqrt(S))
         for turn in (np.cos(angles), np.sin(angles))
     )
-    return found._replace(crossed=tuple(re + 1j * im for re, im in zip(real, imaginary, strict=True)))
+    return mean._replace(crossed=tuple(re + 1j * im for re, im in zip(real, imaginary, strict=True)))
 
 
 def estimate_ratio(numerator: Estimate, denominator: Estimate) -> Estimate | None:

@@ -107,11 +107,11 @@ def reliability_bins(
         return []
     edges = _edges(p[used], None if weights is None else w[used], bins, by)
     place = np.searchsorted(edges[1:-1], p)
-    found = []
+    filled_bins = []
     for number in np.unique(place[used]):
         at = (place == number) & used
-        found.append(_bin(p[at], y[at], w[at], edges[number : number + 2], clusters and clusters.take(at)))
-    return found
+        filled_bins.append(_bin(p[at], y[at], w[at], edges[number : number + 2], clusters and clusters.take(at)))
+    return filled_bins
 
 
 def expected_calibration_error(bins: list[Bin]) -> float | None:

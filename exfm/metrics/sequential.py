@@ -58,10 +58,10 @@ def log_e_values(total: np.ndarray, variance: np.ndarray, scale: np.ndarray | fl
     [-0.5, 2.2, 11.9]
     """
     s = np.asarray(scale, dtype=np.float64) * (1 + GAMMA_SHARE)
-    known = s > 0
-    s = np.where(known, s, 1.0)
+    has_variance = s > 0
+    s = np.where(has_variance, s, 1.0)
     exponents = _exponents(np.asarray(total, dtype=np.float64) / s, np.asarray(variance, dtype=np.float64) / s**2)
-    return np.where(known, exponents, 0.0)
+    return np.where(has_variance, exponents, 0.0)
 
 
 def reach(variance: np.ndarray | float, scale: np.ndarray | float, alpha: float) -> np.ndarray:

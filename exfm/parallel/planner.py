@@ -124,18 +124,21 @@ def _planner(
         generalized_comms_bandwidths=hardware.comms,
     )
     batch = max(1, math.ceil(world.batch_rows / world.ranks))
-    given = {name: _in_fast_memory(constraint) for name, constraint in constraints.items()}
+    in_fast_memory = {name: _in_fast_memory(constraint) for name, constraint in constraints.items()}
     costs = Costs(world.device, learns=any(optimizers.values()))
     enumerator = InOneOrder(
         topology,
         batch,
-        given,
-        [EmbeddingPerfEstimator(topology, given, config=costs), TableBytes(topology, given, optimizers)],
+        in_fast_memory,
+        [
+            EmbeddingPerfEstimator(topology, in_fast_memory, config=costs),
+            TableBytes(topology, in_fast_memory, optimizers),
+        ],
     )
     return EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch,
-        constraints=given,
+        constraints=in_fast_memory,
         enumerator=enumerator,
         storage_reservation=FixedPercentageStorageReservation(0.0),
         stats=[],

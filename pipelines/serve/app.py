@@ -105,8 +105,8 @@ class Server:
 
     async def _answered(self, request: Request, model: str) -> tuple[Answer, ServedVersion]:
         if model not in self._shelf:
-            known = ", ".join(self._shelf.models)
-            raise _Refused(404, f"no model is named `{model[:80]}`; choose from {known}")
+            models = ", ".join(self._shelf.models)
+            raise _Refused(404, f"no model is named `{model[:80]}`; choose from {models}")
         body = await self._body(request)
         version = self._shelf.version(model)
         if version is None:
@@ -116,21 +116,21 @@ class Server:
             kind, names = request.headers.get("content-type", ""), version.inputs.names
             if self._log is not None:
                 names = [*names, *LOGGED]
-            asked = asked_in(body, kind, only=names, max_rows=self._limits.max_rows)
+            parsed = asked_in(body, kind, only=names, max_rows=self._limits.max_rows)
         except Unreadable as error:
             raise _Refused(400, str(error)) from None
         if "event_time_ms" in version.inputs.names:  # once: what is logged says the time that was answered for
-            asked = asked.at(int(time.time() * 1000))
-        answer = version.answer(asked)
+            parsed = parsed.at(int(time.time() * 1000))
+        answer = version.answer(parsed)
         if answer.refusals and request.query_params.get("on_bad_rows") != "null":
-            found = [{"row": row, "why": answer.refusals[row].detail} for row in sorted(answer.refusals)[:SHOWN]]
+            refused_rows = [{"row": row, "why": answer.refusals[row].detail} for row in sorted(answer.refusals)[:SHOWN]]
             words = (
-                f"{len(answer.refusals):,} of {asked.size:,} rows are refused, as ingestion would refuse them; "
+                f"{len(answer.refusals):,} of {parsed.size:,} rows are refused, as ingestion would refuse them; "
                 "correct them, or add ?on_bad_rows=null for null in their place"
             )
-            raise _Refused(422, words, len(answer.refusals), refused=found)
+            raise _Refused(422, words, len(answer.refusals), refused=refused_rows)
         if self._log is not None:
-            self._log.note(version, asked, answer)
+            self._log.note(version, parsed, answer)
         return answer, version
 
     async def _body(self, request: Request) -> bytes:
@@ -150,7 +150,7 @@ class Server:
 
     async def models(self, request: Request) -> Response:
         """List the served models with their versions and ages, and refused ones."""
-        found = []
+        models = []
         for model in self._shelf.models:
             version, refused = self._shelf.version(model), self._shelf.refused(model)
             value: dict[str, Any] = {"model": model, "version": None} if version is None else version.as_json()
@@ -158,8 +158,8 @@ class Server:
                 value["age_s"] = round(time.time() - version.loaded_at, 1)
                 if version.value is not None:
                     value["freshness"] = self._shelf.freshness[model].as_json()
-            found.append(value | ({"refused": refused} if refused is not None else {}))
-        return JSONResponse({"models": found})
+            models.append(value | ({"refused": refused} if refused is not None else {}))
+        return JSONResponse({"models": models})
 
     async def ready(self, request: Request) -> Response:
         if missing := self._shelf.missing:

@@ -50,8 +50,8 @@ class Asked(NamedTuple):
         >>> Asked({}, {"user": 3}, 2).at(1_700_000_000_000).context
         {'user': 3, 'event_time_ms': 1700000000000}
         """
-        said = "event_time_ms" in self.columns or "event_time_ms" in self.context
-        return self if said else self._replace(context={**self.context, "event_time_ms": time_ms})
+        has_time = "event_time_ms" in self.columns or "event_time_ms" in self.context
+        return self if has_time else self._replace(context={**self.context, "event_time_ms": time_ms})
 
 
 def asked_in(body: bytes, content_type: str, *, only: Collection[str], max_rows: int) -> Asked:

@@ -36,8 +36,8 @@ class Client:
         if status == 200:
             return dict(json.loads(text))
         plain = {"error": text.decode(errors="replace").strip()}
-        said: dict[str, Any] = json.loads(text) if text[:1] == b"{" else plain
-        raise Refused(status, said["error"], said.get("refused", ()))
+        reply: dict[str, Any] = json.loads(text) if text[:1] == b"{" else plain
+        raise Refused(status, reply["error"], reply.get("refused", ()))
 
     def _posted(self, path: str, body: str) -> tuple[int, bytes]:
         try:

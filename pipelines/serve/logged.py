@@ -153,12 +153,12 @@ class ServedLog:
 
 def _ids(asked: Asked, kind: pa.DataType) -> pa.Array | None:
     """The `impression_id` of every row, in the row schema's type; None where one has none, or another."""
-    given = asked.columns.get(ID)
+    column = asked.columns.get(ID)
     try:
-        if given is None:
+        if column is None:
             ids = pa.repeat(pa.scalar(asked.context[ID], kind), asked.size)
         else:
-            ids = pa.array(given, kind) if isinstance(given, list) else given.combine_chunks().cast(kind)
+            ids = pa.array(column, kind) if isinstance(column, list) else column.combine_chunks().cast(kind)
     except (KeyError, pa.ArrowException, ValueError, TypeError, OverflowError):
         return None
     return None if ids.null_count else ids

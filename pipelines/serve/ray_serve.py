@@ -75,8 +75,8 @@ def application(args: dict[str, Any]) -> serve.Application:
     Raises BadInput where there is no such run, student or model, ValueError where a setting is not one of these.
     """
     settings = RaySettings.model_validate(args)
-    asked = settings.serving()
-    for origin in asked.origins():  # what cannot be is said here, before a replica starts
+    server_settings = settings.serving()
+    for origin in server_settings.origins():  # what cannot be is said here, before a replica starts
         origin.close()
     in_a_replica = serve.deployment(
         name="students",
@@ -85,5 +85,5 @@ def application(args: dict[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": 1},
     )
     deployment: Any = in_a_replica(serve.ingress()(Replica))
-    bound: serve.Application = deployment.bind(asked)
+    bound: serve.Application = deployment.bind(server_settings)
     return bound

@@ -54,8 +54,8 @@ class Shelf:
 
     def refused(self, model: str) -> str | None:
         """Reason why the desired version is not served."""
-        found = self._refused.get(model)
-        return None if found is None else f"{found[0]} is not served: {found[1]}"
+        refusal = self._refused.get(model)
+        return None if refusal is None else f"{refusal[0]} is not served: {refusal[1]}"
 
     @property
     def missing(self) -> list[str]:
@@ -93,8 +93,8 @@ class Shelf:
         self._versions[model] = version
         self._answers(model, wanted)
         self.swaps += before is not None
-        said = log.debug if wanted.value is not None and before is not None else log.info  # increments are many
-        said("%s: %s answers%s", model, version.name, "" if before is None else f" in place of {before.name}")
+        log_line = log.debug if wanted.value is not None and before is not None else log.info  # increments are many
+        log_line("%s: %s answers%s", model, version.name, "" if before is None else f" in place of {before.name}")
 
     def _answers(self, model: str, wanted: Wanted | None) -> None:
         """What is wanted answers; a newer one may have been refused by where it comes from."""

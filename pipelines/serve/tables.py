@@ -46,10 +46,10 @@ def take_tables(
     before = served.table_bytes
     if asked.kind == "fp32":
         return {"kind": "fp32", "bytes": before}
-    if rows is None and (known := (stated or {}).get(asked.kind)) is not None:
+    if rows is None and (stated_cost := (stated or {}).get(asked.kind)) is not None:
         served.quantise(asked.kind)
         sizes = {"bytes": served.table_bytes, "bytes_fp32": before}
-        return {"kind": asked.kind, **sizes, "ne_change": known["ne_change"], "judged_rows": None}
+        return {"kind": asked.kind, **sizes, "ne_change": stated_cost["ne_change"], "judged_rows": None}
     if rows is None or not rows.num_rows:
         raise ModelError(
             f"tables of {asked.kind} are judged on labelled rows, and there are none; nor was it stated what they cost "

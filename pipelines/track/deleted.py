@@ -26,16 +26,16 @@ def is_gone(error: Exception) -> bool:
 
 def experiment_id(client: Any, name: str, artifacts: Path) -> str:
     """Id of the experiment, created on demand. Raises StreamingError for one that was deleted."""
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         return str(client.create_experiment(name, artifact_location=artifacts.as_uri()))
-    if found.lifecycle_stage == DELETED:
-        restore = command("mlflow", "experiments", "restore", "--experiment-id", found.experiment_id)
+    if experiment.lifecycle_stage == DELETED:
+        restore = command("mlflow", "experiments", "restore", "--experiment-id", experiment.experiment_id)
         raise StreamingError(
             f"its experiment `{name}` was deleted, and takes nothing; to go on in it: "
             f"MLFLOW_TRACKING_URI={client.tracking_uri} {restore}"
         )
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def still_there(client: Any, run_ids: Mapping[str, str]) -> dict[str, str]:
@@ -54,8 +54,8 @@ def _lives(client: Any, run_id: str) -> bool:
 
 def still_registered(client: Any, model: str, numbers: Mapping[str, str]) -> dict[str, str]:
     """Versions that the model still has; a recreated model counts from 1 again."""
-    found = {str(version.version): version.tags for version in client.search_model_versions(f"name='{model}'")}
-    return {name: number for name, number in numbers.items() if _is_of(name, found.get(str(number)))}
+    tags = {str(version.version): version.tags for version in client.search_model_versions(f"name='{model}'")}
+    return {name: number for name, number in numbers.items() if _is_of(name, tags.get(str(number)))}
 
 
 def _is_of(name: str, tags: Mapping[str, str] | None) -> bool:

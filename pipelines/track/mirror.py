@@ -42,8 +42,8 @@ class Mirror:
 
     def note(self, version: str, number: int | str) -> None:
         """Record the MLflow number of a version."""
-        known = self.known()
-        self.store(known | {"numbers": known["numbers"] | {version: number}})
+        state = self.known()
+        self.store(state | {"numbers": state["numbers"] | {version: number}})
 
     def store(self, known: Mapping[str, Any]) -> None:
         write_json(self.file, dict(known))
@@ -133,12 +133,12 @@ def tables_stated(tags: Mapping[str, str]) -> dict[str, Any] | None:
     >>> tables_stated({"role": "student", "tables/int8/ne_change/ctr": "0.0002"})
     {'int8': {'ne_change': {'ctr': 0.0002}}}
     """
-    found: dict[str, Any] = {}
+    costs: dict[str, Any] = {}
     for tag, value in tags.items():
         parts = tag.split("/", 3)
         if len(parts) == 4 and (parts[0], parts[2]) == ("tables", "ne_change"):
-            found.setdefault(parts[1], {"ne_change": {}})["ne_change"][parts[3]] = float(value)
-    return found or None
+            costs.setdefault(parts[1], {"ne_change": {}})["ne_change"][parts[3]] = float(value)
+    return costs or None
 
 
 def decision_tag(number: int, entry: Entry) -> tuple[str, str]:

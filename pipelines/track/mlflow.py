@@ -179,11 +179,11 @@ class Tracker:
 
     def _explain(self, error: Exception) -> None:
         kind = "" if isinstance(error, StreamingError) else f"{type(error).__name__}: "
-        said = f"{kind}{str(error).partition(chr(10))[0]}"
+        words = f"{kind}{str(error).partition(chr(10))[0]}"
         file = self.uri.removeprefix("sqlite:///")
         if file != self.uri and not Path(file).exists():  # an open file is still written, unseen
-            said = f"its file is gone; what follows is lost until the run is restarted ({said})"
-        self.problem = f"MLflow at {self.uri}: {said}"
+            words = f"its file is gone; what follows is lost until the run is restarted ({words})"
+        self.problem = f"MLflow at {self.uri}: {words}"
         log.warning("%s", self.problem)
 
     def _connect(self) -> Any:
@@ -202,10 +202,10 @@ class Tracker:
 
     def _earlier_runs(self, client: Any) -> dict[str, str]:
         """The MLflow runs of an earlier start, marked as running; those that the store no longer has are left out."""
-        found = still_there(client, read_json(self._runs_file) or {})
-        for run_id in found.values():
+        runs = still_there(client, read_json(self._runs_file) or {})
+        for run_id in runs.values():
             client.update_run(run_id, status="RUNNING")
-        return found
+        return runs
 
     def _run(self, client: Any, worker: str) -> str:
         if worker not in self._run_ids:
@@ -221,8 +221,8 @@ class Tracker:
 
         run_id = self._run(client, worker)
         self._settings[worker] = values
-        known = client.get_run(run_id).data.params
-        new = [Param(key, str(value)[:500]) for key, value in values.items() if key not in known]
+        logged = client.get_run(run_id).data.params
+        new = [Param(key, str(value)[:500]) for key, value in values.items() if key not in logged]
         for start in range(0, len(new), 100):
             client.log_batch(run_id, params=new[start : start + 100])
 
@@ -252,11 +252,11 @@ class Tracker:
                 client.set_registered_model_alias(model, alias, number)
 
     def _mirror(self, client: Any, worker: str, mirror: Mirror) -> None:
-        model, ledger, known = mirror.model, mirror.ledger, mirror.known()
+        model, ledger, mirrored = mirror.model, mirror.ledger, mirror.known()
         size, entries = ledger.size, ledger.entries()
-        if known["bytes"] == size:
+        if mirrored["bytes"] == size:
             return
-        run_id, numbers = self._run(client, worker), known["numbers"]
+        run_id, numbers = self._run(client, worker), mirrored["numbers"]
         _make_model(client, model)
         if new := unpublished(mirror, entries, numbers):
             interface = mirror.interface()
@@ -266,8 +266,8 @@ class Tracker:
                 number = client.create_model_version(model, uri, run_id, tags=lineage_tags(entry)).version
                 numbers[name] = number
                 mirror.note(name, number)  # what fails later is not a reason to register it twice
-        lost = state_decisions(client, mirror, entries, known["entries"], numbers)
-        mirror.store(known | {"bytes": size, "entries": len(entries)})
+        lost = state_decisions(client, mirror, entries, mirrored["entries"], numbers)
+        mirror.store(mirrored | {"bytes": size, "entries": len(entries)})
         if lost is not None:
             self._explain(StreamingError(lost))
 
@@ -298,15 +298,15 @@ class RegisteredModels:
         try:
             return [model.name for model in self._client.search_registered_models()]
         except Exception as error:  # of SQL, of HTTP, of MLflow
-            said = str(error).splitlines()[0]
-            raise BadInput(f"the registry at {self.uri} cannot be read ({said}); give --tracking-uri") from None
+            reason = str(error).splitlines()[0]
+            raise BadInput(f"the registry at {self.uri} cannot be read ({reason}); give --tracking-uri") from None
 
     def version(self, model: str, alias: str | None, number: int | None) -> RegisteredVersion | None:
         """The version with the alias or number; None if there is none."""
         from mlflow.exceptions import MlflowException
 
         try:
-            found = (
+            entry = (
                 self._client.get_model_version(model, str(number))
                 if alias is None
                 else self._client.get_model_version_by_alias(model, alias)
@@ -315,8 +315,8 @@ class RegisteredModels:
             if is_gone(error):
                 return None
             raise
-        at = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(timespec="milliseconds")
-        return RegisteredVersion(int(found.version), at, dict(found.tags))
+        at = datetime.fromtimestamp(entry.creation_timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+        return RegisteredVersion(int(entry.version), at, dict(entry.tags))
 
     def files(self, model: str, number: int, to: Path) -> tuple[Path, dict[str, Any]]:
         """Copy a version's files below `to`; returns the path of the export, and the version's settings. Raises

@@ -120,12 +120,12 @@ class LocalBroker:
 
     def log_tail(self, lines: int = 15) -> str:
         """The last lines that Java and the broker wrote."""
-        said = []
+        tail = []
         for name in ("broker.out", "broker.log"):
             path = self.directory / name
             if path.exists():
-                said += path.read_text(errors="replace")[-20_000:].splitlines()[-lines:]
-        return "\n".join(said)
+                tail += path.read_text(errors="replace")[-20_000:].splitlines()[-lines:]
+        return "\n".join(tail)
 
     def _launch(self) -> RunningBroker:
         self._end_unrecorded()
@@ -186,11 +186,11 @@ class LocalBroker:
                 if probe.connect_ex((HOST, running.port)) == 0:
                     return
             if process is None or not self._alive(process):
-                said = self.log_tail()
-                limit = "" if (met := met_limit(said)) is None else f"{met}; "
+                log_end = self.log_tail()
+                limit = "" if (met := met_limit(log_end)) is None else f"{met}; "
                 raise StreamingError(
                     f"the broker ended while starting; {limit}its log is {self.directory / 'broker.log'}; last lines:\n"
-                    f"{said}"
+                    f"{log_end}"
                 )
             if time.monotonic() > deadline:
                 raise StreamingError(
@@ -211,8 +211,8 @@ class LocalBroker:
                     "`kafka.bootstrap_servers` if that is your Kafka"
                 )
             return wanted
-        kept: int | None = state.get("port")
-        return kept if kept is not None and occupant(kept) is None else free_port()
+        last_port: int | None = state.get("port")
+        return last_port if last_port is not None and occupant(last_port) is None else free_port()
 
     def _check_directory(self) -> None:
         try:

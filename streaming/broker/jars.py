@@ -58,10 +58,10 @@ def fetch_jars() -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=place.parent) as scratch:
             built = download(Path(scratch))
-            found = jars_digest(built)
-            if found != JARS_DIGEST:
+            digest = jars_digest(built)
+            if digest != JARS_DIGEST:
                 raise StreamingError(
-                    f"the jars that were fetched for {JARS} have the digest {found}, not {JARS_DIGEST}: something "
+                    f"the jars that were fetched for {JARS} have the digest {digest}, not {JARS_DIGEST}: something "
                     "between here and the Maven repository changed them; they were thrown away"
                 )
             try:
@@ -79,10 +79,10 @@ def fetch_jars() -> Path:
 
 def _check(place: Path) -> None:
     """Raises StreamingError where a jar was altered, torn or removed since it was fetched. Takes about 0.1 s."""
-    found = jars_digest(place)
-    if found != JARS_DIGEST:
+    digest = jars_digest(place)
+    if digest != JARS_DIGEST:
         raise StreamingError(
-            f"the embedded broker's jars in {place} are not the ones that were fetched (digest {found[:16]}…, not "
+            f"the embedded broker's jars in {place} are not the ones that were fetched (digest {digest[:16]}…, not "
             f"{JARS_DIGEST[:16]}…): none of them is run; delete that folder, and the next start fetches them again"
         )
 

@@ -57,7 +57,7 @@ def _from_topic(
     """The topic's rows whose `lake_seq` a torn file may have had, in order, each once."""
     codec, wanted = ExamplesCodec(schema), [(each.file.first, each.file.last) for each in torn]
     all_partitions = [Partition(topic, number) for number in range(partitions)]
-    found: list[pa.Table] = [schema.augmented.empty_table()]
+    tables: list[pa.Table] = [schema.augmented.empty_table()]
     reader = TopicReader(settings, all_partitions)
     try:
         reader.open()
@@ -66,10 +66,10 @@ def _from_topic(
             for message in reader.next_batch(1.0) or ():
                 header = Header.decode(message)
                 if any(header.first_seq <= last and header.last_seq >= first for first, last in wanted):
-                    found.append(pa.Table.from_batches([codec.decode(message)]))
+                    tables.append(pa.Table.from_batches([codec.decode(message)]))
     finally:
         reader.close()
-    rows = pa.concat_tables(found)
+    rows = pa.concat_tables(tables)
     _, first = np.unique(rows["lake_seq"].to_numpy(), return_index=True)  # a restarted publisher repeats itself
     return rows.take(pa.array(first))
 

@@ -232,14 +232,14 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         if not wanted:
             return False
         with self._watch("poll"), self._watch("wait for messages"):
-            found = by_partition(self._source.next_batch(max_wait_s, only=wanted) or [])
-        for partition, messages in found.items():
+            by_source = by_partition(self._source.next_batch(max_wait_s, only=wanted) or [])
+        for partition, messages in by_source.items():
             with self._watch("decode"):
                 self._push(partition, messages)
         with self._watch("poll"):
             self._look_for_ends()
-            self._look_for_idle(wanted.difference(found), rows_came=bool(found))
-        return bool(found)
+            self._look_for_idle(wanted.difference(by_source), rows_came=bool(by_source))
+        return bool(by_source)
 
     def _push(self, partition: Partition, messages: list[RawMessage]) -> None:
         self._epochs.read(partition, messages)
@@ -283,14 +283,14 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     def _at_end(self, partitions: set[Partition], max_age_s: float = 0.25) -> set[Partition]:
         """Those at their end, according to one answer of the broker for all of them."""
-        found = set()
+        ended = set()
         for partition in partitions:
             if self._source.at_end(partition, max_age_s):
-                found.add(partition)
+                ended.add(partition)
             if not self._source.reachable:
                 return set()
             max_age_s = float("inf")
-        return found
+        return ended
 
     def _await(self, partition: Partition) -> None:
         """Event time waits for the partition, which may become idle `idle_s` from its next confirmed end."""

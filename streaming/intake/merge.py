@@ -240,8 +240,10 @@ class Merge:
 
     def _feed(self, partition: Partition) -> PartitionBuffer:
         if partition not in self._feeds:
-            known = ", ".join(f"{topic}/{number}" for topic, number in self._feeds)
-            raise BadInput(f"{partition.topic}/{partition.partition} is not merged here; the partitions are {known}")
+            partitions = ", ".join(f"{topic}/{number}" for topic, number in self._feeds)
+            raise BadInput(
+                f"{partition.topic}/{partition.partition} is not merged here; the partitions are {partitions}"
+            )
         return self._feeds[partition]
 
     def _bounds(self) -> list[int]:
@@ -249,11 +251,11 @@ class Merge:
         it, also at the same key time, comes later in the order. So thousands of rows that do not move event time on,
         dead letters for instance, need not be held."""
         waiting = [END_OF_TIME if feed.ended or feed.idle else feed.running_max for feed in self._feeds.values()]
-        found = []
+        bounds = []
         for place in range(len(waiting)):
             before, after = min(waiting[:place], default=END_OF_TIME), min(waiting[place + 1 :], default=END_OF_TIME)
-            found.append(min(before, after if after == END_OF_TIME else after + 1))
-        return found
+            bounds.append(min(before, after if after == END_OF_TIME else after + 1))
+        return bounds
 
     def _bound(self) -> int:
         return min((f.running_max for f in self._feeds.values() if not (f.ended or f.idle)), default=END_OF_TIME)
@@ -329,8 +331,8 @@ def with_partitions(state: Mapping[str, Any], added: Collection[Partition]) -> d
     >>> with_partitions(state, [Partition("ads", 1)])["partitions"]
     [['ads', 0, 12, 0, 90], ['ads', 1, 0, 0, -1]]
     """
-    known = {(topic, number) for topic, number, *_ in state["partitions"]}
-    begun = [[*partition, *SourcePosition(0), NO_TIME] for partition in added if partition not in known]
+    existing = {(topic, number) for topic, number, *_ in state["partitions"]}
+    begun = [[*partition, *SourcePosition(0), NO_TIME] for partition in added if partition not in existing]
     return {**state, "partitions": [*state["partitions"], *begun]}
 
 

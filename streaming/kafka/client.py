@@ -119,8 +119,8 @@ class _Unresolved(logging.Handler):
         self.name_of: tuple[float, str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        if found := re.match(r"DNS lookup failed for (.+:[0-9]+), ", record.getMessage()):
-            self.name_of = time.monotonic(), found[1]
+        if failed := re.match(r"DNS lookup failed for (.+:[0-9]+), ", record.getMessage()):
+            self.name_of = time.monotonic(), failed[1]
 
 
 _unresolved = _Unresolved()
@@ -133,12 +133,12 @@ _names.propagate = False
 def sent_nowhere(settings: KafkaSettings, within_s: float = 120.0) -> str | None:
     """Explain that a broker answers but redirects its clients to a name that this machine cannot resolve; None if
     that has not happened recently."""
-    found = _unresolved.name_of
+    server = _unresolved.name_of
     own = {f"{host}:{port}" for host, port in settings.addresses}
-    if found is None or time.monotonic() - found[0] > within_s or found[1] in own:
+    if server is None or time.monotonic() - server[0] > within_s or server[1] in own:
         return None
     return (
-        f"a Kafka broker answers at {settings.bootstrap_servers} and sends its clients on to {found[1]}, a name that "
+        f"a Kafka broker answers at {settings.bootstrap_servers} and sends its clients on to {server[1]}, a name that "
         "does not resolve on this machine; set the broker's advertised.listeners to an address that clients reach, or "
         "make the name known here (/etc/hosts, DNS)"
     )
@@ -236,7 +236,7 @@ def explained(settings: KafkaSettings, doing: str, needs: Right | None = None) -
 
 def _not_admitted(settings: KafkaSettings, lost: _Lost) -> str | None:
     """Which user or certificate the broker refused, and why, in one line; None where that is not known."""
-    where, security, said = settings.bootstrap_servers, settings.security, " ".join(str(lost.error).split())
+    where, security, text = settings.bootstrap_servers, settings.security, " ".join(str(lost.error).split())
     protocol = str(security.get("security_protocol", "PLAINTEXT"))
     refused = isinstance(lost.error, SaslAuthenticationFailedError | UnsupportedSaslMechanismError)
     if isinstance(lost.error, IllegalSaslStateError):  # it asks for no password
@@ -244,17 +244,17 @@ def _not_admitted(settings: KafkaSettings, lost: _Lost) -> str | None:
     if OAUTH_TOKEN in security and protocol.startswith("SASL") and (refused or lost.greeted):
         return (
             f"{where} does not admit the token of kafka.security.{OAUTH_TOKEN} ({written(security[OAUTH_TOKEN])}): "
-            f"{said}; see that it is a token for this broker, and is renewed before it expires"
+            f"{text}; see that it is a token for this broker, and is renewed before it expires"
         )
     if protocol.startswith("SASL") and (refused or lost.greeted):
         return (
             f"{where} does not admit the user `{security.get('sasl_plain_username')}` with this password "
-            f"({security.get('sasl_mechanism')}: {said}); check kafka.security.sasl_plain_username, sasl_mechanism and "
+            f"({security.get('sasl_mechanism')}: {text}); check kafka.security.sasl_plain_username, sasl_mechanism and "
             f"sasl_plain_password ({written(security.get('sasl_plain_password'))})"
         )
-    if protocol.endswith("SSL") and (isinstance(lost.error, OSError) or "Handshake failed" in said):
+    if protocol.endswith("SSL") and (isinstance(lost.error, OSError) or "Handshake failed" in text):
         return (
-            f"{where} and this machine agree on no TLS connection ({said}); see that TLS is what it asks for, "
+            f"{where} and this machine agree on no TLS connection ({text}); see that TLS is what it asks for, "
             "and check kafka.security.ssl_cafile, who signed its certificate, and ssl_certfile and ssl_keyfile, by "
             "which the broker is to know us"
         )
@@ -274,10 +274,10 @@ def codecs_missing() -> dict[str, str]:
     {}
     """
     packages = {"gzip": "Python's gzip module", "snappy": "pyarrow", "lz4": "lz4", "zstd": "zstandard"}
-    missing, said = {}, b"impressions " * 100
+    missing, sample = {}, b"impressions " * 100
     for name, package in packages.items():
         try:
-            works = getattr(codecs, f"{name}_decode")(getattr(codecs, f"{name}_encode")(said)) == said
+            works = getattr(codecs, f"{name}_decode")(getattr(codecs, f"{name}_encode")(sample)) == sample
         except Exception as error:
             missing[name] = f"the package {package} is missing or broken ({error!r})"
         else:

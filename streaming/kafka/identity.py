@@ -143,27 +143,27 @@ class SourceWatch:
         if self._clock() - self._looked_at < wait_s:
             return
         try:
-            found = _described(self._settings, self._names)
+            current = _described(self._settings, self._names)
         except StreamingError as error:
             if not isinstance(error, BrokerAway):
                 log.warning("the topics that this run reads could not be compared with those it began with: %s", error)
             return
         finally:
             self._looked_at = self._clock()
-        absent = set(self._names) - found.topics.keys()
+        absent = set(self._names) - current.topics.keys()
         if not absent or absent & self._absent:
-            found.require_same(self._stored, str(self._settings.bootstrap_servers))
+            current.require_same(self._stored, str(self._settings.bootstrap_servers))
         self._absent = absent
 
 
 def source_topics(settings: KafkaSettings, partitions: Mapping[str, int]) -> SourceTopics:
     """The topics of these names. Raises BadInput where one is absent, may not be seen, or has another number of
     partitions than `partitions` says; BrokerAway."""
-    found = _described(settings, list(partitions))
-    if partitions.keys() - found.topics.keys():
+    described = _described(settings, list(partitions))
+    if partitions.keys() - described.topics.keys():
         require_topics(settings, partitions)
-    found.require_partitions(partitions)
-    return found
+    described.require_partitions(partitions)
+    return described
 
 
 def require_cluster(settings: KafkaSettings, stored: Mapping[str, Any]) -> None:

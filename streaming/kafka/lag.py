@@ -55,10 +55,10 @@ class LagDisplay:
             return  # the next commit shows where we are then
         self._not_before = self._clock() + self.AGAIN_AFTER_S
         missing = isinstance(error, GroupAuthorizationFailedError)
-        said = str(Right("Read", "group", {self._group}).missing(self._settings)) if missing else repr(error)
-        if said != self._said:
-            self._said = said
-            log.warning("lag monitors see no position of group `%s`: %s", self._group, said)
+        words = str(Right("Read", "group", {self._group}).missing(self._settings)) if missing else repr(error)
+        if words != self._said:
+            self._said = words
+            log.warning("lag monitors see no position of group `%s`: %s", self._group, words)
 
     def close(self) -> None:
         if self._client is not None:

@@ -154,10 +154,10 @@ class TopicReader(MessageSource):
         self._pause_all_but(wanted)
         if self._clock() - self._answered_at > self.CONFIRM_EVERY_S:
             self._ask_ends(max(max_wait_s, 0.1))
-        found = self._poll(max(0.0, deadline - self._clock()))
-        if found:
+        polled = self._poll(max(0.0, deadline - self._clock()))
+        if polled:
             self._heard()
-        for key, records in found.items():
+        for key, records in polled.items():
             self._waiting[Partition(*key)] = deque(map(raw_message, records))
         return self._hand_out(wanted, max_messages) or None
 
@@ -165,10 +165,10 @@ class TopicReader(MessageSource):
         """Records by partition; none where the broker is away. Raises as `next_batch`."""
         try:
             self._fetches.begin()
-            found: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(
+            records: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(
                 timeout_ms=round(1000 * wait_s), max_records=ALL_THAT_WAS_FETCHED
             )
-            return found
+            return records
         except OffsetOutOfRangeError:
             self._explain_range()
         except LogTruncationError as error:
@@ -190,11 +190,11 @@ class TopicReader(MessageSource):
     def _hand_out(self, wanted: Collection[Partition], max_messages: int) -> list[RawMessage]:
         """Messages at hand, the partition that was served last coming last; ends and what follows them are left out,
         and the position stays before an end marker, to be found again."""
-        given: list[RawMessage] = []
+        batch: list[RawMessage] = []
         for partition in [p for p in self._waiting if p in wanted]:
             messages = self._waiting.pop(partition)
             end = self._given_ends.get(partition, ALL_THAT_IS_TO_COME)
-            while messages and len(given) < max_messages and partition not in self._ended:
+            while messages and len(batch) < max_messages and partition not in self._ended:
                 message = messages.popleft()
                 self._explain(partition, min(message.offset, end))
                 marked = self._markers_end and message.offset < end and is_end_marker(message)
@@ -204,11 +204,11 @@ class TopicReader(MessageSource):
                     self._marked |= {partition} if marked else set()
                 else:
                     self._explained[partition] = message.offset + 1
-                    given.append(message)
+                    batch.append(message)
             if messages and partition not in self._ended:
                 self._waiting[partition] = messages
         self._look_for_ends()
-        return given
+        return batch
 
     def _look_for_ends(self) -> None:
         """Also past what is no message (a transaction's marker), and where nothing was left to read."""

@@ -55,24 +55,24 @@ class SecretFrom(BaseModel):
         """The secret; `setting` names it in errors. Raises BadInput where it is not there, StreamingError where the
         command failed, which another try may mend."""
         if self.env is not None:
-            found = os.environ.get(self.env)
-            if found is None:
+            secret_text = os.environ.get(self.env)
+            if secret_text is None:
                 raise BadInput(
                     f"{setting} is read from the environment variable {self.env}, which is not set; set it where exfm "
                     "is started, and on a Ray cluster where its nodes are"
                 )
         elif self.file is not None:
-            found = _content(self.file, setting)
+            secret_text = _content(self.file, setting)
         elif self.command is not None:
-            found = _printed(self.command, setting)
+            secret_text = _printed(self.command, setting)
         else:
             raise BadInput(
                 f"{setting} was given as plain text, and a run stores no password: give it again, as "
                 f"`--set '{setting}={{env: NAME}}'` ({WAYS}), or start from the config that has it"
             )
-        if not found:
+        if not secret_text:
             raise BadInput(f"{setting} is empty where it is read from ({self.model_dump(exclude_none=True)})")
-        return found
+        return secret_text
 
 
 def secret(value: Any) -> SecretStr | SecretFrom:
@@ -100,13 +100,13 @@ def written(value: Any) -> Any:
 
 def read_secrets(security: Mapping[str, Any]) -> dict[str, Any]:
     """`security` with the secrets read in, for the Kafka client only. Raises as `SecretFrom.read` does."""
-    found = dict(security)
+    plain = dict(security)
     for name, value in security.items():
         if isinstance(value, SecretStr):
-            found[name] = value.get_secret_value()
+            plain[name] = value.get_secret_value()
         elif isinstance(value, SecretFrom):
-            found[name] = value.read(f"kafka.security.{name}")
-    return found
+            plain[name] = value.read(f"kafka.security.{name}")
+    return plain
 
 
 def _content(path: str, setting: str) -> str:
@@ -126,6 +126,6 @@ def _printed(command: tuple[str, ...], setting: str) -> str:
     except subprocess.TimeoutExpired:
         raise StreamingError(f"{what} did not end within {COMMAND_S:g} s; it must not ask for anything") from None
     if done.returncode:
-        said = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
-        raise StreamingError(f"{what} ended with code {done.returncode}; it said: {said[:200]}")
+        last_line = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
+        raise StreamingError(f"{what} ended with code {done.returncode}; it said: {last_line[:200]}")
     return done.stdout.decode(errors="replace").removesuffix("\n").removesuffix("\r")

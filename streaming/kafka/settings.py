@@ -99,14 +99,14 @@ class KafkaSettings(BaseModel):
         """Before anything else looks at them: an error would quote a password."""
         if not isinstance(security, dict):
             return security
-        found = dict(security)
+        parsed = dict(security)
         for name in SECRET_KEYS:
-            if name in found:
+            if name in parsed:
                 try:
-                    found[name] = secret(found[name])
+                    parsed[name] = secret(parsed[name])
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}") from None
-        return found
+        return parsed
 
     @field_serializer("security", when_used="json")
     def _without_secrets(self, security: dict[str, Any]) -> dict[str, Any]:
@@ -165,8 +165,8 @@ class KafkaSettings(BaseModel):
         try:
             return cls(bootstrap_servers=servers)
         except ValidationError as error:
-            said = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
-            raise BadInput(f"--bootstrap-servers {servers}: {said}") from None
+            problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+            raise BadInput(f"--bootstrap-servers {servers}: {problems}") from None
 
     @property
     def given(self) -> dict[str, SecretStr]:
@@ -182,8 +182,8 @@ class KafkaSettings(BaseModel):
         """Provider of OAuth tokens; None unless configured."""
         if OAUTH_TOKEN not in self.security:
             return None
-        kept = {OAUTH_TOKEN: self.security[OAUTH_TOKEN]}
-        return Tokens(lambda: str(read_secrets(kept)[OAUTH_TOKEN]))
+        source = {OAUTH_TOKEN: self.security[OAUTH_TOKEN]}
+        return Tokens(lambda: str(read_secrets(source)[OAUTH_TOKEN]))
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -192,5 +192,5 @@ class KafkaSettings(BaseModel):
                 f"no Kafka broker is known; start one with `{command('exfm', 'broker', 'start')}`, then give its "
                 "HOST:PORT, or that of your own, as `kafka.bootstrap_servers`"
             )
-        found = (_ADDRESS.fullmatch(server.strip()) for server in self.bootstrap_servers.split(","))
-        return [(parts["six"] or parts["host"], int(parts["port"])) for parts in found if parts is not None]
+        matches = (_ADDRESS.fullmatch(server.strip()) for server in self.bootstrap_servers.split(","))
+        return [(parts["six"] or parts["host"], int(parts["port"])) for parts in matches if parts is not None]

@@ -89,17 +89,17 @@ def cluster_and_topics(
     for another reason than that it is not there."""
     with _admin(settings) as admin:
         cluster_id = admin.describe_cluster()["cluster_id"]
-        found = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
-    if hidden := {name for name, topic in found.items() if topic["error_code"] == NOT_ALLOWED}:
+        described = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
+    if hidden := {name for name, topic in described.items() if topic["error_code"] == NOT_ALLOWED}:
         raise Right("Describe", "topic", hidden).missing(settings)
-    if unclear := {n: t["error_code"] for n, t in found.items() if t["error_code"] not in NOT_THERE | {0}}:
+    if unclear := {n: t["error_code"] for n, t in described.items() if t["error_code"] not in NOT_THERE | {0}}:
         raise StreamingError(
             f"{settings.bootstrap_servers} does not describe "
             f"{', '.join(f'topic `{name}` (error {code})' for name, code in unclear.items())}; try again"
         )
     return cluster_id, {
         name: (str(topic["topic_id"]) if topic.get("topic_id") else None, len(topic["partitions"]))
-        for name, topic in found.items()
+        for name, topic in described.items()
         if topic["partitions"]
     }
 
@@ -135,7 +135,7 @@ class Lookup:
     def messages(self, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
         """Read the messages at these offsets of a partition, omitting those that the topic does not hold. Raises
         BrokerAway where they do not come within `request_timeout_s` each."""
-        key, found, consumer = TopicPartition(*partition), {}, self._consumer
+        key, messages, consumer = TopicPartition(*partition), {}, self._consumer
         begin, end = self.begins([partition])[partition], self.ends([partition])[partition]
         consumer.assign([key])
         for offset in sorted(wanted for wanted in set(offsets) if begin <= wanted < end):
@@ -146,14 +146,14 @@ class Lookup:
                     each for records in consumer.poll(timeout_ms=200, max_records=1).values() for each in records
                 ):
                     if record.offset == offset:
-                        found[offset] = raw_message(record)
+                        messages[offset] = raw_message(record)
                 if time.monotonic() > deadline:
                     raise BrokerAway(
                         f"message {offset} of topic `{partition.topic}`, partition {partition.partition}, did not come "
                         f"from {self._settings.bootstrap_servers} within {self._settings.request_timeout_s:g} s; try "
                         "again"
                     )
-        return found
+        return messages
 
 
 @contextmanager

@@ -54,11 +54,11 @@ def stand_ins(offsets: int, words: str) -> bytes:
     header STAND_IN holds the reason."""
     key, value = STAND_IN.encode(), words.encode()
     header = b"\x02" + _varint(len(key)) + key + _varint(len(value)) + value
-    found = bytearray()
+    records = bytearray()
     for offset in range(offsets):
         record = b"\x00\x00" + _varint(offset) + b"\x01\x01" + header  # attributes, time; −1: no key, no value
-        found += _varint(len(record)) + record
-    return bytes(found)
+        records += _varint(len(record)) + record
+    return bytes(records)
 
 
 def stands_in(headers: Sequence[tuple[str, bytes]]) -> str | None:
@@ -121,20 +121,20 @@ def _snappy(data: bytes | memoryview, most: int) -> bytes | None:
 
 
 def _xerial_blocks(data: bytes) -> list[bytes]:
-    found, at = [], 16
+    blocks, at = [], 16
     while at < len(data):
         (size,) = struct.unpack_from(">i", data, at)
         if size < 0:
             raise ValueError("a block of snappy has a size below 0")
-        found.append(data[at + 4 : at + 4 + size])
+        blocks.append(data[at + 4 : at + 4 + size])
         at += 4 + size
-    return found
+    return blocks
 
 
 def _varint(number: int) -> bytes:
     """Zigzag, seven bits to a byte."""
-    left, found = number << 1, bytearray()
+    left, encoded = number << 1, bytearray()
     while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
+        encoded.append(left & 0x7F | 0x80)
         left >>= 7
-    return bytes([*found, left])
+    return bytes([*encoded, left])

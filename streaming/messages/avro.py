@@ -38,16 +38,16 @@ def parsed_avro(schemas: Schemas) -> dict[int, Any]:
     >>> list(parsed_avro({7: {"type": "record", "name": "Shown", "fields": fields}}))
     [7]
     """
-    found = {}
+    parsed = {}
     for number, schema in schemas.items():
         _is_recursive(number, schema)
         try:
-            found[number] = fastavro.parse_schema(dict(schema))
+            parsed[number] = fastavro.parse_schema(dict(schema))
         except (fastavro.schema.SchemaParseException, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"schema {number} is no Avro schema: {error!r}") from None
         if schema.get("type") != "record":
             raise BadInput(f"schema {number} is of a {schema.get('type')}; a message is a record")
-    return found
+    return parsed
 
 
 def _is_recursive(number: int, schema: Any) -> bool:
@@ -59,13 +59,13 @@ def _is_recursive(number: int, schema: Any) -> bool:
     (True, False)
     """
     left: list[tuple[Any, int, tuple[str, ...]]] = [(schema, 0, ())]
-    found = False
+    recursive = False
     while left:
         part, depth, inside = left.pop()
         if depth > MOST_NESTED:
             raise BadInput(f"schema {number} is nested more than {MOST_NESTED} deep; a row is flat: give a flatter one")
         if isinstance(part, str):
-            found |= part.rsplit(".", 1)[-1] in inside
+            recursive |= part.rsplit(".", 1)[-1] in inside
         elif isinstance(part, list | tuple):
             left += [(each, depth + 1, inside) for each in part]
         elif isinstance(part, Mapping):
@@ -75,7 +75,7 @@ def _is_recursive(number: int, schema: Any) -> bool:
             held = [field.get("type") for field in fields or () if isinstance(field, Mapping)]
             held += [part.get(name) for name in ("type", "items", "values")]
             left += [(each, depth + 1, inside) for each in held]
-    return found
+    return recursive
 
 
 class AvroCodec(JsonCodec):
@@ -109,8 +109,8 @@ class AvroCodec(JsonCodec):
             raise ValueError("not Confluent's wire format: it begins with a byte 0 and a schema's number")
         number = int.from_bytes(value[1:HEADER_BYTES], "big")
         if number not in self._schemas:
-            known = ", ".join(map(str, sorted(self._schemas)))
-            raise ValueError(f"it is of schema {number}; avro_schemas has {known}. Add it, then put the message back")
+            numbers = ", ".join(map(str, sorted(self._schemas)))
+            raise ValueError(f"it is of schema {number}; avro_schemas has {numbers}. Add it, then put the message back")
         stream = io.BytesIO(value[HEADER_BYTES:])
         try:
             record = self._readers[number](stream, self._schemas[number], None)

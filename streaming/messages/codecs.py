@@ -87,14 +87,14 @@ def make_codec(
     >>> batch.to_pylist()[0]["source_offset"], [letter.reason for letter in dead]
     (3, ['undecodable'])
     """
-    rules, kept = RowRules(kind, schema, limits=limits), _kept(kind, schema, grows)
+    rules, undeclared = RowRules(kind, schema, limits=limits), _kept(kind, schema, grows)
     if name == "arrow":
-        return ArrowCodec(rules, max_message_bytes, kept)
-    codec = JsonCodec(rules, max_message_bytes, kept)
+        return ArrowCodec(rules, max_message_bytes, undeclared)
+    codec = JsonCodec(rules, max_message_bytes, undeclared)
     if name == "avro":
         from streaming.messages.avro import AvroCodec  # with fastavro, which other streams do without
 
-        codec = AvroCodec(rules, avro_schemas or {}, max_message_bytes, kept)
+        codec = AvroCodec(rules, avro_schemas or {}, max_message_bytes, undeclared)
     codec.unwrap, codec.id_of_key = unwrap, id_of_key
     return codec
 

@@ -44,15 +44,15 @@ class Declared(NamedTuple):
 def messages_of(value: bytes) -> list[pa.ipc.Message]:
     """Messages of a stream, the schema's first, without their bodies. Raises pa.ArrowException for one that is
     corrupt, ValueError where there is none."""
-    reader, found = pa.ipc.MessageReader.open_stream(value), list[pa.ipc.Message]()
+    reader, messages = pa.ipc.MessageReader.open_stream(value), list[pa.ipc.Message]()
     try:
         while True:
-            found.append(reader.read_next_message())
+            messages.append(reader.read_next_message())
     except StopIteration:
         pass
-    if not found or found[0].type != "schema":
+    if not messages or messages[0].type != "schema":
         raise ValueError("it is empty, or does not begin with a schema")
-    return found
+    return messages
 
 
 def little_endian(schema: pa.ipc.Message) -> bool:

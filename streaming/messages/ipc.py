@@ -51,12 +51,12 @@ def read_ipc(
     try:
         messages = messages_of(value)
         metadata = messages[0].metadata.to_pybytes()
-        known = (_known if len(metadata) <= KNOWN_BYTES else _Schema)(metadata)
-        look(known.schema)
+        parsed = (_known if len(metadata) <= KNOWN_BYTES else _Schema)(metadata)
+        look(parsed.schema)
         check_declared(messages, max_bytes)
-        table = known.table(messages[1:]) if known.plain else pa.ipc.open_stream(value).read_all()
+        table = parsed.table(messages[1:]) if parsed.plain else pa.ipc.open_stream(value).read_all()
         table.validate(full=True)
-        expanded = 0 if known.plain else sum(_expanded_bytes(column) for column in table.columns)
+        expanded = 0 if parsed.plain else sum(_expanded_bytes(column) for column in table.columns)
     except (pa.ArrowException, OSError, MemoryError, struct.error) as error:
         raise ValueError(str(error)) from error
     if expanded > EXPANSION * max_bytes:

@@ -92,19 +92,19 @@ def _kind(kind: pa.DataType) -> JsonKind:
 
 
 def _fit(value: Any, kind: JsonKind, nullable: bool) -> Any:
-    given = type(value)
-    if kind == "string" and given is str and not any("\ud800" <= letter <= "\udfff" for letter in value):
+    python_type = type(value)
+    if kind == "string" and python_type is str and not any("\ud800" <= letter <= "\udfff" for letter in value):
         return value
-    if kind in INSIDE and given is list:
+    if kind in INSIDE and python_type is list:
         inside = INSIDE[kind]
         return [None if item is None else _fit(item, inside, False) for item in value]
-    if kind == "float" and given in (float, int, bool):
+    if kind == "float" and python_type in (float, int, bool):
         if nullable and value != value:
             return None
         if not abs(value) < float("inf"):
             raise ValueError("not_finite")
-        return int(value) if given is bool else value
-    if kind in ("integer", "time") and given in (int, bool):
+        return int(value) if python_type is bool else value
+    if kind in ("integer", "time") and python_type in (int, bool):
         if not -(2**63) <= value < 2**63:
             raise ValueError("out_of_range")
         return int(value)

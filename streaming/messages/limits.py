@@ -88,14 +88,14 @@ def _plain(values: pa.Array) -> np.ndarray | None:
 
 def outside(values: pa.Array, low: float | None, high: float | None) -> pa.Array:
     """Mask (N,) bool of values outside the bounds; False for null."""
-    found = pa.repeat(False, len(values))
+    broken = pa.repeat(False, len(values))
     if pa.types.is_floating(values.type):  # Arrow takes no whole number that a float32 does not hold
         low, high = (None if end is None else float(end) for end in (low, high))
     if low is not None:
-        found = pc.or_(found, pc.less(values, low).fill_null(False))
+        broken = pc.or_(broken, pc.less(values, low).fill_null(False))
     if high is not None:
-        found = pc.or_(found, pc.greater(values, high).fill_null(False))
-    return found
+        broken = pc.or_(broken, pc.greater(values, high).fill_null(False))
+    return broken
 
 
 class PlainColumns:
@@ -228,9 +228,9 @@ def without_inner_nulls(column: pa.Array) -> pa.Array:
     if not has_inner_nulls(column):
         return column
     values = column.flatten()
-    known = values.is_valid().to_numpy(zero_copy_only=False)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
     rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[known], minlength=len(column)))])
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[valid], minlength=len(column)))])
     kind = pa.list_(column.type.value_type)
     starts = pa.array(offsets, pa.int32(), mask=np.append(column.is_null().to_numpy(zero_copy_only=False), False))
     return pa.ListArray.from_arrays(starts, values.drop_null(), type=kind)

@@ -81,8 +81,12 @@ def wrapped(record: Any) -> str:
     >>> wrapped({"specversion": "1.0", "data": {}})
     '; it looks like an envelope of cloudevents: codec: {unwrap: cloudevents} takes what is inside'
     """
-    found = envelope_of(record) if isinstance(record, dict) else None
-    return f"; it looks like an envelope of {found}: codec: {{unwrap: {found}}} takes what is inside" if found else ""
+    envelope = envelope_of(record) if isinstance(record, dict) else None
+    return (
+        f"; it looks like an envelope of {envelope}: codec: {{unwrap: {envelope}}} takes what is inside"
+        if envelope
+        else ""
+    )
 
 
 def envelope_of(record: Mapping[str, Any]) -> Envelope | None:
@@ -121,15 +125,15 @@ def whole_keys(keys: Sequence[bytes | None]) -> bool | None:
     >>> whole_keys([b"1", b"-27"]), whole_keys([b"a", b"2"]), whole_keys([b"1", None]), whole_keys([b'{"id": 1}'])
     (True, False, None, None)
     """
-    given = [key for key in keys if key]
-    if not given or len(given) < len(keys):
+    ids = [key for key in keys if key]
+    if not ids or len(ids) < len(keys):
         return None
     try:
-        texts = [key.decode() for key in given]
+        texts = [key.decode() for key in ids]
     except UnicodeDecodeError:
         texts = ["\0"]
     if not all(text.isprintable() for text in texts):
-        return True if {len(key) for key in given} == {8} else None
+        return True if {len(key) for key in ids} == {8} else None
     if any(text.startswith(("{", "[")) for text in texts):
         return None
     digits = [text.strip('"') for text in texts]
@@ -154,9 +158,9 @@ def unwrapped(value: bytes, envelope: Envelope) -> bytes:
         record = json.loads(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}{framed(value)}") from None
-    found = envelope_of(record) if isinstance(record, dict) else None
-    if found != envelope:
-        what = f"it is of {found}: codec: {{unwrap: {found}}}" if found else "it has not the keys of one"
+    actual = envelope_of(record) if isinstance(record, dict) else None
+    if actual != envelope:
+        what = f"it is of {actual}: codec: {{unwrap: {actual}}}" if actual else "it has not the keys of one"
         raise ValueError(f"not in an envelope of {envelope}; {what}")
     if envelope == "connect":
         inside = record["payload"]
@@ -182,16 +186,16 @@ def with_id_of_key(value: bytes, key: bytes | None, *, text: bool) -> bytes:
     if not key:
         raise ValueError("it has no key, which is to be its impression_id")
     try:
-        said = json.loads(key) if key[:1] == b'"' else key.decode()
-        number = None if text else int(said)
+        text_id = json.loads(key) if key[:1] == b'"' else key.decode()
+        number = None if text else int(text_id)
     except ValueError:
         if text or len(key) != 8:
             raise ValueError(f"its key {key[:40]!r} is no {'text' if text else 'whole number'}") from None
-        said, number = "", int.from_bytes(key, "big", signed=True)
+        text_id, number = "", int.from_bytes(key, "big", signed=True)
     try:
         record = json.loads(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}{framed(value)}") from None
     if not isinstance(record, dict):
         raise ValueError(f"a JSON {type(record).__name__}, not an object")
-    return json.dumps(record | {"impression_id": said if text else number}).encode()
+    return json.dumps(record | {"impression_id": text_id if text else number}).encode()

@@ -110,9 +110,9 @@ class ClockChanges:
         )
         skipped = pc.not_equal(pc.local_timestamp(first), clock)
         repeated = pc.and_not(pc.not_equal(first, last), skipped)
-        for place, found in enumerate((repeated, skipped)):
-            if self._first[place] is None and pc.any(found).as_py():
-                self._first[place] = clock.filter(found)[0].as_py()
+        for place, doubtful in enumerate((repeated, skipped)):
+            if self._first[place] is None and pc.any(doubtful).as_py():
+                self._first[place] = clock.filter(doubtful)[0].as_py()
         self.repeated += pc.sum(repeated).as_py() or 0
         self.skipped += pc.sum(skipped).as_py() or 0
 
@@ -124,15 +124,15 @@ class ClockChanges:
         >>> changes.words[0].partition(":")[0]
         '1 time lies in an hour that clocks in Europe/Berlin skipped'
         """
-        said = []
+        sentences = []
         for count, first, what in (
             (self.repeated, self._first[0], "had twice: taken as the first of the two"),
             (self.skipped, self._first[1], "skipped: taken as if they had not"),
         ):
             if count:
                 lie = "times lie" if count > 1 else "time lies"
-                said.append(f"{count:,} {lie} in an hour that clocks in {self._zone} {what} (the first {first})")
-        return said
+                sentences.append(f"{count:,} {lie} in an hour that clocks in {self._zone} {what} (the first {first})")
+        return sentences
 
 
 _ZONE_NAME = re.compile(r":\d\d(?:[.,]\d+)? ?\[?([A-Za-z]{3}[A-Za-z_]*(?:/[A-Za-z0-9_+-]+)*)\]?$")
@@ -146,10 +146,10 @@ def zone_hint(text: object) -> str:
     >>> zone_hint("1/2/2024 1:05 PM"), zone_hint(5)
     ('', '')
     """
-    found = _ZONE_NAME.search(text.strip()) if isinstance(text, str) else None
-    if found is None:
+    zone = _ZONE_NAME.search(text.strip()) if isinstance(text, str) else None
+    if zone is None:
         return ""
-    name = found[1]
+    name = zone[1]
     return f"; it names a zone, {name}, and no offset: leave the name out and set event_time_zone, or write the offset"
 
 
@@ -234,8 +234,8 @@ def _of_numbers(column: pa.Array, unit: Unit) -> pa.Array:
             raise ValueError(f"{values[lost[0]]} is no time")
         return pa.array(np.where(missing, 0, scaled).astype(np.int64), mask=missing)
     whole = pa.array(column.fill_null(0)).cast(pa.int64())
-    found = pc.multiply_checked(whole, 1000).to_numpy() if unit == "s" else whole.to_numpy() // int(PER_MS[unit])
-    return pa.array(found, mask=missing)
+    numbers = pc.multiply_checked(whole, 1000).to_numpy() if unit == "s" else whole.to_numpy() // int(PER_MS[unit])
+    return pa.array(numbers, mask=missing)
 
 
 def _read(column: pa.Array, unit: Unit) -> tuple[pa.Array | None, pa.Array | None]:

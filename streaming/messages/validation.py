@@ -147,9 +147,9 @@ class RowRules:
                 allowed = f"; 1 to {LONGEST_VERTICAL_BYTES} bytes allowed"
                 yield outside(length, 1, LONGEST_VERTICAL_BYTES), "bad_vertical", allowed
         elif name == "task" and self.kind == "feedback":
-            known = pc.is_in(column, self._tasks)
-            if not pc.all(known).as_py():
-                unknown = pc.and_(pc.invert(known), column.is_valid())
+            valid = pc.is_in(column, self._tasks)
+            if not pc.all(valid).as_py():
+                unknown = pc.and_(pc.invert(valid), column.is_valid())
                 yield unknown, "unknown_task", f"; tasks: {', '.join(self._task_names)}"
         elif pa.types.is_floating(column.type):
             if not all_finite(column):

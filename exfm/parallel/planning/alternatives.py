@@ -47,10 +47,10 @@ _REFUSED = "refused: "
 
 def _attempt(name: str, question: PlanQuestion) -> Attempt:
     try:
-        found = find_plan(question, timeout_s=FREE_SEARCH_S)
+        plan = find_plan(question, timeout_s=FREE_SEARCH_S)
     except ConfigError as error:
         return Attempt(name, None, f"{_REFUSED}{error}")
-    return Attempt(name, found) if isinstance(found, Plan) else Attempt(name, None, f"does not fit: {found}")
+    return Attempt(name, plan) if isinstance(plan, Plan) else Attempt(name, None, f"does not fit: {plan}")
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ def find_remedies(question: PlanQuestion) -> Iterator[Remedy]:
 
 def _fits(question: PlanQuestion) -> Plan | None:
     try:
-        found = find_plan(question, quick=True)
+        plan = find_plan(question, quick=True)
     except ConfigError:
         return None
-    return found if isinstance(found, Plan) else None
+    return plan if isinstance(plan, Plan) else None
 
 
 def _other_cuts(question: PlanQuestion) -> Iterator[Remedy]:
@@ -83,7 +83,7 @@ def _other_cuts(question: PlanQuestion) -> Iterator[Remedy]:
     more = [(*sharding.types, strategy) for strategy in STRATEGIES if strategy not in sharding.types]
     for tables in [sharding.tables, {}] if sharding.tables else [{}]:
         for types in [sharding.types, *more]:
-            if (found := _fits(question.sharded(types=types, tables=tables))) is None:
+            if (plan := _fits(question.sharded(types=types, tables=tables))) is None:
                 continue
             words, changes = [], dict[str, Any]()
             if types != sharding.types:
@@ -92,7 +92,7 @@ def _other_cuts(question: PlanQuestion) -> Iterator[Remedy]:
             if tables != sharding.tables:
                 words.append(f"let {', '.join(f'`{table}`' for table in sharding.tables)} be cut freely")
                 changes["sharding.tables"] = {}
-            yield Remedy(" and ".join(words), changes, found)
+            yield Remedy(" and ".join(words), changes, plan)
             return
 
 
@@ -108,13 +108,13 @@ def _other_optimizer(question: PlanQuestion) -> Iterator[Remedy]:
     else:
         types = tuple(kind for kind in types if kind not in BY_COLUMNS) or ("table_wise",)
     teacher = question.teacher.model_copy(update={"sparse_optimizer": other})
-    if (found := _fits(replace(question.sharded(types=types), teacher=teacher))) is None:
+    if (plan := _fits(replace(question.sharded(types=types), teacher=teacher))) is None:
         return
     changes: dict[str, Any] = {"model.sparse_optimizer": other}
     words = "element-wise AdaGrad, cut by columns" if row_wise else "row-wise AdaGrad"
     if types != question.sharding.types:
         changes["sharding.types"] = list(types)
-    yield Remedy(words, changes, found)
+    yield Remedy(words, changes, plan)
 
 
 def _with_rows_cut(question: PlanQuestion) -> Iterator[tuple[PlanQuestion, str, dict[str, Any]]]:
@@ -129,8 +129,8 @@ def _with_rows_cut(question: PlanQuestion) -> Iterator[tuple[PlanQuestion, str, 
 def _more_ranks(question: PlanQuestion) -> Iterator[Remedy]:
     """The fewest ranks, by whole hosts, that have room; with rows cut too, where that needs fewer."""
     by, fewest = question.world.on_a_host if question.sharding.ranks_per_host else 1, MOST_RANKS + 1
-    for asked, words, changes in _with_rows_cut(question):
-        least = _least(partial(_on_hosts, asked, by), question.ranks // by, MOST_RANKS // by)
+    for variant, words, changes in _with_rows_cut(question):
+        least = _least(partial(_on_hosts, variant, by), question.ranks // by, MOST_RANKS // by)
         if least is not None and least.question.ranks < fewest:
             fewest = least.question.ranks
             yield Remedy(f"{fewest} ranks instead of {question.ranks}{words}", {"ranks": fewest} | changes, least)
@@ -146,13 +146,13 @@ def _more_memory(question: PlanQuestion) -> Iterator[Remedy]:
     if memory is None or isinstance(short, Plan):
         return
     needed = math.inf
-    for asked, words, changes in _with_rows_cut(question):
-        least = _least(partial(_with_memory, asked, memory / 100), 100, math.ceil(200 * short.total / GB / memory))
-        given = least and least.question.sharding.memory_gb
-        if least and given and given < needed:
-            needed = given
-            changes = {"sharding.memory_gb": given} | changes
-            yield Remedy(f"{given:.6g} GB a rank instead of {memory:g}{words}", changes, least)
+    for variant, words, changes in _with_rows_cut(question):
+        least = _least(partial(_with_memory, variant, memory / 100), 100, math.ceil(200 * short.total / GB / memory))
+        sufficient = least and least.question.sharding.memory_gb
+        if least and sufficient and sufficient < needed:
+            needed = sufficient
+            changes = {"sharding.memory_gb": sufficient} | changes
+            yield Remedy(f"{sufficient:.6g} GB a rank instead of {memory:g}{words}", changes, least)
 
 
 def _with_memory(question: PlanQuestion, step_gb: float, steps: int) -> PlanQuestion:
@@ -163,9 +163,9 @@ def _narrower(question: PlanQuestion) -> Iterator[Remedy]:
     """The widest embeddings that have room; with rows cut too, where they can be wider."""
     width, widest = question.teacher.width, 0
     own = [feature.width for feature in question.features.sparse if feature.width]
-    wider_first = [w for w in range(width, 0, -4) if not any(given % w for given in own)]
-    for asked, words, changes in _with_rows_cut(question):
-        least = _least(partial(_of_width, asked, wider_first), 0, len(wider_first) - 1)
+    wider_first = [w for w in range(width, 0, -4) if not any(own_width % w for own_width in own)]
+    for variant, words, changes in _with_rows_cut(question):
+        least = _least(partial(_of_width, variant, wider_first), 0, len(wider_first) - 1)
         if least is not None and least.question.teacher.width > widest:
             widest = least.question.teacher.width
             changes = {"model.width": widest} | changes
@@ -181,19 +181,19 @@ def _least(ask: Callable[[int], PlanQuestion], too_little: int, limit: int) -> P
 
     That is done by quick searches. A thorough one may still find room for a few less.
     """
-    low, high, found = too_little, too_little, None
-    while found is None:
+    low, high, plan = too_little, too_little, None
+    while plan is None:
         if high >= limit:
             return None
         low, high = high, min(max(2 * high, 1), limit)
-        found = _fits(ask(high))
+        plan = _fits(ask(high))
     while high - low > 1:
         middle = (low + high) // 2
         fitting = _fits(ask(middle))
-        low, high, found = (middle, high, found) if fitting is None else (low, middle, fitting)
+        low, high, plan = (middle, high, plan) if fitting is None else (low, middle, fitting)
     for less in range(high - 1, max(too_little, high - 1 - THOROUGH), -1):
         thorough = find_plan(ask(less), timeout_s=THOROUGH_S)
         if not isinstance(thorough, Plan):
             break
-        found = thorough
-    return found
+        plan = thorough
+    return plan

@@ -218,25 +218,29 @@ def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | N
     Raises ConfigError where `sharding` does not suit the tables or the ranks.
     """
     with quiet_torchrec():
-        asked: Any = sharding_planner(question.parts, question.sharding, question.world)
-        asked._partitioner = partitioner = _RecordingPartitioner()
+        planner: Any = sharding_planner(question.parts, question.sharding, question.world)
+        planner._partitioner = partitioner = _RecordingPartitioner()
         partitioner.parts = question.parts
-        asked._timeout_seconds = timeout_s
+        planner._timeout_seconds = timeout_s
         if quick:
-            asked._timeout_seconds = QUICK_S
-            partitioner.placed = lambda: setattr(asked, "_timeout_seconds", 1e-9)  # one plan is enough
-            asked._proposers = [UniformProposer(), GridSearchProposer(max_proposals=100), GreedyProposer(threshold=20)]
+            planner._timeout_seconds = QUICK_S
+            partitioner.placed = lambda: setattr(planner, "_timeout_seconds", 1e-9)  # one plan is enough
+            planner._proposers = [
+                UniformProposer(),
+                GridSearchProposer(max_proposals=100),
+                GreedyProposer(threshold=20),
+            ]
         try:
-            asked.plan(planned_model(question.parts), [TableSharder.of(question.sharding)])
+            planner.plan(planned_model(question.parts), [TableSharder.of(question.sharding)])
         except PlannerError:
             assert partitioner.shortage is not None
             return partitioner.shortage
-    return _plan_of(question, asked)
+    return _plan_of(question, planner)
 
 
 def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
     """The planner's best plan, by table."""
-    found: dict[str, dict[str, TablePlan]] = {part: {} for part in ("tables", "wide")}
+    plans: dict[str, dict[str, TablePlan]] = {part: {} for part in ("tables", "wide")}
     for option in cast(list[ShardingOption], planner._best_plan):
         kind, pieces = question.parts[option.path].optimizer, []
         for shard in option.shards:
@@ -255,10 +259,10 @@ def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
                 )
             )
         rows, width = option.tensor.shape
-        found[option.path][option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
+        plans[option.path][option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
     tables, linear = (
-        tuple(found[part][c.name] for c in question.parts[part].configs) if part in question.parts else ()
-        for part in found
+        tuple(plans[part][c.name] for c in question.parts[part].configs) if part in question.parts else ()
+        for part in plans
     )
     return Plan(question, tables, linear)
 
@@ -274,9 +278,9 @@ class _RecordingPartitioner(GreedyPerfPartitioner):
         self, proposal: list[ShardingOption], storage_constraint: Topology, hbm_per_device: int | None = None
     ) -> list[ShardingOption]:
         try:
-            found = super().partition(proposal, storage_constraint, hbm_per_device)
+            partitioned = super().partition(proposal, storage_constraint, hbm_per_device)
             self.placed()
-            return found
+            return partitioned
         except PlannerError as error:
             shortage = _shortage(proposal, storage_constraint, self.parts)
             if shortage.needs <= shortage.free:

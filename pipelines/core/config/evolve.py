@@ -77,11 +77,11 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
     if decisive_for_all(_but_what_may_differ(now, before)) != decisive_for_all(before):
         raise BadInput("more than features, columns and partitions differ")
     try:
-        found = feature_changes(before.features, now.features)
+        changes = feature_changes(before.features, now.features)
         fitted_teacher({}, made_with_teacher(before), made_with_teacher(now), drop=True)
     except ModelError as error:
         raise BadInput(str(error)) from None
-    dropped = {change.feature for change in found if change.kind == "dropped"}
+    dropped = {change.feature for change in changes if change.kind == "dropped"}
     if unasked := sorted(dropped - set(drop)):
         raise BadInput(
             f"`{'`, `'.join(unasked)}` would be dropped, and what the teacher learned of it be lost; ask for it with "
@@ -91,8 +91,8 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
         raise BadInput(f"--drop {idle[0]}: the config still has that feature, or the run never had it; leave it out")
     for old, new in zip(before.students, now.students, strict=True):
         _same_for_student(before, old, now, new)
-    lines = [*columns, *_repartitioned(before, now), *(change.text for change in found)]
-    for change in found:
+    lines = [*columns, *_repartitioned(before, now), *(change.text for change in changes)]
+    for change in changes:
         readers = [s.name for s in now.students if change.feature in now.student_features(s).names]
         if readers:
             lines.append(f"`{change.feature}` is read by students too: {', '.join(readers)}; theirs grows alike")
@@ -108,8 +108,8 @@ def _but_what_may_differ(now: Config, before: Config) -> Config:
         for kind in INPUTS
     }
     kafka = now.kafka.model_copy(update=topics)
-    kept = {"features": before.features, "rows": before.rows, "teacher": teacher, "kafka": kafka}
-    return now.model_copy(update=kept)
+    as_before = {"features": before.features, "rows": before.rows, "teacher": teacher, "kafka": kafka}
+    return now.model_copy(update=as_before)
 
 
 def _other_columns(before: Config, now: Config) -> list[str]:

@@ -45,7 +45,7 @@ def _place_secrets(
     if not isinstance(security, dict):
         return
     for name in SECRET_KEYS:
-        given = security.get(name)
-        if isinstance(given, dict) and isinstance(path := given.get("file"), str):
+        value = security.get(name)
+        if isinstance(value, dict) and isinstance(path := value.get("file"), str):
             again = any(f"kafka.security.{name}.file.".startswith(f"{setting}.") for setting in overridden)
-            given["file"] = str((overridden_in if again else folder).absolute() / path)
+            value["file"] = str((overridden_in if again else folder).absolute() / path)

@@ -23,16 +23,16 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     >>> decisive({"seed": 1, "lake": {"days": 3}, "teacher": {"ranks": 2, "batch_rows": 64}})
     {'seed': 1, 'teacher': {'batch_rows': 64}}
     """
-    kept = {key: value for key, value in settings.items() if key not in ELSEWHERE}
+    deciding = {key: value for key, value in settings.items() if key not in ELSEWHERE}
     for section in RANKS:
-        if isinstance(kept.get(section), Mapping):
-            kept[section] = {key: value for key, value in kept[section].items() if key not in PLACEMENT}
-    if isinstance(source := kept.get("source"), Mapping):
-        kept["source"] = _as_written(source)
-    if isinstance(kafka := kept.get("kafka"), Mapping):
+        if isinstance(deciding.get(section), Mapping):
+            deciding[section] = {key: value for key, value in deciding[section].items() if key not in PLACEMENT}
+    if isinstance(source := deciding.get("source"), Mapping):
+        deciding["source"] = _as_written(source)
+    if isinstance(kafka := deciding.get("kafka"), Mapping):
         topics = {name: kafka[name] for name in TOPICS if isinstance(kafka.get(name), Mapping)}
-        kept["kafka"] = {name: {key: topic.get(key) for key in CUT} for name, topic in topics.items()}
-    return kept
+        deciding["kafka"] = {name: {key: topic.get(key) for key in CUT} for name, topic in topics.items()}
+    return deciding
 
 
 def _as_written(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,12 +41,12 @@ def _as_written(source: Mapping[str, Any]) -> dict[str, Any]:
     >>> _as_written({"path": "/data/clicks.parquet", "written_path": "clicks.parquet"})
     {'path': 'clicks.parquet'}
     """
-    kept = {key: value for key, value in source.items() if key not in ("written_path", "copies")}
+    section = {key: value for key, value in source.items() if key not in ("written_path", "copies")}
     if (written := source.get("written_path")) is not None:
-        kept["path"] = written
+        section["path"] = written
     if isinstance(feedback := source.get("feedback"), Mapping):
-        kept["feedback"] = _as_written(feedback)
-    return kept
+        section["feedback"] = _as_written(feedback)
+    return section
 
 
 def hash_of(settings: Mapping[str, Any]) -> str:

@@ -53,12 +53,12 @@ def identity_of(settings: Mapping[str, Any], worker: str) -> str:
 
 def depends_on(settings: Mapping[str, Any], worker: str) -> dict[str, Any]:
     """The settings that decide the state of `worker`."""
-    kept = decisive(settings)
+    deciding = decisive(settings)
     if worker == "teacher":
-        return _teacher(kept)
+        return _teacher(deciding)
     if worker == "augmentation":
-        return _teacher(kept) | {"augmentation": kept.get("augmentation")}
-    return _student(kept, worker)
+        return _teacher(deciding) | {"augmentation": deciding.get("augmentation")}
+    return _student(deciding, worker)
 
 
 def own_section(settings: Mapping[str, Any], student: str) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def own_section(settings: Mapping[str, Any], student: str) -> dict[str, Any]:
 
 def _lake_rows(kept: Mapping[str, Any]) -> dict[str, Any]:
     topics = kept.get("kafka") or {}
-    found = {key: kept.get(key) for key in ("source", "rows", "settlement", "pace")}
-    return found | {"inputs": {topic: topics.get(topic) for topic in INPUTS}}
+    sections = {key: kept.get(key) for key in ("source", "rows", "settlement", "pace")}
+    return sections | {"inputs": {topic: topics.get(topic) for topic in INPUTS}}
 
 
 def _teacher(kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,6 +109,6 @@ def _student(kept: Mapping[str, Any], worker: str) -> dict[str, Any]:
 def _section(settings: Mapping[str, Any], student: str) -> Mapping[str, Any]:
     for section in settings["students"]:
         if section["name"] == student:
-            found: Mapping[str, Any] = section
-            return found
+            own_settings: Mapping[str, Any] = section
+            return own_settings
     raise KeyError(f"no student is named `{student}`")

@@ -20,22 +20,22 @@ from streaming.store.files import read_json, write_json
 def with_kept_columns(config: Config, run_dir: RunDir) -> Config:
     """`config` with the columns that the run has recorded so far. Raises StreamingError where their record is
     damaged."""
-    kept = _kept(run_dir)
-    return config.model_copy(update={"rows": config.rows.with_columns(kept)}) if kept else config
+    columns = _kept(run_dir)
+    return config.model_copy(update={"rows": config.rows.with_columns(columns)}) if columns else config
 
 
 def keep_columns(run_dir: RunDir, columns: Iterable[Column]) -> None:
     """Record additional columns. Once this returns they are the run's, whatever is killed."""
-    known = _kept(run_dir)
-    names = {column.name for column in known}
-    every = [*known, *(column for column in columns if column.name not in names)]
+    earlier = _kept(run_dir)
+    names = {column.name for column in earlier}
+    every = [*earlier, *(column for column in columns if column.name not in names)]
     write_json(run_dir.kept_columns, [{"name": column.name, "type": column.type} for column in every])
 
 
 def _kept(run_dir: RunDir) -> list[Column]:
-    found = read_json(run_dir.kept_columns) or []
+    stored = read_json(run_dir.kept_columns) or []
     try:
-        return [Column(nullable=True, **each) for each in found]
+        return [Column(nullable=True, **each) for each in stored]
     except (TypeError, ValidationError) as error:
         raise StreamingError(
             f"{run_dir.kept_columns} is damaged ({str(error).splitlines()[0]}); put it back from a copy: it lists the "

@@ -53,11 +53,11 @@ def accepted_identities(run_dir: RunDir, config: Config, worker: str) -> list[st
 def hashes_of_run(run_dir: RunDir, config: Config) -> list[str]:
     """Hashes of the configs, this one first, under which the run had the same workers: a summary of any of them
     means that this run is finished."""
-    found = [config.hash]
+    hashes = [config.hash]
     for entry in reversed(_lineage(run_dir)):
-        if entry["to"] == found[-1] and all(None not in pair for pair in entry["workers"].values()):
-            found.append(entry["from"])
-    return found
+        if entry["to"] == hashes[-1] and all(None not in pair for pair in entry["workers"].values()):
+            hashes.append(entry["from"])
+    return hashes
 
 
 def _lineage(run_dir: RunDir) -> list[dict[str, Any]]:

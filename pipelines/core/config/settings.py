@@ -160,8 +160,8 @@ class Config(Frozen):
             )
 
     def _check_student(self, student: StudentSettings) -> None:
-        known = self._known_to(student)
-        features, tasks = set(known.names), set(self.tasks)
+        allowed_features = self._known_to(student)
+        features, tasks = set(allowed_features.names), set(self.tasks)
         if [s.name for s in self.students].count(student.name) > 1:
             raise ValueError(f"two students are named `{student.name}`")
         for feature in student.features:
@@ -177,10 +177,10 @@ class Config(Frozen):
             raise ValueError(f"student `{student.name}`, where: {error}") from None
         self._check_own_indexes(student)
         reads = self._feature_names(student)
-        if not set(reads) & set(known.sparse_names):
+        if not set(reads) & set(allowed_features.sparse_names):
             raise ValueError(
                 f"student `{student.name}` reads no sparse feature, and needs 1 or more; sparse features: "
-                f"{', '.join(known.sparse_names)}, of which teacher.only keeps {list(self.teacher.only)}"
+                f"{', '.join(allowed_features.sparse_names)}, of which teacher.only keeps {list(self.teacher.only)}"
             )
         if student.learns_from_others and not any("vertical" in f.reads for f in self.student_features(student).all):
             setting = "label_rows" if student.label_rows == "all" else "distillation_rows"
@@ -190,14 +190,14 @@ class Config(Frozen):
                 f"`vertical` to what it reads, or set {setting}: own"
             )
         arm = student.model.arm
-        sparse = set(reads) & set(known.sparse_names)
+        sparse = set(reads) & set(allowed_features.sparse_names)
         for feature in arm.residuals_by:
             if feature not in sparse:
                 raise ValueError(
                     f"student `{student.name}`: arm.residuals_by names `{feature}`, which is no sparse feature that it "
                     f"reads; {choices(feature, sparse)}"
                 )
-        if problem := unfit_history(known, reads, self.student_tasks(student), arm.distils):
+        if problem := unfit_history(allowed_features, reads, self.student_tasks(student), arm.distils):
             raise ValueError(f"student `{student.name}` {problem}")
 
     def _check_own_indexes(self, student: StudentSettings) -> None:

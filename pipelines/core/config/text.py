@@ -52,10 +52,10 @@ def _unquoted(error: Exception) -> str:
     >>> _unquoted(ValueError("invalid literal for int() with base 10: 's3cret'"))
     'invalid literal for int() with base 10: …'
     """
-    said = getattr(error, "problem", None) or str(error)
+    problem = getattr(error, "problem", None) or str(error)
     mark = getattr(error, "problem_mark", None)
     place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-    return re.sub(r"'(?!<).{2,}'|`.+`|\".{2,}\"", "…", str(said), flags=re.DOTALL) + place
+    return re.sub(r"'(?!<).{2,}'|`.+`|\".{2,}\"", "…", str(problem), flags=re.DOTALL) + place
 
 
 class _Loader(yaml.SafeLoader):
@@ -68,11 +68,11 @@ class _Loader(yaml.SafeLoader):
         return text
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        keys = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+            if isinstance(key, yaml.ScalarNode) and key.value in keys and key.value != "<<":
                 raise yaml.YAMLError(f"duplicate key `{key.value}` on line {key.start_mark.line + 1}")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+            keys.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -137,9 +137,9 @@ def problems(error: ValidationError, root: type[BaseModel]) -> list[str]:
             or root.__name__.lower()
         )
         if problem["type"] == "extra_forbidden":
-            known = _keys_at(problem["loc"][:-1], root)
-            asked = str(problem["loc"][-1])
-            lines.append(f"  {where}: unknown key; {choices(asked, known) if known else 'remove it'}")
+            possible = _keys_at(problem["loc"][:-1], root)
+            key = str(problem["loc"][-1])
+            lines.append(f"  {where}: unknown key; {choices(key, possible) if possible else 'remove it'}")
         elif problem["type"] == "missing":
             lines.append(f"  {where}: missing")
         else:
@@ -185,9 +185,9 @@ def _keys_at(location: tuple[int | str, ...], root: type[BaseModel]) -> set[str]
     for part in location:
         if isinstance(part, int):
             continue
-        found = [m for kind in kinds if part in kind.model_fields for m in _models(kind.model_fields[part].annotation)]
+        models = [m for kind in kinds if part in kind.model_fields for m in _models(kind.model_fields[part].annotation)]
         named = [kind for kind in kinds if part == kind.__name__.lower()]
-        kinds = found or named or kinds
+        kinds = models or named or kinds
     return {name for kind in kinds for name in kind.model_fields}
 
 
@@ -246,11 +246,11 @@ def passwords_in(assignment: str) -> list[str]:
         override(raw, assignment)
     except BadInput:  # said where it is applied
         return []
-    found: Any = raw
+    section: Any = raw
     for part in ("kafka", "security"):
-        found = found.get(part) if isinstance(found, dict) else {}
-    given = found if isinstance(found, dict) else {}
-    return [f"kafka.security.{name}" for name in SECRET_KEYS if isinstance(given.get(name), str | int)]
+        section = section.get(part) if isinstance(section, dict) else {}
+    security = section if isinstance(section, dict) else {}
+    return [f"kafka.security.{name}" for name in SECRET_KEYS if isinstance(security.get(name), str | int)]
 
 
 def _index(node: list[Any], part: str, assignment: str) -> int:
@@ -270,10 +270,10 @@ def merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     >>> merged({"arm": "recommended"}, {"arm": {"weight": 2}})
     {'arm': {'preset': 'recommended', 'weight': 2}}
     """
-    found = dict(defaults)
-    if isinstance(found.get("arm"), str):
-        found["arm"] = {"preset": found["arm"]}
+    settings = dict(defaults)
+    if isinstance(settings.get("arm"), str):
+        settings["arm"] = {"preset": settings["arm"]}
     for key, value in own.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = merged(found[key], value) if both else value
-    return found
+        both = isinstance(value, dict) and isinstance(settings.get(key), dict)
+        settings[key] = merged(settings[key], value) if both else value
+    return settings

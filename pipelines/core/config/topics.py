@@ -125,8 +125,8 @@ class Kafka(KafkaSettings):
         if not isinstance(data, dict):
             return data
         defaults = {key: field.default for key, field in cls.model_fields.items() if isinstance(field.default, Topic)}
-        given = {key: data[key] for key in defaults if isinstance(data.get(key), dict)}
-        return data | {key: {"topic": defaults[key].topic} | topic for key, topic in given.items()}
+        topics = {key: data[key] for key in defaults if isinstance(data.get(key), dict)}
+        return data | {key: {"topic": defaults[key].topic} | topic for key, topic in topics.items()}
 
     @model_validator(mode="after")
     def _distinct(self) -> Kafka:

@@ -27,12 +27,12 @@ def store_ends(path: Path, ends: Mapping[Partition, int]) -> None:
 def stored_ends(path: Path) -> dict[Partition, int]:
     """The offsets recorded; empty where none were. Raises StreamingError when the file is damaged."""
     try:
-        found = {}
+        ends = {}
         for name, offset in unsealed(path.read_bytes()).items():
             topic, slash, partition = name.rpartition("/")
             if not slash or type(offset) is not int or offset < 0:
                 raise ValueError(f"`{name}: {offset!r}` is no topic/partition with an offset")
-            found[Partition(topic, int(partition))] = offset
+            ends[Partition(topic, int(partition))] = offset
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -40,4 +40,4 @@ def stored_ends(path: Path) -> dict[Partition, int]:
             f"{path} says where the input topics ended when this run began, and is damaged ({error}); put it back from "
             "a copy of the run directory, or delete it: the run then ends where the topics end now"
         ) from None
-    return found
+    return ends

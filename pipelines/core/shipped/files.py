@@ -20,11 +20,11 @@ def config_file(path: str | Path) -> Path:
     >>> config_file("sweeps/quick").name, config_file("mine.yaml")
     ('quick.yaml', PosixPath('mine.yaml'))
     """
-    given = Path(path)
-    if given.is_file():
-        return given
-    name = os.path.normpath(given).removeprefix("configs/").removesuffix(".yaml")
-    return CONFIGS / f"{name}.yaml" if name in config_names() else given
+    file = Path(path)
+    if file.is_file():
+        return file
+    name = os.path.normpath(file).removeprefix("configs/").removesuffix(".yaml")
+    return CONFIGS / f"{name}.yaml" if name in config_names() else file
 
 
 def config_names() -> list[str]:

@@ -42,8 +42,12 @@ def settle(config: Config, run_dir: RunDir, *, evolve: bool, drop: Collection[st
     way = ""
     try:
         started_with = parse(before, str(run_dir.config))
-        found = student_changes(started_with, config)
-        staying = [s.name for s in config.students if s.name not in (*found.joining, *found.changed)]
+        changes_of_students = student_changes(started_with, config)
+        staying = [
+            s.name
+            for s in config.students
+            if s.name not in (*changes_of_students.joining, *changes_of_students.changed)
+        ]
         was, now = (with_kept_columns(with_students(c, staying), run_dir) for c in (started_with, config))
         lines = evolution(was, now, drop)
     except BadInput as error:
@@ -51,12 +55,12 @@ def settle(config: Config, run_dir: RunDir, *, evolve: bool, drop: Collection[st
             way = f" --evolve cannot: {error}."
     else:
         if evolve or decisive_for_all(was) == decisive_for_all(now):
-            _refuse_changed(config, started_with, found, run_dir)
-            lines = [*lines, *_announced(found, run_dir)] or [SAME]
+            _refuse_changed(config, started_with, changes_of_students, run_dir)
+            lines = [*lines, *_announced(changes_of_students, run_dir)] or [SAME]
             for line in lines:
                 say(line)
-            remember(run_dir, before, config, lines, anew=[STUDENT + name for name in found.changed])
-            for name in found.leaving:
+            remember(run_dir, before, config, lines, anew=[STUDENT + name for name in changes_of_students.changed])
+            for name in changes_of_students.leaving:
                 Readers(run_dir.readers).retire(STUDENT + name)
             return
         way = f" Or continue it with --evolve{': ' * bool(lines)}{'; '.join(lines)}."
@@ -97,8 +101,8 @@ def _announced(found: StudentChanges, run_dir: RunDir) -> Iterator[str]:
     for name in found.changed:
         yield f"student `{name}` learns the lake from its first row on, under its new settings"
     for name in found.leaving:
-        kept = run_dir.checkpoints(STUDENT + name)
-        yield f"student `{name}` leaves: the lake keeps no rows for it any more; its checkpoints stay in {kept}"
+        checkpoints = run_dir.checkpoints(STUDENT + name)
+        yield f"student `{name}` leaves: the lake keeps no rows for it any more; its checkpoints stay in {checkpoints}"
 
 
 def _traces(run_dir: RunDir, student: str) -> list[Path]:

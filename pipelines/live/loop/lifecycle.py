@@ -83,7 +83,7 @@ def run(
     check_processes(config, local=local)
     refuse_foreign(run_dir)
     before = contents(run_dir.root)
-    with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
+    with locked(run_dir), left_as_found(run_dir, before) as preflight, interruptible():
         _clear_failed_start(config, run_dir, say)
         config = with_roster(config, run_dir.roster)
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
@@ -107,7 +107,7 @@ def run(
                 config, run_dir, provision, status, status_file,
                 until_end=until_end, watch=watch, attend=attend, say=say,
             )  # fmt: skip
-            found.begun, status.stage = True, None
+            preflight.begun, status.stage = True, None
             say("waiting for the workers: each process starts and imports torch")
             summary = live.run()
         return status, summary
@@ -120,13 +120,15 @@ def _stopping(idleness: Idleness, attend: Callable[[LiveRun], None]) -> Callable
         attend(live)
         status = live.coordinator.status
         workers = status.workers.values()
-        known = all(
+        all_known = all(
             worker.report is not None and worker.report.lag_rows is not None
             for worker in workers
             if worker.kind.writes_lake
         )
         progress = [(worker.report.rows, worker.report.lag_rows) for worker in workers if worker.report is not None]
-        if idleness.seen((status.lake["rows"], *progress), sure=known and all(w.state in _AT_WORK for w in workers)):
+        if idleness.seen(
+            (status.lake["rows"], *progress), sure=all_known and all(w.state in _AT_WORK for w in workers)
+        ):
             live.coordinator.stop(CAUGHT_UP)
 
     return attend_and_stop
@@ -138,10 +140,10 @@ def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
         return
     say(f"the run in {run_dir.root} failed before it learned anything: starting over")
     LocalBroker(run_dir.broker).stop()
-    kept = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
+    keep = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
     if config.source is None:  # others filled the topics of its broker
-        kept.append(run_dir.broker)
-    clear(run_dir.root, keep=kept)
+        keep.append(run_dir.broker)
+    clear(run_dir.root, keep=keep)
 
 
 def _open_recording(config: Config, run_dir: RunDir, say: Say) -> None:

@@ -173,12 +173,12 @@ class LiveRun:
 
         Raises BadInput where no student of the run has that name.
         """
-        kept = [student for student in self._sections if student["name"] != name]
+        remaining = [student for student in self._sections if student["name"] != name]
         if self.has_worker(name):
             self.coordinator.retire(STUDENT + name)  # first: what it commits registers it with the lake once more
         elif name not in {student.name for student in self.config.students}:
             raise BadInput(f"no student of the run is named `{name}`")
-        self._change(kept)
+        self._change(remaining)
         if self._tracker is not None:
             self._tracker.finish(STUDENT + name, "KILLED")
 

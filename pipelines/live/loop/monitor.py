@@ -54,8 +54,8 @@ class AlarmMonitor:
         silent = {}
         if self._config.reads_live and status.state is RunState.RUNNING and status.counts is not None:
             silent = {topic: self._moved[what][1] for what, topic in self._topics.items() if what in self._moved}
-        found = alarms_of(sights, refused, silent, self._limits, now_s)
-        return [_as_json(raised, now_s, now) for raised in found]
+        alarms = alarms_of(sights, refused, silent, self._limits, now_s)
+        return [_as_json(raised, now_s, now) for raised in alarms]
 
     def _sight(self, worker: WorkerStatus, status: RunStatus, now_s: float) -> Sight | None:
         report = worker.report

@@ -121,11 +121,11 @@ def refuse_foreign(run_dir: RunDir) -> None:
 def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Found]:
     """Context that removes everything from a locked run directory without a run if the body fails before beginning
     one. `before`: its contents before it was locked."""
-    found = Found(begun=run_dir.config.exists())
+    preflight = Found(begun=run_dir.config.exists())
     try:
-        yield found
+        yield preflight
     except Exception:
-        if not found.begun:
+        if not preflight.begun:
             clear(run_dir.root, keep=before or ())
             if before is None:
                 run_dir.root.rmdir()
@@ -241,9 +241,9 @@ def check_ranks(config: Config, *, local: bool) -> None:
         from exfm.parallel.planning.placement import Shortage, find_plan
         from pipelines.teacher.plan.question import question_of
 
-        found = find_plan(question_of(config, part), quick=True)
-        if isinstance(found, Shortage):
+        plan = find_plan(question_of(config, part), quick=True)
+        if isinstance(plan, Shortage):
             raise ConfigError(
-                f"the {part}'s tables do not fit their ranks: {found}. {part}.ranks is {section.ranks}, "
+                f"the {part}'s tables do not fit their ranks: {plan}. {part}.ranks is {section.ranks}, "
                 f"{part}.sharding.memory_gb {section.sharding.memory_gb}; exfm plan shows what would fit"
             )

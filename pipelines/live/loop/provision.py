@@ -101,16 +101,16 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
 
 def _record_ends(kafka: Kafka, run_dir: RunDir, partitions: list[Partition]) -> None:
     """Where a bounded run ends: where its partitions ended at its first start, or at the start that took them in."""
-    known = stored_ends(run_dir.end_offsets)
-    if not (new := [partition for partition in partitions if partition not in known]):
+    recorded = stored_ends(run_dir.end_offsets)
+    if not (new := [partition for partition in partitions if partition not in recorded]):
         return
     ends = end_offsets(kafka, new)
-    if not known and not any(ends.values()):
+    if not recorded and not any(ends.values()):
         topics = ", ".join(dict.fromkeys(partition.topic for partition in partitions))
         raise BadInput(
             f"--until-end, but {topics} hold no messages at {kafka.bootstrap_servers}; feed them first, or leave it out"
         )
-    store_ends(run_dir.end_offsets, known | ends)
+    store_ends(run_dir.end_offsets, recorded | ends)
 
 
 def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:

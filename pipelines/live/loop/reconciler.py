@@ -99,11 +99,11 @@ class RosterReconciler:
 
 def _grant(run: Run, wish: Wish) -> str:
     name = wish.name
-    known = name in {student.name for student in run.config.students}
+    in_run = name in {student.name for student in run.config.students}
     if wish.wanted is Presence.RUNNING:
         if run.has_worker(name) and not run.has_failed(name):
             return f"`{name}` is in the run"
-        if known:
+        if in_run:
             run.resume(name)
             return f"`{name}` goes on from its checkpoint"
         if wish.section is None:
@@ -113,10 +113,10 @@ def _grant(run: Run, wish: Wish) -> str:
     if wish.wanted is Presence.PAUSED:
         if run.has_worker(name):
             run.pause(name)
-        elif not known:
+        elif not in_run:
             raise BadInput(f"no student of the run is named `{name}`")
         return f"`{name}` is paused; the lake keeps its rows for `lake.reader_expiry_s`"
-    if known:
+    if in_run:
         run.retire(name)
     return f"`{name}` has left; its checkpoints and exports stay"
 

@@ -89,5 +89,5 @@ class WorkerRecipe:
 
     def _config(self) -> Config:
         config = parse(json.loads(self.config_json), f"{self.root}/config.yaml")
-        known = {"bootstrap_servers": self.servers, "security": {**config.kafka.security, **self.passwords}}
-        return config.model_copy(update={"kafka": config.kafka.model_copy(update=known)})
+        broker = {"bootstrap_servers": self.servers, "security": {**config.kafka.security, **self.passwords}}
+        return config.model_copy(update={"kafka": config.kafka.model_copy(update=broker)})

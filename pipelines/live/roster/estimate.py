@@ -62,19 +62,19 @@ class BackfillEstimate:
     @property
     def lines(self) -> list[str]:
         span = f"lake_seq {self.first_seq:,} to {self.last_seq:,}" if self.of else "no row of the lake"
-        found = [f"rows      {self.rows:,} of {self.of:,} ({span}), from files of {self.bytes / MB:,.1f} MB"]
-        for task, (known, positives) in self.labels.items():
+        lines = [f"rows      {self.rows:,} of {self.of:,} ({span}), from files of {self.bytes / MB:,.1f} MB"]
+        for task, (labelled, positives) in self.labels.items():
             missing = self.without_logit[task]
             logits = f"{missing:,} without a teacher logit" if missing else "all with a teacher logit"
-            found.append(f"{task:<9} {known:,} labels, {positives:,} positives; {logits}")
+            lines.append(f"{task:<9} {labelled:,} labels, {positives:,} positives; {logits}")
         if self.logit_age_rows is not None:
-            found.append(f"logits    of snapshots that had learned up to {self.logit_age_rows:,} rows before (median)")
+            lines.append(f"logits    of snapshots that had learned up to {self.logit_age_rows:,} rows before (median)")
         if self.minutes is not None:
             lasts = f"{self.minutes:.1f} min" if self.minutes >= 1 else f"{self.minutes * 60:.0f} s"
-            found.append(f"time      about {lasts}, at {self.rows_per_s:,.0f} rows/s as students here")
+            lines.append(f"time      about {lasts}, at {self.rows_per_s:,.0f} rows/s as students here")
         else:
-            found.append("time      not known: no student of this run has worked yet")
-        return [*found, f"memory    {self.memory_bytes / MB:,.0f} MB, of which tables and optimizer are a part"]
+            lines.append("time      not known: no student of this run has worked yet")
+        return [*lines, f"memory    {self.memory_bytes / MB:,.0f} MB, of which tables and optimizer are a part"]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -161,9 +161,9 @@ def require_room(config: Config, estimate: BackfillEstimate, run_dir: RunDir) ->
     paused = {STUDENT + name for name in run_dir.roster.paused - {estimate.name}}
     processes = processes_of(config, [job for job in wanted_of(config, run_dir, "", False) if job.name not in paused])
     each, cores = config.resources.cpus_per_worker, os.cpu_count() or 1
-    if (asked := processes * each) > cores + 1e-9:
+    if (needed := processes * each) > cores + 1e-9:
         raise BadInput(
-            f"with `{estimate.name}` there are {processes} processes, which ask for {asked:.1f} cores "
+            f"with `{estimate.name}` there are {processes} processes, which ask for {needed:.1f} cores "
             f"(resources.cpus_per_worker is {each:g}), and this machine has {cores}; pause or retire a student, or "
             "start the run again with a smaller resources.cpus_per_worker"
         )

@@ -71,8 +71,8 @@ def listed_students(run_dir: RunDir) -> list[Listed]:
 def _listed(
     name: str, config: Config, before: Config, run_dir: RunDir, worker: dict[str, Any] | None, lives: bool
 ) -> Listed:
-    known = {student.name: student for each in (before, config) for student in each.students}
-    settings = known.get(name)
+    students = {student.name: student for each in (before, config) for student in each.students}
+    settings = students.get(name)
     state, reason = _state(name, run_dir.roster, worker, lives, settings.joins_at_rows if settings is not None else 0)
     worker, ledger = worker or _saved(run_dir, name), Ledger(run_dir, name)
     return Listed(

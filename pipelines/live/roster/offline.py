@@ -29,13 +29,13 @@ def learn_offline(
     """
     with locked(run_dir):
         last = LakeReader(run_dir.lake, config.rows).last_lake_seq
-        orders, asked = Orders(end_seq=last if ended else None), list[str]()
+        orders, stop_reasons = Orders(end_seq=last if ended else None), list[str]()
         worker = StudentWorker(config, config.student(name), run_dir)
         try:
-            with stopping(asked.append, lambda: bool(asked)) if _in_main_thread() else nullcontext():
+            with stopping(stop_reasons.append, lambda: bool(stop_reasons)) if _in_main_thread() else nullcontext():
                 worker.open()
                 begins = worker.position + 1
-                while not asked:
+                while not stop_reasons:
                     report = worker.advance(STEP_S, orders)
                     advance(max(0, (worker.position + 1) - begins), last + 1 - begins)
                     if worker.done or (not ended and report.lag_rows == 0):
@@ -44,7 +44,7 @@ def learn_offline(
             worker.abandon()
             raise
         worker.close()
-        if asked:
+        if stop_reasons:
             raise KeyboardInterrupt
         return worker.rows
 

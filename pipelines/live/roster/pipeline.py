@@ -214,10 +214,10 @@ class Pipeline:
 
     def progress(self, name: str) -> Progress:
         """A student's current progress."""
-        found = next((student for student in self.students() if student.name == name), None)
-        if found is None:
+        listed = next((student for student in self.students() if student.name == name), None)
+        if listed is None:
             raise BadInput(self._unknown(name))
-        return Progress(found.state, found.rows, found.lag_rows, found.reason)
+        return Progress(listed.state, listed.rows, listed.lag_rows, listed.reason)
 
     def watch(self, name: str, every_s: float = 1.0) -> Iterator[Progress]:
         """Yield a student's progress until it is live, has failed, or its run ends."""
@@ -298,10 +298,10 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _no_rows(student: StudentSettings, estimate: BackfillEstimate, lake: LakeReader) -> str:
     """Why no row of the lake is a student's."""
     verticals = lake.verticals
-    asked = [v for v in student.row_filter if v not in verticals]
-    if asked and len(asked) == len(student.row_filter):
+    absent = [v for v in student.row_filter if v not in verticals]
+    if absent and len(absent) == len(student.row_filter):
         return (
-            f"no row of the lake has the vertical {', '.join(f'`{v}`' for v in asked)}; choose from "
+            f"no row of the lake has the vertical {', '.join(f'`{v}`' for v in absent)}; choose from "
             f"{', '.join(sorted(verticals)) or 'none'}. A student of a vertical that is to come begins with --live"
         )
     condition = f" and `{student.where}`" if student.where is not None else ""

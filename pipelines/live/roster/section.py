@@ -52,8 +52,8 @@ def section_of(request: SpawnRequest, config: Config, lake: LakeReader) -> dict[
     like = _like(request, config)
     settings = {} if like is None else {k: v for k, v in like.items() if k not in OF_ITS_OWN}
     if request.model is not None:
-        given = read_settings(request.model, "section of a student")
-        settings = merged(settings, mapping(given, str(request.model)))
+        model_settings = read_settings(request.model, "section of a student")
+        settings = merged(settings, mapping(model_settings, str(request.model)))
     settings["name"] = request.name
     if request.verticals:
         settings["verticals"] = "all" if request.verticals == ("all",) else list(request.verticals)

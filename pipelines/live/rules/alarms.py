@@ -121,8 +121,8 @@ def _stalled(sights: Sequence[Sight], limits: AlarmLimits, now_s: float) -> Iter
     ]
     if len(stuck) > 1 and not moving:
         waiting = ", ".join(f"{sight.lag_rows:,} for {sight.name}" for sight in stuck)
-        said = "; ".join(dict.fromkeys(sight.note for sight in stuck if sight.note))
-        text = f"no worker makes progress, and rows wait: {waiting}{_in_brackets(said)}"
+        notes = "; ".join(dict.fromkeys(sight.note for sight in stuck if sight.note))
+        text = f"no worker makes progress, and rows wait: {waiting}{_in_brackets(notes)}"
         last_s = max(sight.moved_s for sight in sights)
         yield Raised(Alarm.STALLED, last_s, text, tuple(sight.name for sight in stuck))
         return

@@ -72,10 +72,10 @@ def is_read_only(error: BaseException) -> bool:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error, what it was raised from, and so on, as Python itself would show them."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
+    while each is not None and id(each) not in visited:
+        visited.add(id(each))
         yield each
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 

@@ -72,13 +72,13 @@ def promotion(tasks: Mapping[str, TaskSeen], standards: Standards, *, rows: int,
     Keep(reason='not decided yet: e-value 1 of 20, after 0 rows')
     """
     count, needed = max(1, len(tasks)), 1 / standards.level
-    for task, seen in tasks.items():
-        if seen.not_finite:
-            return Refuse(f"{seen.not_finite} rows of {task} got a logit that is not finite")
-    for task, seen in tasks.items():
-        if seen.evidence.log_e_worse >= math.log(needed * count):
-            return Refuse(f"worse on {_words(task, seen)}")
-    log_e = _log_mean([seen.evidence.log_e_better for seen in tasks.values()])
+    for task, result in tasks.items():
+        if result.not_finite:
+            return Refuse(f"{result.not_finite} rows of {task} got a logit that is not finite")
+    for task, result in tasks.items():
+        if result.evidence.log_e_worse >= math.log(needed * count):
+            return Refuse(f"worse on {_words(task, result)}")
+    log_e = _log_mean([result.evidence.log_e_better for result in tasks.values()])
     decided = log_e >= math.log(needed)
     objection = _objection(tasks, standards) if decided else None
     if decided and objection is None:
@@ -96,14 +96,14 @@ def _objection(tasks: Mapping[str, TaskSeen], standards: Standards) -> str | Non
     """Why a candidate whose evidence suffices is not promoted yet."""
     low, high = standards.calibration
     best = _best(tasks)
-    for task, seen in tasks.items():
-        if seen.positives < standards.min_positives:
+    for task, result in tasks.items():
+        if result.positives < standards.min_positives:
             if task == best:
-                few = f"{seen.positives} positives of {task}, {standards.min_positives} are asked for"
+                few = f"{result.positives} positives of {task}, {standards.min_positives} are asked for"
                 return f"the evidence suffices, but whether it is calibrated is not known yet: {few}"
-        elif seen.calibration is None or not low <= seen.calibration <= high:
-            said = "unknown" if seen.calibration is None else f"{seen.calibration:.3f}"
-            return f"the evidence suffices, but its calibration on {task} is {said}, outside {low:g} to {high:g}"
+        elif result.calibration is None or not low <= result.calibration <= high:
+            words = "unknown" if result.calibration is None else f"{result.calibration:.3f}"
+            return f"the evidence suffices, but its calibration on {task} is {words}, outside {low:g} to {high:g}"
     raw = tasks[best].evidence.raw
     if raw is None or raw <= 0:
         clipped = tasks[best].evidence.clipped
@@ -116,14 +116,14 @@ def _best(tasks: Mapping[str, TaskSeen]) -> str:
 
 
 def _words(task: str, seen: TaskSeen) -> str:
-    found = seen.evidence
-    if found.difference is None or found.low is None or found.high is None:
+    evidence = seen.evidence
+    if evidence.difference is None or evidence.low is None or evidence.high is None:
         return task
-    where, by = "lower", (found.difference, found.low, found.high)
-    if found.difference < 0:
-        where, by = "higher", (-found.difference, -found.high, -found.low)
+    where, by = "lower", (evidence.difference, evidence.low, evidence.high)
+    if evidence.difference < 0:
+        where, by = "higher", (-evidence.difference, -evidence.high, -evidence.low)
     return (
-        f"{task}: log-loss {where} by {by[0]:.3g} [{by[1]:.3g}, {by[2]:.3g}] per row, {found.rows:,} rows, "
+        f"{task}: log-loss {where} by {by[0]:.3g} [{by[1]:.3g}, {by[2]:.3g}] per row, {evidence.rows:,} rows, "
         f"{seen.positives:,} positives"
     )
 

@@ -37,10 +37,10 @@ class TaskMetrics:
     def count(self, logits: np.ndarray, labels: np.ndarray, mask: np.ndarray, weights: np.ndarray) -> None:
         """Count a step's rows, all (B, T)."""
         for index, task in enumerate(self._tasks):
-            known = mask[:, index]
-            if known.any():
-                self._progress[task].update(logits[known, index], labels[known, index], weights[known, index])
-                self._weigh(task, weights[known, index])
+            labelled = mask[:, index]
+            if labelled.any():
+                self._progress[task].update(logits[labelled, index], labels[labelled, index], weights[labelled, index])
+                self._weigh(task, weights[labelled, index])
 
     def _weigh(self, task: str, weights: np.ndarray) -> None:
         """Keep the sum, the largest and the number of weights, of about a window since the process began."""
@@ -73,11 +73,11 @@ class TaskMetrics:
 
     def values(self) -> dict[str, float | None]:
         """Metrics for MLflow."""
-        found: dict[str, float | None] = {}
+        figures: dict[str, float | None] = {}
         for task, progress in self._progress.items():
             window = progress.window()
-            found |= {f"ne_{task}": window.ne, f"auc_{task}": window.auc, f"calibration_{task}": window.calibration}
-        return found
+            figures |= {f"ne_{task}": window.ne, f"auc_{task}": window.auc, f"calibration_{task}": window.calibration}
+        return figures
 
     def state(self) -> dict[str, Tensor]:
         return {

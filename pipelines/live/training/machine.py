@@ -48,10 +48,10 @@ def differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 @cache
 def code() -> str:
     """A digest of the model code."""
-    found = hashlib.blake2b(digest_size=6)
+    digest = hashlib.blake2b(digest_size=6)
     for path in sorted(Path(exfm.__path__[0]).rglob("*.py")):
-        found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @cache

@@ -72,13 +72,13 @@ class Quarantine:
         Raises Diverged when more batches than allowed lost a grave share, one after the other.
         """
         reasons = result.left_out if left_out is None else left_out
-        found = places_of(rows, result, reasons)
-        if not found:
+        left_out_rows = places_of(rows, result, reasons)
+        if not left_out_rows:
             self.well()
             return
         lost = Learned(list(self._left_out.rows))
         lost.add(rows if not result.finite or reasons is None else rows.filter(pa.array(reasons != 0)))
-        self.leave_out(found, lost.numbers(), of=rows.num_rows)
+        self.leave_out(left_out_rows, lost.numbers(), of=rows.num_rows)
 
     def well(self) -> None:
         """Record a step that learned every row."""

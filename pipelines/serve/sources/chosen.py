@@ -23,11 +23,11 @@ def students_to_serve(run_dir: RunDir, students: Sequence[str]) -> tuple[RowSche
     """The run's row schema, and these students; all if none are named. Raises BadInput where there is no such run,
     or student."""
     config = with_roster(config_of(run_dir), run_dir.roster)
-    known = [student.name for student in config.students]
+    available = [student.name for student in config.students]
     for name in students:
-        if name not in known:
-            raise BadInput(f"no student of {run_dir.root} is named `{name}`; {choices(name, set(known))}")
-    return config.rows, list(students) or known
+        if name not in available:
+            raise BadInput(f"no student of {run_dir.root} is named `{name}`; {choices(name, set(available))}")
+    return config.rows, list(students) or available
 
 
 def origins_of(

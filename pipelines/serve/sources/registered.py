@@ -28,18 +28,18 @@ class RegisteredOrigin:
 
     def __init__(self, models: RegisteredModels, uri: str) -> None:
         """Raises BadInput where that is no such address, or the registry has no such model."""
-        found = MODEL_URI.fullmatch(uri)
-        if found is None:
+        parts = MODEL_URI.fullmatch(uri)
+        if parts is None:
             raise BadInput(f"`{uri}` names no registered model; models:/NAME@ALIAS or models:/NAME/N does")
-        self.model, self._uri = found["model"], uri
-        self._models, self._alias = models, found["alias"]
-        self._number = None if found["number"] is None else int(found["number"])
+        self.model, self._uri = parts["model"], uri
+        self._models, self._alias = models, parts["alias"]
+        self._number = None if parts["number"] is None else int(parts["number"])
         self._folder = tempfile.TemporaryDirectory(prefix="exfm-models-", ignore_cleanup_errors=True)
         self._copies = Path(self._folder.name)
         self._held: tuple[int, Wanted] | None = None
-        known = models.names()
-        if self.model not in known:
-            there = choices(self.model, set(known)) if known else "it has none; give --tracking-uri"
+        available = models.names()
+        if self.model not in available:
+            there = choices(self.model, set(available)) if available else "it has none; give --tracking-uri"
             raise BadInput(f"{models.uri} has no model `{self.model}`; {there}")
 
     def wanted(self) -> Wanted | None:

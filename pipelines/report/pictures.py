@@ -138,8 +138,8 @@ def _along(axis: Axes, series: Series, number: int) -> None:
     banded = [(p.x, p.low, p.high) for p in series.points if p.low is not None and p.high is not None]
     if series.style == "points":
         axis.plot(x, y, linestyle="", label=series.name, markersize=5, **look)
-        for at, low, high in banded:
-            axis.plot([at, at], [low, high], color=look["color"], linewidth=1.4)
+        if banded:
+            axis.vlines(*zip(*banded, strict=True), color=look["color"], linewidth=1.4)
         return
     style = DASHES[number % len(DASHES)] if series.look is None else "-"
     if series.style == "curve":
@@ -156,9 +156,9 @@ def _bars(axis: Axes, series: Series, shift: float) -> None:
     look = _look(series)
     places = [p.x + shift for p in series.points]
     axis.plot([p.y for p in series.points], places, linestyle="", label=series.name, markersize=5, **look)
-    for place, p in zip(places, series.points, strict=True):
-        if p.low is not None and p.high is not None:
-            axis.plot([p.low, p.high], [place, place], color=look["color"], linewidth=1.4)
+    known = [(at, p.low, p.high) for at, p in zip(places, series.points, strict=True) if None not in (p.low, p.high)]
+    if known:
+        axis.hlines(*zip(*known, strict=True), color=look["color"], linewidth=1.4)
 
 
 def _levels(axis: Axes, figure: Figure) -> None:

@@ -22,11 +22,11 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 )
 
 
-class Columns:
+class ColumnAddresses:
     """Columns of whole numbers, floats and texts of batches of a schema.
 
     >>> rows = pa.record_batch({"site": ["a", "bc"], "ad": [3, 7]})
-    >>> places = Columns([1], rows.schema)(rows)
+    >>> places = ColumnAddresses([1], rows.schema)(rows)
     >>> np.ctypeslib.as_array(ctypes.cast(places.values.item(), ctypes.POINTER(ctypes.c_int64)), (2,)).tolist()
     [3, 7]
     """
@@ -38,17 +38,17 @@ class Columns:
         self._text_C = np.array([pa.types.is_string(kind) for kind in kinds], bool)
         self._bytes_C = np.array([4 if pa.types.is_string(kind) else kind.bit_width // 8 for kind in kinds], np.int64)
 
-    def __call__(self, batch: pa.RecordBatch) -> Places | None:
+    def __call__(self, batch: pa.RecordBatch) -> ArrowAddresses | None:
         """None where a column has a null."""
         values_C, texts_C = np.empty(len(self._at_C), np.int64), np.zeros(len(self._at_C), np.int64)
         _, array = batch.__arrow_c_array__()
         struct = _pointer(array, b"arrow_array")
         if not _find(struct, self._at_C, self._bytes_C, self._text_C, values_C, texts_C):
             return None
-        return Places(values_C, texts_C)
+        return ArrowAddresses(values_C, texts_C)
 
 
-class Places(NamedTuple):
+class ArrowAddresses(NamedTuple):
     """Addresses, for as long as the batch is there: of the first value of every column, (C,) int64; of a text's first
     end, and in `texts` of the bytes."""
 

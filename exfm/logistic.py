@@ -39,7 +39,7 @@ class Regression(NamedTuple):
     information: Tensor  # (R, P, P) float64: H
 
 
-class Terms(NamedTuple):
+class RegressionSettings(NamedTuple):
     """Settings of the regressions: start, bounds and forgetting."""
 
     start: tuple[float, ...]  # θ₀, P numbers: where it starts, and what the prior pulls towards
@@ -49,7 +49,7 @@ class Terms(NamedTuple):
     largest_input: float = np.inf  # inputs are cut off at ± this
 
 
-def initial(terms: Terms, regressions: int) -> Regression:
+def initial(terms: RegressionSettings, regressions: int) -> Regression:
     """The regressions before the first row."""
     theta = torch.tensor([terms.start], dtype=torch.float64).repeat(regressions, 1)
     return Regression(theta, prior(len(terms.start)).repeat(regressions, 1, 1))
@@ -62,7 +62,7 @@ def prior(weights: int) -> Tensor:
 
 def learned(
     state: Regression,
-    terms: Terms,
+    terms: RegressionSettings,
     inputs: Tensor,
     labels: Tensor,
     mask: Tensor,
@@ -90,7 +90,7 @@ def learned(
 
 
 @lru_cache
-def _arrays(terms: Terms) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _arrays(terms: RegressionSettings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """θ₀ and its bounds, (P,) each."""
     return np.array(terms.start), np.array(terms.least), np.array(terms.largest)
 

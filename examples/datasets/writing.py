@@ -13,7 +13,7 @@ from examples.datasets.media import MOVIELENS, YAMBDA
 from examples.datasets.published import PLACE, Dataset
 from examples.datasets.shops import TALKINGDATA, TAOBAO
 from streaming.errors import BadInput
-from streaming.sources.tables.engine import Engine, in_words, parquet, quoted
+from streaming.sources.tables.engine import TableEngine, in_words, parquet, quoted
 from streaming.sources.tables.in_order import MADE, ROW, rows_behind, write_in_order
 from streaming.store.files import move
 
@@ -88,14 +88,14 @@ def write_dataset(name: str, path: Path, to: Path, *, force: bool = False) -> in
 
 
 def _rows(chosen: Dataset, files: dict[str, list[Path]], begun: Path) -> Path:
-    with Engine(begun) as engine:
+    with TableEngine(begun) as engine:
         engine.write(chosen.rows(chosen.read(files)), begun / "rows.parquet")
     return begun / "rows.parquet"
 
 
 def _with_times(chosen: Dataset, at: Path, rows: int, begun: Path) -> Path:
     assert chosen.time is not None
-    with Engine(begun) as engine:
+    with TableEngine(begun) as engine:
         group = chosen.group
         kept = ", ".join(quoted(name) for name in engine.types(parquet(at)) if name not in (ROW, group))
         source = f"FROM {parquet(at)}"
@@ -112,7 +112,7 @@ def _with_times(chosen: Dataset, at: Path, rows: int, begun: Path) -> Path:
 
 
 def _in_order(at: Path, order: str, begun: Path) -> Path:
-    with Engine(begun) as engine:
+    with TableEngine(begun) as engine:
         sorted_ = begun / f"sorted-{at.name}"
         columns = [quoted(name) for name in engine.types(parquet(at)) if name not in (ROW, PLACE)]
         write_in_order(engine, at, sorted_, columns, order)

@@ -36,7 +36,7 @@ from exfm.snapshots.named import copy_tensors
 RATE, BETA = 2.0, 1.0
 
 
-class Seen(NamedTuple):
+class ScoredBatch(NamedTuple):
     """A batch before it is learned."""
 
     slots: np.ndarray  # (U,) int32, the distinct ones
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
     logits: Tensor  # (B, T) float32, without the offset
 
 
-class Learned(NamedTuple):
+class UpdatedSlots(NamedTuple):
     """Updated slots of one task, U of them, after a batch."""
 
     task: int
@@ -70,11 +70,11 @@ class FTRL:
         self._lineage: Hashable = "new"
         self._written = self._writes
 
-    def see(self, batch: Batch) -> Seen:
+    def see(self, batch: Batch) -> ScoredBatch:
         """Score a batch."""
         return batch.once(("FTRL sees", self.past), lambda: self._seen(batch))
 
-    def _seen(self, batch: Batch) -> Seen:
+    def _seen(self, batch: Batch) -> ScoredBatch:
         at = self.hashing.of(batch)
         slots_U, places_I = batch.once(("distinct slots", self.hashing.key), lambda: self._distinct(at.slots))
         T = len(self._s)
@@ -82,9 +82,9 @@ class FTRL:
         for s, n, w_U, z_B in zip(self._s.numpy(), self._n.numpy(), weights_TU, z_TB, strict=True):
             _weights_of(slots_U, s, n, self.alpha, w_U)
             sum_rows(w_U, places_I, at.starts, z_B)
-        return Seen(slots_U, places_I, at.starts, weights_TU, torch.from_numpy(z_TB.T))
+        return ScoredBatch(slots_U, places_I, at.starts, weights_TU, torch.from_numpy(z_TB.T))
 
-    def learn(self, seen: Seen, batch: Batch, offset: Tensor) -> None:
+    def learn(self, seen: ScoredBatch, batch: Batch, offset: Tensor) -> None:
         """Learn a scored batch. `offset` (T,) is the prior that has already counted the batch: with the prior before
         it, all weights of the first batch would learn what the prior is about to predict. What is given must be
         finite."""
@@ -96,18 +96,18 @@ class FTRL:
             marks[seen.slots] = True
         self._lineage = batch.once((*what, "lineage"), object)
 
-    def _learned(self, seen: Seen, batch: Batch, offset: Tensor) -> list[Learned]:
-        weights, labelled, y = batch.weights.numpy(), batch.label_mask.numpy(), batch.labels.numpy()
+    def _learned(self, seen: ScoredBatch, batch: Batch, offset: Tensor) -> list[UpdatedSlots]:
+        weights, known, y = batch.weights.numpy(), batch.label_mask.numpy(), batch.labels.numpy()
         shift = offset if batch.negative_rate is None else offset + label_shift(batch.negative_rate)
         p = torch.sigmoid(seen.logits + shift.float()).numpy()
-        updates = []
-        for t in np.flatnonzero(labelled.any(0)):
-            g_B = np.where(labelled[:, t], weights * (p[:, t] - y[:, t]), np.float32(0))
-            moved = Learned(int(t), *np.empty((2, len(seen.slots)), np.float32))
+        found = []
+        for t in np.flatnonzero(known.any(0)):
+            g_B = np.where(known[:, t], weights * (p[:, t] - y[:, t]), np.float32(0))
+            moved = UpdatedSlots(int(t), *np.empty((2, len(seen.slots)), np.float32))
             before = (seen.slots, self._s[t].numpy(), self._n[t].numpy(), seen.weights[t])
             _moved(seen.places, seen.starts, g_B, *before, self.alpha, moved.s, moved.n)
-            updates.append(moved)
-        return updates
+            found.append(moved)
+        return found
 
     @property
     def past(self) -> Hashable:

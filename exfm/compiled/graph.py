@@ -35,7 +35,7 @@ class Graph(nn.Module):
     def forward(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
         offset = self.prior.offset()
         e_BND = self.tables.single(ids_KB).unflatten(1, (-1, self._width))
-        z_S = self.serving(self.trunk.as_code(e_BND, dense))
+        z_S = self.serving(self.trunk.exportable(e_BND, dense))
         z_S = z_S + offset.to(z_S.dtype)
         if self.wide is None:
             return z_S

@@ -207,14 +207,14 @@ class StudentAdapter(NamedTuple):
         fitted = initial_adapter(tasks, arm.adapter_width, seed, 1 + width if has_context else 0)
         return cls(fitted, arm.adapter_lr, has_context)
 
-    def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> StudentAdapter:
+    def learn(self, seen: SeenBatch, targets: Lesson, before: Callable[[], Lesson]) -> StudentAdapter:
         batch = seen.batch
         taught = (batch.labels, seen.known, batch.weights, self._context(seen), batch.negative_rate)
-        return self._replace(fitted=updated(self.fitted, self.lr, lesson.teacher_logits, *taught))
+        return self._replace(fitted=updated(self.fitted, self.lr, targets.teacher_logits, *taught))
 
-    def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
-        said = adapted_logits(self.fitted.weights, lesson.teacher_logits, self._context(seen))
-        return lesson._replace(adapted=said)
+    def apply(self, targets: Lesson, seen: SeenBatch) -> Lesson:
+        said = adapted_logits(self.fitted.weights, targets.teacher_logits, self._context(seen))
+        return targets._replace(adapted=said)
 
     def state(self) -> dict[str, Tensor]:
         return {f"adapter/{key}": value for key, value in self.fitted._asdict().items()}

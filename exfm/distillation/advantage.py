@@ -29,7 +29,7 @@ from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.lesson import Lesson
-from exfm.logistic import PRIOR, Regression, Terms, initial, learned
+from exfm.logistic import PRIOR, Regression, RegressionSettings, initial, learned
 from exfm.loops import loop
 
 LOW, FULL = 0.25, 0.5
@@ -37,7 +37,9 @@ HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher log
 LARGEST_LOGIT = 10.0  # larger ones carry no more information
 
 # While a teacher's logit is the same for every row, b and c are not determined: hence the bounds.
-_TERMS = Terms((1.0, 0.0, 0.0), (-3.0, -3.0, -10.0), (3.0, 3.0, 10.0), HALF_LIFE_ROWS, largest_input=LARGEST_LOGIT)
+_TERMS = RegressionSettings(
+    (1.0, 0.0, 0.0), (-3.0, -3.0, -10.0), (3.0, 3.0, 10.0), HALF_LIFE_ROWS, largest_input=LARGEST_LOGIT
+)
 
 
 def no_advantage_yet(tasks: int) -> Regression:
@@ -121,16 +123,16 @@ class Advantage(NamedTuple):
         regression = no_advantage_yet(said * tasks)
         return cls(regression, regression, said)
 
-    def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> Advantage:
+    def learn(self, seen: SeenBatch, targets: Lesson, before: Callable[[], Lesson]) -> Advantage:
         logged, adapted = seen.batch.teacher_logits, before().adapted
         z_F = logged if adapted is None else torch.cat([logged, adapted], dim=1)
         taught = (seen.batch.labels, seen.known, seen.batch.weights)
         after = measured(self.regression, seen.student_logits, z_F, *taught)
         return self._replace(regression=after, of_earlier_rows=self.regression)
 
-    def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
+    def apply(self, targets: Lesson, seen: SeenBatch) -> Lesson:
         factors, *adapted = factor(self.of_earlier_rows).chunk(self.said)
-        return lesson._replace(factors=factors, adapted_factors=adapted[0] if adapted else None)
+        return targets._replace(factors=factors, adapted_factors=adapted[0] if adapted else None)
 
     def state(self) -> dict[str, Tensor]:
         return {f"advantage/{key}": value for key, value in self.regression._asdict().items()}

@@ -43,16 +43,16 @@ class SeenBatch:
 class Correction(Protocol):
     """One correction of the teacher, for all tasks. Immutable: to learn is to return a successor."""
 
-    def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> Self:
+    def learn(self, seen: SeenBatch, targets: Lesson, before: Callable[[], Lesson]) -> Self:
         """The correction after this batch.
 
-        `lesson` is what the earlier corrections, which have learned from the batch, make of the teacher; `before`
+        `targets` is what the earlier corrections, which have learned from the batch, make of the teacher; `before`
         gives what they made of it before they had.
         """
         ...
 
-    def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
-        """Apply the correction to the targets `lesson`."""
+    def apply(self, targets: Lesson, seen: SeenBatch) -> Lesson:
+        """Apply the correction to the targets `targets`."""
         ...
 
     def state(self) -> dict[str, Tensor]:

@@ -48,20 +48,20 @@ class Corrections(NamedTuple):
         """Learn a batch; return the updated corrections and the corrected targets."""
         if not self.each:
             return self, Lesson(seen.batch.teacher_logits)
-        lesson, learned = Lesson(seen.batch.teacher_logits), []
+        targets, learned = Lesson(seen.batch.teacher_logits), []
         for n, correction in enumerate(self.each):
             earlier = Corrections(self.each[:n])
-            successor = correction.learn(seen, lesson, before=partial(earlier.apply, seen))
-            lesson = successor.apply(lesson, seen)
+            successor = correction.learn(seen, targets, before=partial(earlier.apply, seen))
+            targets = successor.apply(targets, seen)
             learned.append(successor)
-        return Corrections(tuple(learned)), lesson
+        return Corrections(tuple(learned)), targets
 
     def apply(self, seen: SeenBatch) -> Lesson:
         """Apply the current corrections to a batch's teacher logits."""
-        lesson = Lesson(seen.batch.teacher_logits)
+        targets = Lesson(seen.batch.teacher_logits)
         for correction in self.each:
-            lesson = correction.apply(lesson, seen)
-        return lesson
+            targets = correction.apply(targets, seen)
+        return targets
 
     def state(self) -> dict[str, Tensor]:
         """The state itself, not a copy, by name."""

@@ -110,7 +110,7 @@ def objective(
     >>> bool(terms.total == terms.label + 0.5 * terms.distillation)
     True
     """
-    lesson = teacher if isinstance(teacher, Lesson) else Lesson(teacher)
+    targets = teacher if isinstance(teacher, Lesson) else Lesson(teacher)
     settled = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask
     known = settled if rows.label_rows is None else settled & rows.label_rows.unsqueeze(1)
     wanted = settled if arm.rows == "labelled" else torch.ones_like(settled)
@@ -124,16 +124,16 @@ def objective(
     distillation = adapted = single_head = torch.zeros_like(label)
     if arm.distils:
         shares = _shares(distilled, _counts(arm, labels, settled, weights, rows.negative_rate))
-        own = shares if lesson.factors is None else shares * lesson.factors
+        own = shares if targets.factors is None else shares * targets.factors
         tau = arm.temperature
-        p_F = torch.sigmoid(torch.where(distilled, lesson.teacher_logits, 0).double() / tau)
+        p_F = torch.sigmoid(torch.where(distilled, targets.teacher_logits, 0).double() / tau)
         z = z_S if arm.kind == "single_head" else _given(z_D, "z_D", arm)
         distillation = _cross_entropy(z / tau, (arm.label_scale * p_F).clamp(max=1), own)
         if rows.cold is not None:
             single_head = _cross_entropy(z_S / tau, p_F, own * rows.cold.unsqueeze(1))
         if arm.adapter:
-            z_D2, p_SA = _given(z_D2, "z_D2", arm), torch.sigmoid(_given(lesson.adapted, "adapted", arm).double())
-            own = shares if lesson.adapted_factors is None else shares * lesson.adapted_factors
+            z_D2, p_SA = _given(z_D2, "z_D2", arm), torch.sigmoid(_given(targets.adapted, "adapted", arm).double())
+            own = shares if targets.adapted_factors is None else shares * targets.adapted_factors
             adapted = _cross_entropy(z_D2, torch.where(distilled, p_SA, 0), own)
     of_teacher = arm.weight * distillation + adapted + arm.single_head_weight * single_head
     terms = (label + of_teacher, label, of_teacher, distillation, adapted, single_head)

@@ -22,13 +22,15 @@ from torch import Tensor
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.lesson import Lesson
 from exfm.features.sampling import label_shift
-from exfm.logistic import Regression, Terms, initial, learned
+from exfm.logistic import Regression, RegressionSettings, initial, learned
 
 
 @lru_cache
-def _terms(half_life_rows: int, weights: int = 2) -> Terms:
+def _terms(half_life_rows: int, weights: int = 2) -> RegressionSettings:
     zeros, threes = (0.0,) * (weights - 1), (3.0,) * (weights - 1)
-    return Terms((1.0, *zeros), least=(*zeros, -10.0), largest=(*threes, 10.0), half_life_rows=half_life_rows)
+    return RegressionSettings(
+        (1.0, *zeros), least=(*zeros, -10.0), largest=(*threes, 10.0), half_life_rows=half_life_rows
+    )
 
 
 def initial_platt(tasks: int, features: int = 0) -> Regression:
@@ -88,13 +90,13 @@ class PlattScaling(NamedTuple):
         """Initial scaling; `residuals_by` names the features that have residuals r_f."""
         return cls(initial_platt(tasks, len(residuals_by)), half_life_rows, tuple(residuals_by))
 
-    def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
+    def learn(self, seen: SeenBatch, targets: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
         taught = (seen.batch.labels, seen.known, seen.batch.weights, seen.batch.negative_rate, seen.residuals)
-        made = updated(self.regression, self.half_life_rows, lesson.teacher_logits, *taught)
+        made = updated(self.regression, self.half_life_rows, targets.teacher_logits, *taught)
         return self._replace(regression=made)
 
-    def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
-        return lesson._replace(teacher_logits=recalibrated(self.regression, lesson.teacher_logits, seen.residuals))
+    def apply(self, targets: Lesson, seen: SeenBatch) -> Lesson:
+        return targets._replace(teacher_logits=recalibrated(self.regression, targets.teacher_logits, seen.residuals))
 
     def state(self) -> dict[str, Tensor]:
         return {f"platt/{key}": value for key, value in self.regression._asdict().items()}

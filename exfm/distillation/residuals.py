@@ -30,7 +30,7 @@ from exfm.features.sampling import label_shift
 LEAST_VARIANCE = 1e-6  # of p(1 − p): a teacher that says nothing but 0
 
 
-class Seen(NamedTuple):
+class ResidualValues(NamedTuple):
     """Values that a batch adds: ids and residuals (I,) by feature and task; over all rows their number and Σ p(1 −
     p), (2, T)."""
 
@@ -80,11 +80,11 @@ class Residuals:
             found.append(r_IT if owner is None else bag_means(r_IT, owner, len(batch)))
         return torch.stack(found, dim=2)
 
-    def seen(self, batch: Batch, label_rows: Tensor | None = None) -> Seen:
+    def seen(self, batch: Batch, label_rows: Tensor | None = None) -> ResidualValues:
         """Values that a batch adds, over its `label_rows` (B,) or over all rows."""
         found: list[tuple[str, int, np.ndarray, np.ndarray]] = []
         if not self._means:
-            return Seen(found, torch.zeros_like(self._total))
+            return ResidualValues(found, torch.zeros_like(self._total))
         known_BT = batch.label_mask & batch.teacher_mask
         if label_rows is not None:
             known_BT = known_BT & label_rows.unsqueeze(1)
@@ -97,9 +97,9 @@ class Residuals:
                 if owner is not None:
                     x, known = x[owner], known[owner]
                 found.append((name, t, ids[known].numpy(), x[known].numpy()))
-        return Seen(found, torch.stack([known_BT.sum(0).double(), variance.sum(0)]))
+        return ResidualValues(found, torch.stack([known_BT.sum(0).double(), variance.sum(0)]))
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: ResidualValues) -> None:
         for name, t, ids, x in seen.of:
             _follow(self._means[name][:, t].numpy(), self._f[name], ids, x)
         self._total += seen.total

@@ -36,7 +36,7 @@ from exfm.kernels.tables import find_first, learn_by_element, learn_by_row, sum_
 LINE = 16  # numbers in a line of the cache
 
 
-class Looked(NamedTuple):
+class Lookup(NamedTuple):
     """Result of a lookup, with the row indices that `learn` needs, by width."""
 
     pooled: Tensor  # (B, E): the sum of every bag's rows, keys in order; no gradient goes through it
@@ -44,13 +44,13 @@ class Looked(NamedTuple):
 
 
 class FusedTables(nn.Module):
-    """Tables of these sizes, of weight 0: KeyedJaggedTensor of K keys × B -> `Looked`.
+    """Tables of these sizes, of weight 0: KeyedJaggedTensor of K keys × B -> `Lookup`.
 
     >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
     >>> tables = FusedTables.drawn(features, 4, seed=0, lr=0.1, eps=1e-8)
-    >>> looked = tables(KeyedJaggedTensor(["ad", "user"], torch.tensor([3, 5]), lengths=torch.tensor([1, 1])))
-    >>> tables.learn(looked, torch.ones(1, 8))
+    >>> lookup = tables(KeyedJaggedTensor(["ad", "user"], torch.tensor([3, 5]), lengths=torch.tensor([1, 1])))
+    >>> tables.learn(lookup, torch.ones(1, 8))
     >>> tables.accumulators["user"].nonzero().tolist()
     [[5]]
     """
@@ -85,10 +85,10 @@ class FusedTables(nn.Module):
             draw_initial_weights(name, rows, columns, seed, [((0, 0), tables.weights[name])])
         return tables
 
-    def forward(self, sparse: KeyedJaggedTensor) -> Looked:
+    def forward(self, sparse: KeyedJaggedTensor) -> Lookup:
         return self._looked(self._indices(sparse), sparse.stride())
 
-    def of(self, batch: Batch) -> Looked:
+    def of(self, batch: Batch) -> Lookup:
         """Look up a batch; its row indices are computed once for all tables of these sizes."""
         return self._looked(self._indices_of(batch), len(batch))
 
@@ -114,8 +114,8 @@ class FusedTables(nn.Module):
         lengths_KB = np.diff(offsets).reshape(len(self._widths), B)
         return tuple(tables.indices(ids, offsets, lengths_KB) for tables in self._of_width)
 
-    def _looked(self, indices: tuple[RowIndices, ...], B: int) -> Looked:
-        return Looked(self._pooled(indices, B, [tables.weight for tables in self._of_width]), indices)
+    def _looked(self, indices: tuple[RowIndices, ...], B: int) -> Lookup:
+        return Lookup(self._pooled(indices, B, [tables.weight for tables in self._of_width]), indices)
 
     def _pooled(self, indices: tuple[RowIndices, ...], B: int, weights: Sequence[Tensor]) -> Tensor:
         found = [t.look_up(at, w, B) for t, at, w in zip(self._of_width, indices, weights, strict=True)]
@@ -126,10 +126,10 @@ class FusedTables(nn.Module):
             parts |= dict(zip(tables.keys, of_keys.unbind(1), strict=True))
         return torch.cat([parts[k] for k in sorted(parts)], dim=1)
 
-    def learn(self, looked: Looked, gradient: Tensor) -> None:
+    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
         """One step, with the gradient (B, E) of what was looked up, which may be written over."""
         parts = None if len(self._of_width) == 1 else gradient.split(self._widths, dim=1)
-        for tables, at in zip(self._of_width, looked.indices, strict=True):
+        for tables, at in zip(self._of_width, lookup.indices, strict=True):
             own = gradient if parts is None else torch.cat([parts[k] for k in tables.keys], dim=1)
             tables.learn(at, own, self.lr, self.eps)
 

@@ -8,7 +8,7 @@ transforms   hashing, crosses, buckets, scaling: raw Arrow columns to table rows
 alike        features that are alike, made in one pass
 as_served    a batch without what is known in training only
 jagged       where the bags of a batch begin, and the ids of some of its rows
-stretches    what batches hold of a stretch of rows, made once for all models of a process
+feature_cache what batches hold of a stretch of rows, made once for all models of a process
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows
 statistics   what rows so far were, by which the dense features of the next are scaled
 learned_rows whose rows a student learns from

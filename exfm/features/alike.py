@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.columns import Columns, Places
+from exfm.columns import ArrowAddresses, ColumnAddresses
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
@@ -29,7 +29,7 @@ MOST_PLANS = 64
 """So many sets of columns that held a null are remembered."""
 
 
-class Left(NamedTuple):
+class RemainingFeatures(NamedTuple):
     """The features that are still to be made, by their places among the sparse and the dense ones."""
 
     sparse: Sequence[int]
@@ -44,7 +44,7 @@ class Alike:
     >>> ids, nothing = np.zeros((2, 2), np.int64), np.zeros((2, 0))
     >>> rows = pa.record_batch({"ad": [3, 8], "user": pa.array([5, None])})
     >>> Alike(features)(rows, ids, nothing, nothing), ids.tolist()
-    (Left(sparse=[1], dense=[]), [[3, 8], [0, 0]])
+    (RemainingFeatures(sparse=[1], dense=[]), [[3, 8], [0, 0]])
     """
 
     def __init__(self, features: FeatureSet) -> None:
@@ -53,12 +53,12 @@ class Alike:
 
     def __call__(
         self, rows: pa.RecordBatch | pa.Table, ids_KB: np.ndarray, dense_BW: np.ndarray, raw_BS: np.ndarray
-    ) -> Left:
+    ) -> RemainingFeatures:
         """The rows of plain features' tables, their floats (float32), and raw values (float64) of those with learned
         statistics."""
         batch = self._in_one_piece(rows)
         if batch is None:
-            return Left(range(len(self._features.sparse)), range(len(self._features.dense)))
+            return RemainingFeatures(range(len(self._features.sparse)), range(len(self._features.dense)))
         plan = self._plan(batch.schema, frozenset())
         try:
             return plan.write(batch, ids_KB, dense_BW, raw_BS)
@@ -112,18 +112,22 @@ class _Plan:
         integers = _once([*whole, *others])
         floats = _once(f.reads[0] for _, f in dense if of(f.reads[0]) == FLOAT)
         self.columns = (*integers, *floats, *texts)
-        self._places = Columns([schema.get_field_index(name) for name in self.columns], schema)
+        self._places = ColumnAddresses([schema.get_field_index(name) for name in self.columns], schema)
         self._hashes = _Hashed(len(texts), len(whole), [*whole, *texts], hashed)
         self._indexes = _Indexes(indexes, integers)
         self._dense = _Floats(features, dense, [*integers, *floats], len(integers))
         made = {k for k, _ in (*hashed, *indexes)}
-        self._left = Left(
+        self._left = RemainingFeatures(
             [k for k, _ in sparse if k not in made],
             [d for d, f in enumerate(features.dense) if (d, f) not in dense],
         )
-        self._with_indexes = Left([k for k, f in sparse if k not in made or f.transform == "index"], self._left.dense)
+        self._with_indexes = RemainingFeatures(
+            [k for k, f in sparse if k not in made or f.transform == "index"], self._left.dense
+        )
 
-    def write(self, batch: pa.RecordBatch, ids_KB: np.ndarray, dense_BW: np.ndarray, raw_BS: np.ndarray) -> Left:
+    def write(
+        self, batch: pa.RecordBatch, ids_KB: np.ndarray, dense_BW: np.ndarray, raw_BS: np.ndarray
+    ) -> RemainingFeatures:
         """Raises _Null."""
         places = self._places(batch)
         if places is None:
@@ -144,7 +148,7 @@ class _Hashed:
         reads = [[columns.index(name) for name in f.reads] for _, f in features]
         self._hashes = Hashes(reads, [f.rows for _, f in features], [k for k, _ in features])
 
-    def __call__(self, places: Places, ids_KB: np.ndarray) -> None:
+    def __call__(self, places: ArrowAddresses, ids_KB: np.ndarray) -> None:
         hashes_XB = np.empty((self._texts, ids_KB.shape[1]), np.uint64)
         first = len(places.values) - self._texts
         for x in range(self._texts):

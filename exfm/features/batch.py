@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from exfm.errors import ModelError
-from exfm.features.alike import Alike, Left
+from exfm.features.alike import Alike, RemainingFeatures
 from exfm.features.calendar import EVENT_TIME
+from exfm.features.feature_cache import FeatureCache, Parts, Taken
 from exfm.features.features import FeatureSet
 from exfm.features.jagged import one_each, only
 from exfm.features.sampling import label_weights
-from exfm.features.stretches import Parts, Stretches, Taken
 from exfm.features.transforms import Bags, with_constants
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ class Batch:
     def once(self, what: Hashable, make: Callable[[], V]) -> V:
         """Cache a value derived from the batch, shared by all models that read it: made on first use, held until
         `forget`. `what` names all that it depends on but the batch. Nobody writes into it."""
-        cached = self._once
-        if what not in cached:
-            cached[what] = make()
-        return cast(V, cached[what])
+        found = self._once
+        if what not in found:
+            found[what] = make()
+        return cast(V, found[what])
 
     def forget(self) -> None:
         """Drop all cached values of the batch."""
@@ -107,8 +107,8 @@ class Batch:
         """Select the rows that are True in (B,), in order: bit for bit the batch that `BatchBuilder` makes of these
         rows."""
         shared = ("sparse", "negative_rate")
-        selected = {name: value[rows] for name, value in self._given().items() if name not in shared}
-        return replace(self, sparse=only(self.sparse, rows), **selected)
+        kept = {name: value[rows] for name, value in self._given().items() if name not in shared}
+        return replace(self, sparse=only(self.sparse, rows), **kept)
 
     def to(self, device: torch.device) -> Batch:
         """Move the batch to a device."""
@@ -152,7 +152,7 @@ class BatchBuilder:
         features: FeatureSet,
         tasks: Sequence[str],
         negative_rate: Mapping[str, float] | None = None,
-        stretches: Stretches | None = None,
+        stretches: FeatureCache | None = None,
         *,
         serving: bool = False,
     ):
@@ -198,8 +198,8 @@ class BatchBuilder:
         raw = torch.from_numpy(arrays.raw) if self.features.online else None
         shown = self._times(taken)
         if self._serving:
-            targets = _nothing_known(count, len(self.tasks))
-            return Batch(sparse, dense, *targets, shown_ms=shown, raw=raw)
+            known = _nothing_known(count, len(self.tasks))
+            return Batch(sparse, dense, *known, shown_ms=shown, raw=raw)
         own = taken if taken.at is None else Taken(Parts(rows))  # sampling may have taken labels away
         labels, label_mask = self._targets(own, "label_", count)
         logits, teacher_mask = self._targets(taken, "teacher_logit_", count)
@@ -240,7 +240,7 @@ class BatchBuilder:
         ids_KB = np.empty((len(features.keys), count), np.int64)
         dense = np.zeros((count, len(features.dense_labels)), np.float32)
         raw = np.empty((count, len(features.online)), np.float64)
-        alone = Left(range(len(features.sparse)), range(len(features.dense)))
+        alone = RemainingFeatures(range(len(features.sparse)), range(len(features.dense)))
         left = self._alike(rows, ids_KB, dense, raw) if taken.at is None else alone
         for d in left.dense:
             feature = features.dense[d]

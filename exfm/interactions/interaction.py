@@ -45,7 +45,7 @@ class Interaction(nn.Module):
 
     out_width: int
 
-    def as_code(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
+    def exportable(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
         """Exportable form of `forward` for a compiler (exfm/machine_code.py), equal up to rounding."""
         return self(e_BND, dense_BC)
 

@@ -182,7 +182,7 @@ class Wukong(Interaction):
             X = torch.cat([self.dense(dense_BC).unflatten(1, (-1, self.width)), X], dim=1)
         return self.layers(X).flatten(1)
 
-    def as_code(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
+    def exportable(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
         return embeddings_last(self, e_BND, dense_BC)
 
     def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:

@@ -13,7 +13,7 @@ from .discoveries import e_bh
 from .estimates import Estimate, average_estimates, estimate_ratio, mean_of_seeds, mean_of_shared, remainder
 from .limits import MIN_CLUSTERS, MIN_POSITIVES, too_few
 from .paired import PairedGain, consecutive_blocks, paired_gain
-from .policy import PolicyValue, Value, best_of_request, policy_value
+from .policy import MeanReward, PolicyValue, best_of_request, policy_value
 from .power import rows_needed, rows_to_stop
 from .progressive import Progressive
 from .ranking import auc, gauc
@@ -31,12 +31,12 @@ __all__ = [
     "Estimate",
     "Evidence",
     "Kept",
+    "MeanReward",
     "PairedEvidence",
     "PairedGain",
     "PolicyValue",
     "Progressive",
     "Sums",
-    "Value",
     "Variance",
     "Watched",
     "at_thresholds",

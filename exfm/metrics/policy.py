@@ -37,7 +37,7 @@ MOST_MISSING = 0.001
 """The share of the new policy's choices that candidates of propensity 0 may take."""
 
 
-class Value(NamedTuple):
+class MeanReward(NamedTuple):
     """A reward per request with its 95 % interval."""
 
     value: float
@@ -67,10 +67,10 @@ class PolicyValue(NamedTuple):
     mean_weight: float
     largest_share: float
     refused: str | None
-    logged: Value | None
-    ips: Value | None
-    snips: Value | None
-    dr: Value | None
+    logged: MeanReward | None
+    ips: MeanReward | None
+    snips: MeanReward | None
+    dr: MeanReward | None
 
 
 def policy_value(
@@ -101,7 +101,7 @@ def policy_value(
     """
     log = _Log.of(requests, propensities, chosen, rewards, target, clusters)
     R, rho, total = log.requests, log.rho, float(log.rho.sum())
-    estimate = PolicyValue(
+    found = PolicyValue(
         requests=R,
         effective=total**2 / float((rho**2).sum()) if total else 0.0,
         agreement=float((rho > 0).mean()) if R else 0.0,
@@ -109,15 +109,15 @@ def policy_value(
         largest_share=float(rho.max() / total) if total else 0.0,
         refused=None, logged=None, ips=None, snips=None, dr=None,
     )  # fmt: skip
-    if (why := _missing_support(estimate, log)) is not None:
-        return estimate._replace(refused=why)
+    if (why := _missing_support(found, log)) is not None:
+        return found._replace(refused=why)
     reward, by = log.of_chosen(log.y), log.clusters
     snips = float((rho * reward).sum()) / total
     dr = None
     if predicted is not None:
         q = np.asarray(predicted, dtype=np.float64)
         dr = _mean(np.bincount(log.codes, log.pi * q, R) + rho * (reward - log.of_chosen(q)), by)
-    return estimate._replace(
+    return found._replace(
         logged=_mean(reward, by),
         ips=_mean(rho * reward, by),
         snips=_around(snips, rho * (reward - snips) / rho.mean(), by),
@@ -158,9 +158,9 @@ class _Log(NamedTuple):
 
     def of_chosen(self, values: np.ndarray) -> np.ndarray:
         """The value of the chosen candidate of each request, (R,)."""
-        by_request = np.zeros(self.requests)
-        by_request[self.codes[self.chosen]] = values[self.chosen]
-        return by_request
+        found = np.zeros(self.requests)
+        found[self.codes[self.chosen]] = values[self.chosen]
+        return found
 
 
 def best_of_request(requests: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -222,11 +222,11 @@ def _missing_support(found: PolicyValue, log: _Log) -> str | None:
     return None
 
 
-def _mean(per_request: np.ndarray, by: Clusters) -> Value:
+def _mean(per_request: np.ndarray, by: Clusters) -> MeanReward:
     value = float(per_request.mean())
     return _around(value, per_request - value, by)
 
 
-def _around(value: float, influence: np.ndarray, by: Clusters) -> Value:
+def _around(value: float, influence: np.ndarray, by: Clusters) -> MeanReward:
     error = variance_of(by.sums(influence / len(influence)))
-    return Value(value, value - error.reach, value + error.reach, error.se)
+    return MeanReward(value, value - error.reach, value + error.reach, error.se)

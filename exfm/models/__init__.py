@@ -11,6 +11,6 @@ student_wide    its linear part
 stack           a network's logit and a linear model's, weighed online
 changes         what of a student its batches changed
 served          what is served of a student
-sieve           rows that spoil a step, left out of it
+bad_rows        rows that spoil a step, left out of it
 engine          what learns, in one form for live workers and offline runs
 """

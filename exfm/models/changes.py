@@ -31,7 +31,7 @@ MOST_IDS = 2**22
 """Ids of batches that are kept as they came."""
 
 
-class Rows(NamedTuple):
+class ChangedRows(NamedTuple):
     """Changed entries of a tensor: positions `at` (K,) int64 along `dim`, ascending, and their current values."""
 
     dim: int
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 class Changes(NamedTuple):
     """Changes of a `ServedStudent`'s state by tensor name: rows of the large tensors, all of the small ones."""
 
-    rows: dict[str, Rows]
+    rows: dict[str, ChangedRows]
     whole: dict[str, Tensor]
 
 
@@ -128,9 +128,9 @@ def changes_of(student: Student, touched: Touched) -> Changes:
     taken, rows = touched.take(), {}
     for name, (table, tensor) in by_row(student).items():
         if len(at := torch.from_numpy(taken.of(table))):
-            rows[name] = Rows(0, at, tensor.index_select(0, at))
+            rows[name] = ChangedRows(0, at, tensor.index_select(0, at))
     if student.wide is not None and len(slots := touched.take_slots(student)):
-        rows[LINEAR] = Rows(1, torch.from_numpy(slots), student.wide.weights(slots))
+        rows[LINEAR] = ChangedRows(1, torch.from_numpy(slots), student.wide.weights(slots))
     return Changes(rows, {name: tensor.clone() for name, tensor in small(student).items()})
 
 

@@ -3,7 +3,7 @@
     batch ──► step ──► Judged: what every model of the engine predicted before it learned the batch
 
 A student's batch may hold rows of other verticals, to learn from (exfm/features/learned_rows.py); they are not judged.
-Rows that spoil a model's step are left out of it (sieve.py), each model's own; the others are learned.
+Rows that spoil a model's step are left out of it (bad_rows.py), each model's own; the others are learned.
 
 A live worker is an engine with a feed and a keeper (pipelines/live/workers); a sweep, a scaling family and a replay are
 an engine and a feed. All of them learn through `step`, so the same batches give the same bits, whoever runs them.
@@ -24,7 +24,7 @@ from exfm.baselines.logistic import Logistic
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.learned_rows import LearnedRows
-from exfm.models.sieve import rows_of, sieved, spoiled_inputs, spread
+from exfm.models.bad_rows import learn_good_rows, rows_of, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 from exfm.snapshots.windows import TensorPieces, TensorSource
@@ -143,7 +143,7 @@ class StudentEngine:
         for name, model in self.models.items():
             with self._watch("train" if name == STUDENT else "train twin"):
                 result = model.train_step(batch)
-                results[name] = result if result.finite else sieved(model, batch, result)
+                results[name] = result if result.finite else learn_good_rows(model, batch, result)
         if LOGISTIC in self.names and (wide := results[STUDENT].wide) is not None:
             results[LOGISTIC] = results[STUDENT]._replace(logits=wide, loss=0.0)
         if self.baselines:
@@ -189,7 +189,7 @@ class StudentEngine:
         return {name: models[name].rows for name in self.names}
 
 
-class Prepared(NamedTuple):
+class PreparedBatch(NamedTuple):
     """A teacher's batch in flight: the part sent of the `whole`, and the rows `spoiled` beforehand."""
 
     sent: SentBatch
@@ -203,17 +203,17 @@ class TeacherEngine:
     def __init__(self, teacher: Teacher, *, identity: str = "") -> None:
         self.identity, self.teacher = identity, teacher
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> PreparedBatch:
         """Send the batch's ids ahead of its step, so that they travel while another step computes."""
         spoiled = spoiled_inputs(batch)
         part = batch if spoiled is None else rows_of(batch, spoiled == 0)
-        return Prepared(self.teacher.prepare(part, len(batch) - len(part)), batch, spoiled)
+        return PreparedBatch(self.teacher.prepare(part, len(batch) - len(part)), batch, spoiled)
 
-    def step(self, batch: Batch | Prepared) -> Judged:
-        sent, whole, spoiled = batch if isinstance(batch, Prepared) else self.prepare(batch)
+    def step(self, batch: Batch | PreparedBatch) -> Judged:
+        sent, whole, spoiled = batch if isinstance(batch, PreparedBatch) else self.prepare(batch)
         result = self.teacher.train_step(sent)
         if not result.finite:
-            result = sieved(self.teacher, sent.batch, result, self.teacher.group)
+            result = learn_good_rows(self.teacher, sent.batch, result, self.teacher.group)
         return Judged({TEACHER: spread(result, whole, spoiled)})
 
     def state(self) -> dict[str, Tensor | TensorPieces]:

@@ -21,12 +21,14 @@ from torch import Tensor
 
 from exfm.features.batch import Batch
 from exfm.features.sampling import label_shift
-from exfm.logistic import Terms, initial, learned
+from exfm.logistic import RegressionSettings, initial, learned
 from exfm.loops import loop
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
 
-TERMS = Terms(start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 3.0), half_life_rows=200_000)
+TERMS = RegressionSettings(
+    start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 3.0), half_life_rows=200_000
+)
 
 
 class Stack:

@@ -38,7 +38,7 @@ from exfm.distillation.lesson import Lesson, RowMasks
 from exfm.distillation.loss import Objective, objective, scale_gradient
 from exfm.distillation.residuals import Residuals
 from exfm.embeddings.accumulators import scale_accumulator
-from exfm.embeddings.fused import FusedTables, Looked
+from exfm.embeddings.fused import FusedTables, Lookup
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
@@ -86,9 +86,9 @@ class StudentNet(nn.Module):
 
 
 class _Forward(NamedTuple):
-    """A batch's way through the net, with gradient but for `looked`."""
+    """A batch's way through the net, with gradient but for `lookup`."""
 
-    looked: Looked
+    lookup: Lookup
     pooled: Tensor  # (B, E), a leaf: the tables learn from its gradient
     x: Tensor  # (B, H), the trunk's output
     offset: Tensor  # (T,), the prior's
@@ -179,9 +179,9 @@ class Student:
         forward = self._forward(batch)
         z_S, offset = forward.z.detach(), forward.offset
         seen = SeenBatch(batch, z_S, forward.x.detach(), label_rows, self.residuals(batch))
-        corrections, lesson = self._corrections.learn(seen)
+        corrections, targets = self._corrections.learn(seen)
         rows = self._row_masks(batch, label_rows)
-        losses = self._losses(batch, forward, lesson, rows)
+        losses = self._losses(batch, forward, targets, rows)
         loss = losses.total.item()
 
         labelled = self._learned_rows.without_teacher.of(batch)  # of the rows in label_rows
@@ -195,7 +195,7 @@ class Student:
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
             finite = self._learn(losses.total, forward, corrections, learn)
             for _ in range(self.cfg.arm.extra_steps if finite and learn else 0):
-                self._distil_again(batch, lesson, rows)
+                self._distil_again(batch, targets, rows)
         if finite and learn:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
             self.prior.add(batch.once("label sums", lambda: label_sums(batch)))
@@ -254,15 +254,15 @@ class Student:
         copy_tensors(self.tensors(), tensors)
 
     def _forward(self, batch: Batch) -> _Forward:
-        looked, offset = self.net.tables.of(batch), self.prior.cached_offset
-        pooled = looked.pooled.requires_grad_()
+        lookup, offset = self.net.tables.of(batch), self.prior.cached_offset
+        pooled = lookup.pooled.requires_grad_()
         units = self.net.units(pooled, batch.sparse)
         x = self.net.trunk(units, self.histories(batch.sparse, batch.dense))
-        return _Forward(looked, pooled, x, offset, self.net.serving(x) + offset)
+        return _Forward(lookup, pooled, x, offset, self.net.serving(x) + offset)
 
-    def _losses(self, batch: Batch, forward: _Forward, lesson: Lesson, rows: RowMasks) -> Objective:
+    def _losses(self, batch: Batch, forward: _Forward, targets: Lesson, rows: RowMasks) -> Objective:
         others = self.net.training_logits(forward.x, forward.offset, rows.cold)
-        return objective(self.cfg.arm, forward.z, batch.labels, lesson, rows=rows, **others)
+        return objective(self.cfg.arm, forward.z, batch.labels, targets, rows=rows, **others)
 
     def _row_masks(self, batch: Batch, label_rows: Tensor | None) -> RowMasks:
         return RowMasks(
@@ -294,12 +294,12 @@ class Student:
             self.random.advance()
         return True
 
-    def _distil_again(self, batch: Batch, lesson: Lesson, rows: RowMasks) -> None:
+    def _distil_again(self, batch: Batch, targets: Lesson, rows: RowMasks) -> None:
         """A further step on a batch that was just learned, by its distillation terms alone: labels are learned once.
 
         Where these weigh nothing, or are not finite, nothing changes."""
         forward = self._forward(batch)
-        loss = self._losses(batch, forward, lesson, rows).of_teacher
+        loss = self._losses(batch, forward, targets, rows).of_teacher
         if 0 < loss.item() < LARGEST:
             self._update(loss, forward)
 
@@ -315,7 +315,7 @@ class Student:
         if not sum(float(np.vdot(each, each)) for each in every) < LARGEST**2:
             return False
         if learn:
-            self.net.tables.learn(forward.looked, grad_pooled if self._share == 1 else grad_pooled * self._share)
+            self.net.tables.learn(forward.lookup, grad_pooled if self._share == 1 else grad_pooled * self._share)
             self._adam.step(learned, self._dense_lr)
         return True
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from exfm.baselines.ftrl import FTRL, Seen, served_linear
+from exfm.baselines.ftrl import FTRL, ScoredBatch, served_linear
 from exfm.baselines.hashed_linear import HashedLinear, Hashing
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
@@ -32,7 +32,7 @@ class Stacked(NamedTuple):
 
     batch: Batch
     offset: Tensor  # (T,)
-    seen: Seen
+    seen: ScoredBatch
     deep: Tensor
     wide: Tensor
     logits: Tensor

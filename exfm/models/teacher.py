@@ -31,7 +31,7 @@ from exfm.features.statistics import Statistics
 from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack
 from exfm.models.teacher_config import TeacherConfig
-from exfm.models.teacher_net import Targets, TeacherNet, compiled_dense
+from exfm.models.teacher_net import LossTargets, TeacherNet, compiled_dense
 from exfm.models.teacher_wide import Pooled, WideTables, all_tables
 from exfm.parallel.alone import learning_tables
 from exfm.parallel.group import RankGroup
@@ -143,7 +143,7 @@ class Teacher:
         for p in self.dense.values():
             p.grad = None
         dense = self.statistics(batch.dense, batch.raw)
-        looked = self._tables.look_up(prepared.lookup)
+        lookup = self._tables.look_up(prepared.lookup)
         mask = batch.label_mask
         local_rows = mask.sum(0)
         counts = [torch.full_like(local_rows, count) for count in (len(batch), prepared.left_out)]
@@ -151,8 +151,8 @@ class Teacher:
         rows, given, left_out, *sums = self.group.sum(torch.cat([own, label_sums(batch)]))  # (5, T)
         nothing_left = not int(given[0]) and bool(left_out[0])
         share = share_of_full(int(given[0]), self._full_batch)
-        targets = Targets(batch.labels, mask, batch.weights, rows.clamp(min=1))
-        z, local_loss = self._net.judge(looked.pooled, batch.sparse, dense, targets)
+        targets = LossTargets(batch.labels, mask, batch.weights, rows.clamp(min=1))
+        z, local_loss = self._net.judge(lookup.pooled, batch.sparse, dense, targets)
         loss = self.group.sum(local_loss.detach())
         offset, pooled = self._net.prior.offset().float(), self._look_up_wide(prepared)
         deep = logits = z.detach()
@@ -161,7 +161,7 @@ class Teacher:
             logits = self._stack(offset, deep, wide)
         finite = self._agree(logits, loss) and not nothing_left
         if finite:
-            finite = self._learn(local_loss, looked, share, learn)
+            finite = self._learn(local_loss, lookup, share, learn)
         if finite and learn:
             self._net.prior.add(sums)
             if pooled is not None and self.wide is not None:
@@ -184,7 +184,7 @@ class Teacher:
             return None
         return self.wide.look_up(prepared.wide)
 
-    def _learn(self, local_loss: Tensor, looked: Any, share: float, learn: bool) -> bool:
+    def _learn(self, local_loss: Tensor, lookup: Any, share: float, learn: bool) -> bool:
         local_loss.backward()
         _, e = self._net.cut
         assert e.grad is not None
@@ -193,7 +193,7 @@ class Teacher:
             return False
         if not learn:
             return True
-        self._tables.learn(looked, e.grad.mul_(share).to(looked.pooled.dtype))
+        self._tables.learn(lookup, e.grad.mul_(share).to(lookup.pooled.dtype))
         self._adam.step(grads, self.cfg.dense_lr * share)
         return True
 

@@ -39,7 +39,7 @@ from exfm.parallel.tables import in_order
 from exfm.randomness import named_generator
 
 
-class Targets(NamedTuple):
+class LossTargets(NamedTuple):
     """Labels, masks and weights that a loss compares logits with."""
 
     labels: Tensor  # (B, T)
@@ -48,7 +48,7 @@ class Targets(NamedTuple):
     rows: Tensor  # (T,): rows of the global batch whose label is known, 1 at least
 
 
-def loss_of(z: Tensor, targets: Targets) -> Tensor:
+def loss_of(z: Tensor, targets: LossTargets) -> Tensor:
     """The share of these rows (B, T) in the loss of the global batch."""
     h = nnf.binary_cross_entropy_with_logits(z, targets.labels.to(z.dtype), reduction="none")
     h = h * targets.weights.unsqueeze(1)
@@ -112,7 +112,7 @@ class TeacherNet(nn.Module):
         return self.prior(of(units, dense))
 
     def judge(
-        self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, targets: Targets
+        self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, targets: LossTargets
     ) -> tuple[Tensor, Tensor]:
         """Logits and the loss, ready for `backward`."""
         units, dense = self._inputs(pooled, sparse, dense)
@@ -127,10 +127,11 @@ class TeacherNet(nn.Module):
         self.cut = (pooled, e)
         return self.units(e, sparse), dense.to(self.dtype)
 
-    def dense_part(self, units: Tensor, dense: Tensor, *, as_code: bool = False) -> Tensor:
-        """Logits (B, T) without the prior, of units (B, N, D) and dense features (B, C). `as_code`: to be compiled."""
+    def dense_part(self, units: Tensor, dense: Tensor, *, exportable: bool = False) -> Tensor:
+        """Logits (B, T) without the prior, of units (B, N, D) and dense features (B, C). `exportable`: to be
+        compiled."""
         with torch.autocast(units.device.type, torch.bfloat16, enabled=self._bf16):
-            h = (self.trunk.as_code if as_code else self.trunk)(units, dense)
+            h = (self.trunk.exportable if exportable else self.trunk)(units, dense)
             z = torch.cat([head(h) for head in self.heads.values()], dim=1)
         return z.to(self.dtype)
 
@@ -184,7 +185,7 @@ class CompiledDense:
             return [_dense_part(net, dict(zip(names, parameters, strict=True)), units, dense)]
 
         def judge(units: Tensor, dense: Tensor, offset: Tensor, *others: Tensor) -> list[Tensor]:
-            targets, parameters = Targets(*others[:4]), others[4:]
+            targets, parameters = LossTargets(*others[:4]), others[4:]
             learned = [tensor.detach().requires_grad_() for tensor in (units, *parameters)]
             z = _dense_part(net, dict(zip(names, learned[1:], strict=True)), learned[0], dense) + offset
             loss = loss_of(z, targets)
@@ -211,7 +212,7 @@ class CompiledDense:
         (z,) = self._score([units.contiguous(), dense.contiguous(), *(p.detach() for p in self._parameters)])
         return z
 
-    def judge(self, units: Tensor, dense: Tensor, offset: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    def judge(self, units: Tensor, dense: Tensor, offset: Tensor, targets: LossTargets) -> tuple[Tensor, Tensor]:
         assert self._judge is not None
         return _Judge.apply(self._judge, units, dense, offset, *targets, *self._parameters)
 
@@ -244,4 +245,4 @@ class _DensePart(nn.Module):
         self.net = net
 
     def forward(self, units: Tensor, dense: Tensor) -> Tensor:
-        return self.net.dense_part(units, dense, as_code=True)
+        return self.net.dense_part(units, dense, exportable=True)

@@ -31,8 +31,8 @@ from exfm.models.teacher_config import TeacherConfig, wide_columns
 from exfm.parallel.alone import learning_tables
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
-from exfm.parallel.sharding import Tables
-from exfm.parallel.tables import Lookup
+from exfm.parallel.sharding import TableGroup
+from exfm.parallel.tables import SentIds
 
 RATE, EPSILON = 0.1, 1.1
 """α, and ε for β = 1 and λ₂ = 1."""
@@ -53,7 +53,7 @@ def wide_configs(features: FeatureSet, tasks: int) -> list[EmbeddingBagConfig]:
     return configs
 
 
-def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: bool = True) -> dict[str, Tables]:
+def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: bool = True) -> dict[str, TableGroup]:
     """All tables of a teacher, as ranks hold them: `tables` of the network and, unless it is made without, `wide` of
     the linear part.
 
@@ -62,9 +62,9 @@ def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: 
     >>> {part: ([table.embedding_dim for table in of.configs], of.optimizer) for part, of in parts.items()}
     {'tables': ([16], 'row_wise_adagrad'), 'wide': ([4], 'adagrad')}
     """
-    parts = {"tables": Tables(bag_configs(features, cfg.width), cfg.sparse_optimizer if learns else None)}
+    parts = {"tables": TableGroup(bag_configs(features, cfg.width), cfg.sparse_optimizer if learns else None)}
     if cfg.wide:
-        parts["wide"] = Tables(wide_configs(features, tasks), "adagrad" if learns else None, " of the linear part")
+        parts["wide"] = TableGroup(wide_configs(features, tasks), "adagrad" if learns else None, " of the linear part")
     return parts
 
 
@@ -90,7 +90,7 @@ def summed(pooled: Tensor, keys: Sequence[str], tasks: int) -> Tensor:
 class Pooled(NamedTuple):
     """The weights of one batch, which `learn` moves, and the logits (B, T) that they sum up to."""
 
-    looked: Any
+    lookup: Any
     logits: Tensor
 
 
@@ -117,16 +117,16 @@ class WideTables:
             for _, window in windows:
                 window.zero_()
 
-    def send(self, batch: Batch) -> Lookup | Batch:
+    def send(self, batch: Batch) -> SentIds | Batch:
         """Start to send ids to the ranks that hold their weights."""
         return self._tables.send(batch)
 
     def look_up(self, sent: Any) -> Pooled:
-        looked = self._tables.look_up(sent)
-        return Pooled(looked, summed(looked.pooled.detach(), self._tables.keys, self._T))
+        lookup = self._tables.look_up(sent)
+        return Pooled(lookup, summed(lookup.pooled.detach(), self._tables.keys, self._T))
 
     def learn(self, pooled: Pooled, residuals: Tensor) -> None:
         """One step. `residuals` (B, T): σ(offset + wide) − y times the row's weight, 0 where a label is not known."""
         columns = torch.zeros(len(residuals), wide_columns(self._T), device=residuals.device)
         columns[:, : self._T] = residuals
-        self._tables.learn(pooled.looked, columns.repeat(1, len(self._tables.keys)))
+        self._tables.learn(pooled.lookup, columns.repeat(1, len(self._tables.keys)))

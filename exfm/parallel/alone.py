@@ -12,7 +12,7 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.embeddings.accumulators import SparseOptimizer
-from exfm.embeddings.fused import FusedTables, Looked
+from exfm.embeddings.fused import FusedTables, Lookup
 from exfm.embeddings.weights import TableSize
 from exfm.features.batch import Batch
 from exfm.parallel.group import RankGroup
@@ -47,13 +47,13 @@ class TablesAlone:
     def send(self, batch: Batch) -> Batch:
         return batch
 
-    def look_up(self, sent: Batch) -> Looked:
+    def look_up(self, sent: Batch) -> Lookup:
         """Pooled embeddings (B, sum of widths), in order of the keys, with their row indices."""
         return self._tables.of(sent)
 
-    def learn(self, looked: Looked, gradient: Tensor) -> None:
+    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
         """One step, with the gradient of the looked-up embeddings."""
-        self._tables.learn(looked, gradient)
+        self._tables.learn(lookup, gradient)
 
     def weights(self) -> ShardedTables:
         """(rows, width) each; they share memory with the tables."""

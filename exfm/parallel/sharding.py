@@ -28,7 +28,7 @@ from exfm.parallel.planner import make_planner, quiet_torchrec
 MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
 
 
-class Tables(NamedTuple):
+class TableGroup(NamedTuple):
     """A group of a model's tables that are looked up together and learn by one optimizer."""
 
     configs: Collection[EmbeddingBagConfig]
@@ -64,7 +64,9 @@ class TableSharder(EmbeddingBagCollectionSharder):
         return ["dense"] if sharding_type == "data_parallel" else ["fused"]
 
 
-def sharding_planner(parts: Mapping[str, Tables], sharding: Sharding, world: RankLayout) -> EmbeddingShardingPlanner:
+def sharding_planner(
+    parts: Mapping[str, TableGroup], sharding: Sharding, world: RankLayout
+) -> EmbeddingShardingPlanner:
     """TorchRec's planner for these tables, the same in `exfm plan` (without any ranks) and in training.
 
     Parts share the memory of their ranks. A table is spread by the settings of its name, whatever part it is in.
@@ -85,7 +87,7 @@ def sharding_planner(parts: Mapping[str, Tables], sharding: Sharding, world: Ran
     return make_planner(world, constraints, {part: tables.optimizer for part, tables in parts.items()})
 
 
-def planned_model(parts: Mapping[str, Tables]) -> nn.Module:
+def planned_model(parts: Mapping[str, TableGroup]) -> nn.Module:
     """Input of a planner: the tables of all parts, without memory."""
     model = nn.Module()
     for part, tables in parts.items():
@@ -124,7 +126,7 @@ def _reaches(rows: int, ranks: int) -> bool:
 
 
 def plan_sharding(
-    parts: Mapping[str, Tables], group: RankGroup, sharding: Sharding, batch_rows: int = 2048
+    parts: Mapping[str, TableGroup], group: RankGroup, sharding: Sharding, batch_rows: int = 2048
 ) -> ShardingPlan:
     """Plan the rank of every row of a model's tables, by part; the same plan on all ranks.
 
@@ -156,7 +158,7 @@ def table_bytes(config: EmbeddingBagConfig, optimizer: SparseOptimizer | None) -
     return 4 * config.num_embeddings * per_row
 
 
-def does_not_fit(parts: Collection[Tables], sharding: Sharding, ranks: int) -> str:
+def does_not_fit(parts: Collection[TableGroup], sharding: Sharding, ranks: int) -> str:
     """Error text for a planner without a plan: the largest table's need, the memory available, remedies."""
     if sharding.memory_gb is None:
         return f"TorchRec's planner found no way to spread the tables over {ranks} ranks by {', '.join(sharding.types)}"

@@ -62,7 +62,7 @@ class TableShard(NamedTuple):
     replicated: bool  # every rank holds it
 
 
-class Lookup(NamedTuple):
+class SentIds(NamedTuple):
     """Ids on their way to the ranks that hold their rows."""
 
     context: Any
@@ -120,21 +120,21 @@ class ParallelTables:
             if isinstance(kernel, BatchedDenseEmbeddingBag)
         }
 
-    def send(self, batch: Batch) -> Lookup:
+    def send(self, batch: Batch) -> SentIds:
         """Start to send a batch's ids to the ranks that hold their rows. A collective.
 
         Waits for the sizes of what others send; the ids themselves travel while other work is done.
         """
         context = self._tables.create_context()
-        return Lookup(context, self._tables.input_dist(context, batch.sparse).wait())
+        return SentIds(context, self._tables.input_dist(context, batch.sparse).wait())
 
-    def look_up(self, sent: Lookup) -> Gathered:
+    def look_up(self, sent: SentIds) -> Gathered:
         """A collective."""
         return Gathered(in_order(self._tables.compute_and_output_dist(sent.context, sent.ids.wait()).wait(), self.keys))
 
-    def learn(self, looked: Gathered, gradient: Tensor) -> None:
+    def learn(self, lookup: Gathered, gradient: Tensor) -> None:
         """One step, with the gradient of the looked-up embeddings. A collective."""
-        looked.pooled.backward(gradient)
+        lookup.pooled.backward(gradient)
         self._update_replicated()
 
     def _update_replicated(self) -> None:

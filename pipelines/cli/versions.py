@@ -129,13 +129,15 @@ def serve(
     """
     gc.disable()  # a sixth of the start is spent looking through what is imported; `server_of` has it on again
     from pipelines.serve.app import RequestLimits
-    from pipelines.serve.processes import Serving
+    from pipelines.serve.processes import ServerSettings
     from pipelines.serve.processes import serve as serve_until_stopped
-    from pipelines.serve.tables import Tables
+    from pipelines.serve.tables import TableSettings
 
-    kind = Tables(cast("Any", _chosen(tables, "--tables", ("fp32", "int8", "int4"))), max_ne_loss)
+    kind = TableSettings(cast("Any", _chosen(tables, "--tables", ("fp32", "int8", "int4"))), max_ne_loss)
     limits = RequestLimits(max_bytes=round(max_mb * 1e6), max_rows=max_rows)
-    asked = Serving(run_dir, tuple(names or ()), _follow(follow), host, port, limits, access_log, tracking_uri, kind)
+    asked = ServerSettings(
+        run_dir, tuple(names or ()), _follow(follow), host, port, limits, access_log, tracking_uri, kind
+    )
     asked = asked._replace(compiled=compiled)
     if log_topic is not None:
         from pipelines.serve.logged import LogSettings
@@ -168,16 +170,16 @@ def score(
     """
     from pipelines.report.screens.progress import rows_bar
     from pipelines.serve.batch import rows_of, score_file
-    from pipelines.serve.shelf import open_shelf
-    from pipelines.serve.sources.chosen import origins_of
+    from pipelines.serve.model_store import open_model_store
+    from pipelines.serve.sources.chosen import model_sources
     from streaming.errors import BadInput
 
-    shelf = open_shelf(origins_of([name], run_dir, _follow(follow), tracking_uri))
-    (model,) = shelf.models
-    version = shelf.version(model)
-    shelf.close()
+    model_store = open_model_store(model_sources([name], run_dir, _follow(follow), tracking_uri))
+    (model,) = model_store.models
+    version = model_store.version(model)
+    model_store.close()
     if version is None:
-        why = shelf.refused(model) or f"it has no {follow}; --follow newest takes its last checkpoint's"
+        why = model_store.refused(model) or f"it has no {follow}; --follow newest takes its last checkpoint's"
         raise BadInput(f"`{name}` cannot predict: {why}")
     target = out or file.with_name(f"{file.stem}.scored.parquet")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,15 @@
 """Serving: students answer prediction requests, following the registry.
 
-asked      what a request asks: JSON or Arrow, as columns
+prediction_request what a request asks: JSON or Arrow, as columns
 tables     of int8 or int4, judged before they answer
 version    one version of a student, immutable
 origins    where versions come from: a run, a student in training, MLflow's registry
 freshness  from a student's step to the first answer that has it
-shelf      the versions that answer now; swapped by one pointer
+model_store the versions that answer now; swapped by one pointer
 app        the HTTP interface
 interface  the same as an OpenAPI document
 logged     a topic of what was served
-meters     what a server has done, for Prometheus
+metrics    what a server has done, for Prometheus
 protocol   HTTP with an end to every request
 processes  a server in one process or several
 ray_serve  the same server as a deployment of Ray Serve

@@ -20,11 +20,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from pipelines.serve.asked import ARROW, Unreadable, asked_in
 from pipelines.serve.interface import openapi
 from pipelines.serve.logged import LOGGED, ServedLog
-from pipelines.serve.meters import Meters
-from pipelines.serve.shelf import Shelf
+from pipelines.serve.metrics import ServingMetrics
+from pipelines.serve.model_store import ModelStore
+from pipelines.serve.prediction_request import ARROW, Unreadable, parse_request
 from pipelines.serve.version import Answer, ServedVersion
 from streaming.messages.ipc import write_ipc
 
@@ -56,10 +56,10 @@ class Server:
     """The application's state; `app` is what a server runs."""
 
     def __init__(
-        self, shelf: Shelf, limits: RequestLimits = RequestLimits(), served_log: ServedLog | None = None
+        self, model_store: ModelStore, limits: RequestLimits = RequestLimits(), served_log: ServedLog | None = None
     ) -> None:
-        self._shelf, self._limits, self._log = shelf, limits, served_log
-        self.meters = Meters(shelf, served_log)
+        self._model_store, self._limits, self._log = model_store, limits, served_log
+        self.served_metrics = ServingMetrics(model_store, served_log)
         self.app = Starlette(
             routes=[
                 Route("/v1/models/{model}:predict", self.predict, methods=["POST"]),
@@ -74,7 +74,7 @@ class Server:
 
     def close(self) -> None:
         """Stop following, and flush the log."""
-        self._shelf.close()
+        self._model_store.close()
         if self._log is not None:
             self._log.close()
 
@@ -87,7 +87,7 @@ class Server:
             rows, refused, version = len(answer.probabilities), len(answer.refusals), served.name
             response = _response(answer, served, request)
             if served.value is not None:
-                self._shelf.freshness[model].answered(served.value, time.time())
+                self._model_store.freshness[model].answered(served.value, time.time())
         except _Refused as no:
             refused = no.rows
             response = JSONResponse({"error": str(no), **no.more}, no.code)
@@ -97,40 +97,42 @@ class Server:
             log.exception("answering a request for %s", model)
             response = JSONResponse({"error": "the server failed on this request; its log says why"}, 500)
         seconds = time.perf_counter() - began
-        self.meters.note(model if model in self._shelf else "?", response.status_code, seconds, rows, refused)
+        self.served_metrics.note(
+            model if model in self._model_store else "?", response.status_code, seconds, rows, refused
+        )
         if access.isEnabledFor(logging.INFO):
             line = {"at": time.time(), "model": model, "version": version, "code": response.status_code}
             access.info(json.dumps(line | {"rows": rows, "refused": refused, "ms": round(1000 * seconds, 3)}))
         return response
 
     async def _answered(self, request: Request, model: str) -> tuple[Answer, ServedVersion]:
-        if model not in self._shelf:
-            models = ", ".join(self._shelf.models)
-            raise _Refused(404, f"no model is named `{model[:80]}`; choose from {models}")
+        if model not in self._model_store:
+            known = ", ".join(self._model_store.models)
+            raise _Refused(404, f"no model is named `{model[:80]}`; choose from {known}")
         body = await self._body(request)
-        version = self._shelf.version(model)
+        version = self._model_store.version(model)
         if version is None:
-            why = self._shelf.refused(model) or "no version of it is published yet"
+            why = self._model_store.refused(model) or "no version of it is published yet"
             raise _Refused(503, f"`{model}` cannot answer: {why}")
         try:
             kind, names = request.headers.get("content-type", ""), version.inputs.names
             if self._log is not None:
                 names = [*names, *LOGGED]
-            parsed = asked_in(body, kind, only=names, max_rows=self._limits.max_rows)
+            asked = parse_request(body, kind, only=names, max_rows=self._limits.max_rows)
         except Unreadable as error:
             raise _Refused(400, str(error)) from None
         if "event_time_ms" in version.inputs.names:  # once: what is logged says the time that was answered for
-            parsed = parsed.at(int(time.time() * 1000))
-        answer = version.answer(parsed)
+            asked = asked.at(int(time.time() * 1000))
+        answer = version.answer(asked)
         if answer.refusals and request.query_params.get("on_bad_rows") != "null":
-            refused_rows = [{"row": row, "why": answer.refusals[row].detail} for row in sorted(answer.refusals)[:SHOWN]]
+            found = [{"row": row, "why": answer.refusals[row].detail} for row in sorted(answer.refusals)[:SHOWN]]
             words = (
-                f"{len(answer.refusals):,} of {parsed.size:,} rows are refused, as ingestion would refuse them; "
+                f"{len(answer.refusals):,} of {asked.size:,} rows are refused, as ingestion would refuse them; "
                 "correct them, or add ?on_bad_rows=null for null in their place"
             )
-            raise _Refused(422, words, len(answer.refusals), refused=refused_rows)
+            raise _Refused(422, words, len(answer.refusals), refused=found)
         if self._log is not None:
-            self._log.note(version, parsed, answer)
+            self._log.note(version, asked, answer)
         return answer, version
 
     async def _body(self, request: Request) -> bytes:
@@ -150,28 +152,28 @@ class Server:
 
     async def models(self, request: Request) -> Response:
         """List the served models with their versions and ages, and refused ones."""
-        models = []
-        for model in self._shelf.models:
-            version, refused = self._shelf.version(model), self._shelf.refused(model)
+        found = []
+        for model in self._model_store.models:
+            version, refused = self._model_store.version(model), self._model_store.refused(model)
             value: dict[str, Any] = {"model": model, "version": None} if version is None else version.as_json()
             if version is not None:
                 value["age_s"] = round(time.time() - version.loaded_at, 1)
                 if version.value is not None:
-                    value["freshness"] = self._shelf.freshness[model].as_json()
-            models.append(value | ({"refused": refused} if refused is not None else {}))
-        return JSONResponse({"models": models})
+                    value["freshness"] = self._model_store.freshness[model].as_json()
+            found.append(value | ({"refused": refused} if refused is not None else {}))
+        return JSONResponse({"models": found})
 
     async def ready(self, request: Request) -> Response:
-        if missing := self._shelf.missing:
+        if missing := self._model_store.missing:
             return PlainTextResponse(f"not ready: {', '.join(missing)}\n", 503)
         return PlainTextResponse("ready\n")
 
     async def metrics(self, request: Request) -> Response:
-        text = self.meters.text()
+        text = self.served_metrics.text()
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(openapi(self._shelf))
+        return JSONResponse(openapi(self._model_store))
 
 
 PATHS = "POST /v1/models/NAME:predict; GET /v1/models, /healthz, /readyz, /metrics, /openapi.json"

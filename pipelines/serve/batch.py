@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from pipelines.serve.asked import Asked
+from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.version import ServedVersion
 from pipelines.served_rows import TableColumns
 from streaming.errors import BadInput
 from streaming.sources.tables.conversion import as_parquet
-from streaming.sources.tables.engine import Engine, in_words
+from streaming.sources.tables.engine import TableEngine, in_words
 from streaming.sources.tables.forms import files_at
 from streaming.store.files import replacing
 
@@ -54,7 +54,7 @@ def score_file(
         for batch in file.iter_batches(ROWS, use_threads=False):
             if there := [n for n in batch.schema.names if n.startswith(PREDICTION)]:
                 raise BadInput(f"{source} has a column `{there[0]}` already; score the file that it was made of")
-            answer = version.answer(Asked(TableColumns(pa.Table.from_batches([batch])), {}, len(batch)))
+            answer = version.answer(PredictionRequest(TableColumns(pa.Table.from_batches([batch])), {}, len(batch)))
             for t, task in enumerate(version.tasks):
                 values = pa.array(answer.probabilities[:, t], from_pandas=True)
                 batch = batch.append_column(PREDICTION + task, values)
@@ -85,7 +85,7 @@ def rows_of(version: ServedVersion, source: Path, folder: Path) -> Iterator[pq.P
             path = files.paths[0]
             if not files.is_one_parquet:
                 path = Path(scratch) / "rows.parquet"
-                with Engine(Path(scratch)) as engine:
+                with TableEngine(Path(scratch)) as engine:
                     list(as_parquet(engine, files, path, declared=declared))
             with pq.ParquetFile(path) as file:
                 yield file

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from exfm.snapshots.increments.follower import Value
+from exfm.snapshots.increments.follower import ServedState
 
 BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0)
 KEPT = 1000
@@ -50,7 +50,7 @@ class Freshness:
     """Freshness of one model. One thread takes increments up, another answers.
 
     >>> freshness = Freshness()
-    >>> value = Value(None, 7, "", "v00000640+7", {}, ({"stepped_s": [10.0, 10.9]},))
+    >>> value = ServedState(None, 7, "", "v00000640+7", {}, ({"stepped_s": [10.0, 10.9]},))
     >>> freshness.taken_up(value, 11.2)
     >>> freshness.answered(value, 11.5)
     >>> freshness.as_json()["answered"]["last_s"]
@@ -61,7 +61,7 @@ class Freshness:
         self._waiting: deque[tuple[int, float]] = deque(maxlen=KEPT)  # by number, when the first step was
         self.served, self.answers = Ages(), Ages()
 
-    def taken_up(self, value: Value, now_s: float, *, first: bool = False) -> None:
+    def taken_up(self, value: ServedState, now_s: float, *, first: bool = False) -> None:
         """Record a new value before it answers. A full version counts as its increments would, but for the `first`
         of a server."""
         whole = () if first or "stepped_s" not in value.about else (value.about,)
@@ -70,7 +70,7 @@ class Freshness:
             self.served.add(max(0.0, now_s - stepped))
             self._waiting.append((value.number, stepped))
 
-    def answered(self, value: Value, now_s: float) -> None:
+    def answered(self, value: ServedState, now_s: float) -> None:
         while self._waiting and self._waiting[0][0] <= value.number:
             self.answers.add(max(0.0, now_s - self._waiting.popleft()[1]))
 

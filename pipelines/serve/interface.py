@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.serve.asked import ARROW, JSON
-from pipelines.serve.shelf import Shelf
+from pipelines.serve.model_store import ModelStore
+from pipelines.serve.prediction_request import ARROW, JSON
 
 TEXT = "text/plain"
 ERROR = "#/components/schemas/Error"
@@ -23,7 +23,7 @@ CODES = {
 }
 
 
-def openapi(shelf: Shelf) -> dict[str, Any]:
+def openapi(model_store: ModelStore) -> dict[str, Any]:
     """OpenAPI 3.1, with the models that answer now."""
     paths: dict[str, Any] = {
         "/v1/models": _get("The models, their versions, lineage and age", {"200": _models()}),
@@ -34,8 +34,8 @@ def openapi(shelf: Shelf) -> dict[str, Any]:
         "/metrics": _get("Counters for Prometheus", {"200": {TEXT: {"type": "string"}}}),
         "/openapi.json": _get("This document", {"200": {JSON: {"type": "object"}}}),
     }
-    for model in shelf.models:
-        if (version := shelf.version(model)) is not None:
+    for model in model_store.models:
+        if (version := model_store.version(model)) is not None:
             paths[f"/v1/models/{model}:predict"] = {"post": _predict(version.inputs, version.tasks)}
     return {
         "openapi": "3.1.0",
@@ -61,8 +61,8 @@ def _content(by_kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def _get(summary: str, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    responses = {code: {"description": summary, "content": _content(by_kind)} for code, by_kind in answers.items()}
-    return {"get": {"summary": summary, "responses": responses}}
+    said = {code: {"description": summary, "content": _content(by_kind)} for code, by_kind in answers.items()}
+    return {"get": {"summary": summary, "responses": said}}
 
 
 def _models() -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _predict(inputs: pa.Schema, tasks: tuple[str, ...]) -> dict[str, Any]:
         + ("; event_time_ms: left out, the rows are shown now" if "event_time_ms" in inputs.names else ""),
     }
     row_said = _object({task: {"type": "number", "minimum": 0, "maximum": 1} for task in tasks}, list(tasks))
-    request_body = _object(
+    said = _object(
         {
             "model": {"type": "string"},
             "version": {"type": "string"},
@@ -122,7 +122,7 @@ def _predict(inputs: pa.Schema, tasks: tuple[str, ...]) -> dict[str, Any]:
         "200": {
             "description": "a probability for each row and task",
             "headers": {"x-exfm-version": header},
-            "content": _content({JSON: request_body, ARROW: binary}),
+            "content": _content({JSON: said, ARROW: binary}),
         }
     }
     for code, why in CODES.items():
@@ -142,11 +142,11 @@ def _of(kind: pa.DataType, *, nullable: bool) -> dict[str, Any]:
     ({'type': ['integer', 'null']}, {'type': 'integer'})
     """
     if pa.types.is_list(kind):
-        schema: dict[str, Any] = {"type": "array", "items": _of(kind.value_type, nullable=False)}
+        found: dict[str, Any] = {"type": "array", "items": _of(kind.value_type, nullable=False)}
     elif pa.types.is_integer(kind):
-        schema = {"type": "integer"}
+        found = {"type": "integer"}
     elif pa.types.is_floating(kind):
-        schema = {"type": "number"}
+        found = {"type": "number"}
     else:
-        schema = {"type": "string"}
-    return schema | ({"type": [schema["type"], "null"]} if nullable else {})
+        found = {"type": "string"}
+    return found | ({"type": [found["type"], "null"]} if nullable else {})

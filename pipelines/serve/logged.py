@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipelines.serve.asked import Asked
+from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.version import Answer, ServedVersion, Signature
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
@@ -63,7 +63,7 @@ def check_topic(settings: LogSettings) -> None:
 
 class _Noted(NamedTuple):
     version: Signature
-    asked: Asked
+    asked: PredictionRequest
     probabilities: np.ndarray
     rows: np.ndarray
     at_ms: int
@@ -82,7 +82,7 @@ class ServedLog:
         self._thread = threading.Thread(target=self._work, name="served-log", daemon=True)
         self._thread.start()
 
-    def note(self, version: ServedVersion, asked: Asked, answer: Answer) -> None:
+    def note(self, version: ServedVersion, asked: PredictionRequest, answer: Answer) -> None:
         """Queue a request and its answer for writing, if in the share. Never waits, never raises."""
         ids = _ids(asked, version.signature.schema.id_type)
         if ids is None:
@@ -151,14 +151,14 @@ class ServedLog:
                 self._writer.close()
 
 
-def _ids(asked: Asked, kind: pa.DataType) -> pa.Array | None:
+def _ids(asked: PredictionRequest, kind: pa.DataType) -> pa.Array | None:
     """The `impression_id` of every row, in the row schema's type; None where one has none, or another."""
-    column = asked.columns.get(ID)
+    given = asked.columns.get(ID)
     try:
-        if column is None:
+        if given is None:
             ids = pa.repeat(pa.scalar(asked.context[ID], kind), asked.size)
         else:
-            ids = pa.array(column, kind) if isinstance(column, list) else column.combine_chunks().cast(kind)
+            ids = pa.array(given, kind) if isinstance(given, list) else given.combine_chunks().cast(kind)
     except (KeyError, pa.ArrowException, ValueError, TypeError, OverflowError):
         return None
     return None if ids.null_count else ids

@@ -27,11 +27,11 @@ from exfm.compiled.package import Packages
 from exfm.threads import set_threads
 from pipelines.serve.app import RequestLimits, Server
 from pipelines.serve.logged import LogSettings, ServedLog, check_topic
+from pipelines.serve.model_store import open_model_store
 from pipelines.serve.protocol import REQUEST_S, PunctualProtocol
-from pipelines.serve.shelf import open_shelf
-from pipelines.serve.sources.chosen import Follow, origins_of
-from pipelines.serve.sources.wanted import Origin
-from pipelines.serve.tables import Tables
+from pipelines.serve.sources.chosen import Follow, model_sources
+from pipelines.serve.sources.model_source import ModelSource
+from pipelines.serve.tables import TableSettings
 from streaming.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ MOST_AT_ONCE = 256
 WATCH_S = 0.5
 SHORT_LIFE_S = 2.0
 """A process that lived shorter is started again no sooner than this after it began."""
-PRELOADED = ["pipelines.serve.processes", "pipelines.serve.app", "pipelines.serve.shelf", "uvicorn"]
+PRELOADED = ["pipelines.serve.processes", "pipelines.serve.app", "pipelines.serve.model_store", "uvicorn"]
 """What processes are forked with, so that one which dies is there again as soon as its models are read."""
 
 
-class Serving(NamedTuple):
+class ServerSettings(NamedTuple):
     """Settings of a server: models and address."""
 
     run_dir: Path | None
@@ -57,29 +57,29 @@ class Serving(NamedTuple):
     limits: RequestLimits = RequestLimits()
     access_log: bool = True
     tracking_uri: str | None = None
-    tables: Tables = Tables()
+    tables: TableSettings = TableSettings()
     logged: LogSettings | None = None
     compiled: bool = False
 
-    def origins(self) -> list[Origin]:
-        return origins_of(self.names, self.run_dir, self.follow, self.tracking_uri)
+    def sources(self) -> list[ModelSource]:
+        return model_sources(self.names, self.run_dir, self.follow, self.tracking_uri)
 
 
 def listening(host: str, port: int) -> socket.socket:
     """A listening socket shared by all processes of a server. Raises BadInput where the port is taken."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        found.bind((host, port))
     except OSError as error:
-        listener.close()
+        found.close()
         raise BadInput(f"cannot listen on {host}:{port}: {error.strerror}; give another --port (0: any)") from None
-    listener.listen(1024)
-    listener.set_inheritable(True)
-    return listener
+    found.listen(1024)
+    found.set_inheritable(True)
+    return found
 
 
-def serve(asked: Serving, processes: int, ready: Callable[[int], None] = lambda port: None) -> None:
+def serve(asked: ServerSettings, processes: int, ready: Callable[[int], None] = lambda port: None) -> None:
     """Serve until SIGINT or SIGTERM. `ready(port)` is called once the port takes requests.
 
     Raises BadInput where there is no such run, student or model, or the port is taken.
@@ -90,34 +90,34 @@ def serve(asked: Serving, processes: int, ready: Callable[[int], None] = lambda 
         raise BadInput("--compile serves versions of fp32; leave out --tables, or --compile")
     if asked.logged is not None:
         check_topic(asked.logged)
-    origins = asked.origins()  # what cannot be is said here, once
+    sources = asked.sources()  # what cannot be is said here, once
     with listening(asked.host, asked.port) as at:
         ready(at.getsockname()[1])
         if processes == 1:
-            _serve_here(asked, at, origins)
+            _serve_here(asked, at, sources)
         else:
-            for origin in origins:
-                origin.close()
+            for source in sources:
+                source.close()
             _several(asked, at, processes)
 
 
-def _serve_here(asked: Serving, at: socket.socket, origins: Sequence[Origin]) -> None:
+def _serve_here(asked: ServerSettings, at: socket.socket, sources: Sequence[ModelSource]) -> None:
     """Serve in this process."""
     form = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=form, force=True)
     access = logging.getLogger("exfm.access")
     access.propagate, access.disabled = False, not asked.access_log
     access.addHandler(logging.StreamHandler(sys.stdout))
-    server = server_of(asked, origins)
+    server = server_of(asked, sources)
     try:
         http_server(server.app, max_bytes=asked.limits.max_bytes).run(sockets=[at])
     finally:
         server.close()
 
 
-def _no_version(model: str, asked: Serving) -> str:
+def _no_version(model: str, asked: ServerSettings) -> str:
     """
-    >>> _no_version("feed", Serving(Path("runs/demo"), (), "champion"))
+    >>> _no_version("feed", ServerSettings(Path("runs/demo"), (), "champion"))
     'feed: no champion yet in runs/demo: requests are answered 503 until there is one (exfm promote, or the end of the \
 run names it); --follow newest serves its last checkpoint'
     """
@@ -130,17 +130,17 @@ run names it); --follow newest serves its last checkpoint'
     return f"{model}: no {asked.follow} yet in {where}: requests are answered 503 until there is one{way}"
 
 
-def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
+def server_of(asked: ServerSettings, sources: Sequence[ModelSource]) -> Server:
     """A server with the current versions, following changes until `close`."""
-    shelf = open_shelf(origins, asked.tables, Packages() if asked.compiled else None)
-    for model in shelf.missing:
-        if shelf.refused(model) is None:
+    model_store = open_model_store(sources, asked.tables, Packages() if asked.compiled else None)
+    for model in model_store.missing:
+        if model_store.refused(model) is None:
             log.warning("%s", _no_version(model, asked))
-    shelf.follow()
+    model_store.follow()
     served_log = None if asked.logged is None else ServedLog(asked.logged)
     gc.freeze()  # what was imported stays: no request waits while half a million objects are looked through
     gc.enable()
-    return Server(shelf, asked.limits, served_log)
+    return Server(model_store, asked.limits, served_log)
 
 
 def http_server(app: Any, request_s: float = REQUEST_S, max_bytes: int = PunctualProtocol.max_bytes) -> uvicorn.Server:
@@ -164,7 +164,7 @@ def http_server(app: Any, request_s: float = REQUEST_S, max_bytes: int = Punctua
     )
 
 
-def _several(asked: Serving, at: socket.socket, count: int) -> None:
+def _several(asked: ServerSettings, at: socket.socket, count: int) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     gc.enable()
@@ -198,10 +198,10 @@ def _several(asked: Serving, at: socket.socket, count: int) -> None:
             signal.signal(kind, handler)
 
 
-def _child(asked: Serving, at: socket.socket) -> None:
+def _child(asked: ServerSettings, at: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    _serve_here(asked, at, asked.origins())
+    _serve_here(asked, at, asked.sources())
 
 
 def _end_with_the_parent() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pipelines.serve.asked import JSON
+from pipelines.serve.prediction_request import JSON
 
 REQUEST_S = 10.0
 """From a request's first byte to its last; a new connection sends its first within this too."""

@@ -17,9 +17,9 @@ from ray import serve
 
 from exfm.threads import set_threads
 from pipelines.serve.app import RequestLimits
-from pipelines.serve.processes import MOST_AT_ONCE, Serving, server_of
+from pipelines.serve.processes import MOST_AT_ONCE, ServerSettings, server_of
 from pipelines.serve.sources.chosen import Follow
-from pipelines.serve.tables import Tables
+from pipelines.serve.tables import TableSettings
 from streaming.errors import BadInput
 
 
@@ -38,28 +38,28 @@ class RaySettings(BaseModel):
     max_mb: float = Field(default=8.0, ge=0.001, description="of one request's body")
     replicas: int = Field(default=1, ge=1, description="each uses a core and holds the models")
 
-    def serving(self) -> Serving:
+    def serving(self) -> ServerSettings:
         """Settings of a server; raises BadInput for contradictory arguments."""
         names = tuple(name.strip() for name in self.names.split(",") if name.strip())
         if self.follow == "live" and self.tables != "fp32":
             raise BadInput(f"follow=live serves fp32, and tables is {self.tables}; follow champion with those")
-        return Serving(
+        return ServerSettings(
             None if self.run_dir is None else self.run_dir.resolve(),
             names,
             self.follow,
             limits=RequestLimits(max_bytes=round(self.max_mb * 1e6), max_rows=self.max_rows),
             access_log=False,
             tracking_uri=self.tracking_uri,
-            tables=Tables(self.tables, self.max_ne_loss),
+            tables=TableSettings(self.tables, self.max_ne_loss),
         )
 
 
 class Replica:
     """A model store with its interface. Ray Serve builds one in each of its processes."""
 
-    def __init__(self, asked: Serving) -> None:
+    def __init__(self, asked: ServerSettings) -> None:
         set_threads(1)
-        self._server = server_of(asked, asked.origins())
+        self._server = server_of(asked, asked.sources())
 
     def __serve_build_asgi_app__(self) -> Any:
         return self._server.app
@@ -75,8 +75,8 @@ def application(args: dict[str, Any]) -> serve.Application:
     Raises BadInput where there is no such run, student or model, ValueError where a setting is not one of these.
     """
     settings = RaySettings.model_validate(args)
-    server_settings = settings.serving()
-    for origin in server_settings.origins():  # what cannot be is said here, before a replica starts
+    asked = settings.serving()
+    for origin in asked.sources():  # what cannot be is said here, before a replica starts
         origin.close()
     in_a_replica = serve.deployment(
         name="students",
@@ -85,5 +85,5 @@ def application(args: dict[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": 1},
     )
     deployment: Any = in_a_replica(serve.ingress()(Replica))
-    bound: serve.Application = deployment.bind(server_settings)
+    bound: serve.Application = deployment.bind(asked)
     return bound

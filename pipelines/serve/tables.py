@@ -15,7 +15,7 @@ from exfm.models.served import ServedStudent
 JUDGED_ROWS = 20_000
 
 
-class Tables(NamedTuple):
+class TableSettings(NamedTuple):
     """`kind`: fp32 keeps the bits. `max_ne_loss`: by how much of itself the NE of a task may grow, 0.001 is a
     thousandth."""
 
@@ -23,7 +23,7 @@ class Tables(NamedTuple):
     max_ne_loss: float = 0.001
 
 
-def refuse_stated(asked: Tables, stated: dict[str, Any] | None) -> None:
+def refuse_stated(asked: TableSettings, stated: dict[str, Any] | None) -> None:
     """Raise ModelError if the publication of the version states an NE increase of such tables beyond the allowed
     one; `stated`: from its ledger."""
     changes = (stated or {}).get(asked.kind, {}).get("ne_change", {})
@@ -36,7 +36,7 @@ def refuse_stated(asked: Tables, stated: dict[str, Any] | None) -> None:
 
 
 def take_tables(
-    served: ServedStudent, asked: Tables, rows: pa.Table | None, stated: dict[str, Any] | None = None
+    served: ServedStudent, asked: TableSettings, rows: pa.Table | None, stated: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Quantise the student's tables; returns a description. `rows`: labelled ones to judge them on; where there are
     none, what was `stated` of the version has been judged (`refuse_stated`).
@@ -46,10 +46,10 @@ def take_tables(
     before = served.table_bytes
     if asked.kind == "fp32":
         return {"kind": "fp32", "bytes": before}
-    if rows is None and (stated_cost := (stated or {}).get(asked.kind)) is not None:
+    if rows is None and (known := (stated or {}).get(asked.kind)) is not None:
         served.quantise(asked.kind)
         sizes = {"bytes": served.table_bytes, "bytes_fp32": before}
-        return {"kind": asked.kind, **sizes, "ne_change": stated_cost["ne_change"], "judged_rows": None}
+        return {"kind": asked.kind, **sizes, "ne_change": known["ne_change"], "judged_rows": None}
     if rows is None or not rows.num_rows:
         raise ModelError(
             f"tables of {asked.kind} are judged on labelled rows, and there are none; nor was it stated what they cost "

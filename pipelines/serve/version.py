@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from exfm.compiled.package import Packages
 from exfm.models.served import load_served
-from exfm.snapshots.increments.follower import Value
-from pipelines.serve.asked import Asked
-from pipelines.serve.tables import JUDGED_ROWS, Tables, refuse_stated, take_tables
+from exfm.snapshots.increments.follower import ServedState
+from pipelines.serve.prediction_request import PredictionRequest
+from pipelines.serve.tables import JUDGED_ROWS, TableSettings, refuse_stated, take_tables
 from pipelines.served_model import ServedModel
 from pipelines.served_rows import checked_columns
 from streaming.messages.validation import Refusals, RowRules
@@ -37,7 +37,7 @@ class Signature(NamedTuple):
     inputs: pa.Schema
     schema: RowSchema
 
-    def impressions(self, asked: Asked, at_ms: int) -> pa.RecordBatch:
+    def impressions(self, asked: PredictionRequest, at_ms: int) -> pa.RecordBatch:
         """The impression's columns of a request, in the schema's types; `at_ms` is the default event time."""
         there = {*asked.columns, *asked.context, *self.inputs.names, "event_time_ms"}
         rules = RowRules("impression", self.schema, only=there)
@@ -57,9 +57,9 @@ class ServedVersion:
         path: Path,
         schema: RowSchema,
         about: dict[str, Any],
-        tables: Tables = Tables(),
+        tables: TableSettings = TableSettings(),
         labelled: Callable[[list[str], int], pa.Table] | None = None,
-        value: Value | None = None,
+        value: ServedState | None = None,
         packages: Packages | None = None,
         before: ServedVersion | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class ServedVersion:
         """The raw columns that it reads."""
         return self._rules.schema
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: PredictionRequest) -> Answer:
         """A probability for each row and task. Rows that ingestion would refuse are refused with its words."""
         batch, refusals = checked_columns(asked.columns, asked.context, asked.size, self._rules)
         return Answer(self._model.answer(batch, refusals), refusals)

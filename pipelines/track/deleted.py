@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.track.registry.standing import twin_version
+from pipelines.track.registry.aliases import twin_version
 from streaming.errors import StreamingError
 from streaming.program import command
 

@@ -17,8 +17,8 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.track.deleted import still_registered
 from pipelines.track.registration import Interface, interface_of
-from pipelines.track.registry.ledger import Entry, Ledger, standing_after
-from pipelines.track.registry.standing import Action
+from pipelines.track.registry.aliases import Action
+from pipelines.track.registry.ledger import Entry, Ledger, aliases_after
 from streaming.store.files import read_json, write_json
 
 RETRY_S = 30.0
@@ -42,8 +42,8 @@ class Mirror:
 
     def note(self, version: str, number: int | str) -> None:
         """Record the MLflow number of a version."""
-        state = self.known()
-        self.store(state | {"numbers": state["numbers"] | {version: number}})
+        known = self.known()
+        self.store(known | {"numbers": known["numbers"] | {version: number}})
 
     def store(self, known: Mapping[str, Any]) -> None:
         write_json(self.file, dict(known))
@@ -96,7 +96,7 @@ def state_decisions(
         if entry["version"] in there:
             client.set_model_version_tag(mirror.model, there[entry["version"]], *decision_tag(number, entry))
     aliases = client.get_registered_model(mirror.model).aliases
-    for alias, version in standing_after(entries[-1]).as_json().items():
+    for alias, version in aliases_after(entries[-1]).as_json().items():
         if version in there:
             client.set_registered_model_alias(mirror.model, alias, there[version])
         elif alias in aliases:
@@ -133,12 +133,12 @@ def tables_stated(tags: Mapping[str, str]) -> dict[str, Any] | None:
     >>> tables_stated({"role": "student", "tables/int8/ne_change/ctr": "0.0002"})
     {'int8': {'ne_change': {'ctr': 0.0002}}}
     """
-    costs: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for tag, value in tags.items():
         parts = tag.split("/", 3)
         if len(parts) == 4 and (parts[0], parts[2]) == ("tables", "ne_change"):
-            costs.setdefault(parts[1], {"ne_change": {}})["ne_change"][parts[3]] = float(value)
-    return costs or None
+            found.setdefault(parts[1], {"ne_change": {}})["ne_change"][parts[3]] = float(value)
+    return found or None
 
 
 def decision_tag(number: int, entry: Entry) -> tuple[str, str]:

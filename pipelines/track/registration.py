@@ -22,7 +22,7 @@ from pipelines.report.results.champion import Champion, champion_of, gain_tags, 
 from pipelines.report.results.figures import clustered_by
 from pipelines.report.results.verdict import verdict_on
 from pipelines.served_rows import ROWS, serving_rules
-from pipelines.track.registry.standing import twin_version
+from pipelines.track.registry.aliases import twin_version
 from streaming.lake.reader import LakeReader
 
 EXAMPLE_ROWS = 5

@@ -4,7 +4,7 @@ header     what a message of the examples topic says about its block; which part
 publisher  writes committed blocks to the examples topic
 reader     reads complete blocks from it
 outbox     delivers late feedback and dead letters to their tables and their topic
-mending    makes torn files of the lake again, from the examples topic
+repairing  makes torn files of the lake again, from the examples topic
 replay     puts dead letters back onto the topics that they came from
 trimming   the examples topic without what no reader needs any more
 """

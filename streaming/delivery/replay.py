@@ -79,7 +79,7 @@ class Place(NamedTuple):
         return cls(parts[0], *(int(part) for part in (*parts[1:], "0")[:3]))
 
 
-class Record(NamedTuple):
+class OriginalRecord(NamedTuple):
     """The original record of a dead letter. `value` is the message, or of a message of many rows the letter's row
     alone."""
 
@@ -114,18 +114,18 @@ class Letters:
     def payload(self, place: Place) -> tuple[bytes, int]:
         """The payload stored in the letter, and the original length of the record."""
         at = [pc.field(name) == value for name, value in zip(PLACES, place, strict=True)]
-        letters = side_rows(
+        found = side_rows(
             self._folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA, limit_rows=1, filter=at[0] & at[1] & at[2] & at[3]
         )
-        if not letters.num_rows:
+        if not found.num_rows:
             raise BadInput(f"no dead letter came from {place}")
-        return letters["payload"][0].as_py(), letters["payload_bytes"][0].as_py()
+        return found["payload"][0].as_py(), found["payload_bytes"][0].as_py()
 
     def replayed(self) -> set[Place]:
         """Letters requeued by completed commands."""
         return set(places_of(side_rows(self._folder, REPLAYED, SCHEMA)))
 
-    def originals(self, places: Sequence[Place]) -> Iterator[tuple[Place, Record]]:
+    def originals(self, places: Sequence[Place]) -> Iterator[tuple[Place, OriginalRecord]]:
         """Original records of letters, in order of origin, read from their topics; if a topic no longer has one, the
         letter's own copy, provided it is complete and the whole message. What can be found in neither is left out,
         and so is what is `refused`: a row of a message that cannot be read here. A bounded part of them is held at a
@@ -155,7 +155,7 @@ class Letters:
     def _letters(self, columns: Sequence[str], filter: pc.Expression | None) -> pa.Table:
         return side_rows(self._folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA, columns=columns, filter=filter)
 
-    def _copies(self, places: Sequence[Place]) -> dict[Place, Record]:
+    def _copies(self, places: Sequence[Place]) -> dict[Place, OriginalRecord]:
         """The whole copies in JSON that letters of one partition hold themselves, in one look at the table."""
         if not places:
             return {}
@@ -166,7 +166,7 @@ class Letters:
         rows = self._letters(names, chosen)
         held = zip(places_of(rows), rows["payload"].to_pylist(), rows["payload_bytes"].to_pylist(), strict=True)
         return {
-            place: Record(payload, None, None, ())
+            place: OriginalRecord(payload, None, None, ())
             for place, payload, length in held
             if len(payload) >= length and payload.lstrip().startswith(b"{")
         }
@@ -175,7 +175,7 @@ class Letters:
         """Whether a copy in JSON may go onto its topic."""
         return place.topic not in self._arrow or place in whole
 
-    def _record(self, message: RawMessage, place: Place, whole: Collection[Place]) -> Record:
+    def _record(self, message: RawMessage, place: Place, whole: Collection[Place]) -> OriginalRecord:
         """Of a readable message of many rows the one row, unless it was refused whole; any other message as it is.
         Raises _Refused."""
         if message.refused is not None:
@@ -184,7 +184,7 @@ class Letters:
         if place not in whole and not value.lstrip().startswith(b"{"):
             value = self._row(value, place)
         headers = tuple((name, content) for name, content in message.headers if name != HEADER)
-        return Record(value, message.key, message.timestamp_ms, headers)
+        return OriginalRecord(value, message.key, message.timestamp_ms, headers)
 
     def _row(self, value: bytes, place: Place) -> bytes:
         """An Arrow message as it is where it has one row, else with the row alone that `place` names."""
@@ -233,9 +233,9 @@ class Letters:
         group = [Place(*values) for values in intent["letters"]]
         written = set(written)
         missing = [place for place in group if place not in written]
-        for topic, records in groupby(self.originals(missing), key=lambda each: each[0].topic):
+        for topic, found in groupby(self.originals(missing), key=lambda each: each[0].topic):
             with TopicWriter(self._settings, topic) as writer:
-                for place, record in records:
+                for place, record in found:
                     headers = [*record.headers, (HEADER, str(place).encode())]
                     if (words := writer.too_large([record.value], headers, record.key)) is not None:
                         self.refused[place] = words
@@ -263,17 +263,17 @@ class _Refused(Exception):
 def _written_behind(settings: KafkaSettings, ends: Sequence[Sequence[Any]]) -> set[Place]:
     """The letters whose records stand behind these ends of partitions."""
     begins = {Partition(topic, number): SourcePosition(end) for topic, number, end in ends}
-    written: set[Place] = set()
+    found: set[Place] = set()
     reader = TopicReader(settings, sorted(begins), markers_end=False)  # others may have written an end meanwhile
     try:
         reader.open(begins)
         now = reader.end_offsets()
         while any(reader.position()[partition].offset < now[partition] for partition in begins):
             for message in reader.next_batch(1.0) or ():
-                written |= {Place.parse(value.decode()) for name, value in message.headers if name == HEADER}
+                found |= {Place.parse(value.decode()) for name, value in message.headers if name == HEADER}
     finally:
         reader.close()
-    return written
+    return found
 
 
 def parts_of(places: Sequence[Place], messages: int) -> Iterator[list[Place]]:

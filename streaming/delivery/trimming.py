@@ -11,7 +11,7 @@ import logging
 from streaming.delivery.header import Header
 from streaming.errors import BrokerAway, StreamingError
 from streaming.kafka.settings import KafkaSettings
-from streaming.kafka.topics import Lookup, delete_records, lookup
+from streaming.kafka.topics import TopicLookup, delete_records, lookup
 from streaming.position import NOTHING_YET, Partition
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class ExamplesTrimmer:
         return sum(offset - begins[partition] for partition, offset in going.items())
 
 
-def _first_needed(look: Lookup, partition: Partition, upto: int, low: int, high: int) -> int:
+def _first_needed(look: TopicLookup, partition: Partition, upto: int, low: int, high: int) -> int:
     """The lowest offset in [low, high] whose block ends after `upto`; `high` where none does."""
     while low < high:
         middle = (low + high) // 2

@@ -89,17 +89,17 @@ def cluster_and_topics(
     for another reason than that it is not there."""
     with _admin(settings) as admin:
         cluster_id = admin.describe_cluster()["cluster_id"]
-        described = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
-    if hidden := {name for name, topic in described.items() if topic["error_code"] == NOT_ALLOWED}:
+        found = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
+    if hidden := {name for name, topic in found.items() if topic["error_code"] == NOT_ALLOWED}:
         raise Right("Describe", "topic", hidden).missing(settings)
-    if unclear := {n: t["error_code"] for n, t in described.items() if t["error_code"] not in NOT_THERE | {0}}:
+    if unclear := {n: t["error_code"] for n, t in found.items() if t["error_code"] not in NOT_THERE | {0}}:
         raise StreamingError(
             f"{settings.bootstrap_servers} does not describe "
             f"{', '.join(f'topic `{name}` (error {code})' for name, code in unclear.items())}; try again"
         )
     return cluster_id, {
         name: (str(topic["topic_id"]) if topic.get("topic_id") else None, len(topic["partitions"]))
-        for name, topic in described.items()
+        for name, topic in found.items()
         if topic["partitions"]
     }
 
@@ -117,7 +117,7 @@ def topic_config(settings: KafkaSettings, topic: str) -> dict[str, str]:
     return {name: entry["value"] for name, entry in entries.items()}
 
 
-class Lookup:
+class TopicLookup:
     """Offsets and single messages of topics, through one connection (`lookup`)."""
 
     def __init__(self, settings: KafkaSettings, consumer: Any) -> None:
@@ -135,7 +135,7 @@ class Lookup:
     def messages(self, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
         """Read the messages at these offsets of a partition, omitting those that the topic does not hold. Raises
         BrokerAway where they do not come within `request_timeout_s` each."""
-        key, messages, consumer = TopicPartition(*partition), {}, self._consumer
+        key, found, consumer = TopicPartition(*partition), {}, self._consumer
         begin, end = self.begins([partition])[partition], self.ends([partition])[partition]
         consumer.assign([key])
         for offset in sorted(wanted for wanted in set(offsets) if begin <= wanted < end):
@@ -146,32 +146,32 @@ class Lookup:
                     each for records in consumer.poll(timeout_ms=200, max_records=1).values() for each in records
                 ):
                     if record.offset == offset:
-                        messages[offset] = raw_message(record)
+                        found[offset] = raw_message(record)
                 if time.monotonic() > deadline:
                     raise BrokerAway(
                         f"message {offset} of topic `{partition.topic}`, partition {partition.partition}, did not come "
                         f"from {self._settings.bootstrap_servers} within {self._settings.request_timeout_s:g} s; try "
                         "again"
                     )
-        return messages
+        return found
 
 
 @contextmanager
-def lookup(settings: KafkaSettings, topics: Collection[str]) -> Iterator[Lookup]:
+def lookup(settings: KafkaSettings, topics: Collection[str]) -> Iterator[TopicLookup]:
     """Open one connection for several look-ups. What the client raises inside is explained, as by the functions
     below."""
     with _consumer(settings, topics) as consumer:
-        yield Lookup(settings, consumer)
+        yield TopicLookup(settings, consumer)
 
 
 def end_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """Last stable offsets, see `Lookup.ends`."""
+    """Last stable offsets, see `TopicLookup.ends`."""
     with lookup(settings, {partition.topic for partition in partitions}) as look:
         return look.ends(partitions)
 
 
 def beginning_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """First retained offsets, see `Lookup.begins`."""
+    """First retained offsets, see `TopicLookup.begins`."""
     with lookup(settings, {partition.topic for partition in partitions}) as look:
         return look.begins(partitions)
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from streaming.errors import StreamingError
 from streaming.evolution import filled
 from streaming.lake.delta.encodings import Form
-from streaming.lake.delta.files import DataFile, Statistics, TableFiles
+from streaming.lake.delta.files import ColumnStatistics, DataFile, TableFiles
 from streaming.lake.delta.lock import in_flight_lock
 from streaming.store.files import sync
 
@@ -133,7 +133,7 @@ def rewrite(
     path = table.new_place(files[0]._replace(partition=partition))
     place, rows = table.path / path, 0
     statistics = [*table.statistics, *(name for name in table.partition_by if name not in kept)]
-    known = Statistics(statistics)
+    known = ColumnStatistics(statistics)
     writer: pq.ParquetWriter | None = None
     try:
         for group in _row_groups(_tables(table, files, from_seq, kept)):

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from streaming.hashing import hash64
 from streaming.intake.merge import END_OF_TIME
 from streaming.schema import POSITION_FIELDS, RowSchema, SettlementGroup
-from streaming.settlement.marks import Ledger, Marks
+from streaming.settlement.marks import Marks, NumberedValues
 from streaming.settlement.pending import empty_batch
 
 NONE = -1
@@ -39,14 +39,14 @@ class Ids(NamedTuple):
     of_feedback: np.ndarray  # (F,) places in `distinct`
 
 
-class Known(NamedTuple):
+class KnownImpressions(NamedTuple):
     """The latest impression admitted before the chunk under each id (D,): its number or NONE, and its key time."""
 
     number: np.ndarray
     key_time: np.ndarray
 
 
-class Admitted(NamedTuple):
+class AdmittedImpressions(NamedTuple):
     """The impression admitted in the chunk under each id (D,): its number or NONE, key time and merge order."""
 
     number: np.ndarray
@@ -87,12 +87,12 @@ def resolve_ids(impressions: pa.RecordBatch, feedback: pa.RecordBatch) -> Ids:
     return Ids(encoded.dictionary, hash64(encoded.dictionary), places[:count], places[count:])
 
 
-def known_impressions(ids: Ids, place: np.ndarray, number: np.ndarray, key_time: np.ndarray) -> Known:
+def known_impressions(ids: Ids, place: np.ndarray, number: np.ndarray, key_time: np.ndarray) -> KnownImpressions:
     """Build from an index lookup: `number` and `key_time` of impressions of the ids at `place`, ascending for each id.
 
     An id has at most one admission within the horizon: the latest is the one known, if any is.
     """
-    known = Known(np.full(len(ids.distinct), NONE), np.full(len(ids.distinct), -END_OF_TIME))
+    known = KnownImpressions(np.full(len(ids.distinct), NONE), np.full(len(ids.distinct), -END_OF_TIME))
     known.number[place] = number
     known.key_time[place] = key_time
     return known
@@ -100,16 +100,16 @@ def known_impressions(ids: Ids, place: np.ndarray, number: np.ndarray, key_time:
 
 def admitted_impressions(
     ids: Ids, place: np.ndarray, number: np.ndarray, key_time: np.ndarray, order: np.ndarray
-) -> Admitted:
+) -> AdmittedImpressions:
     """Build from admitted impressions: the index of each one's id, which is unique, and its own values."""
     count = len(ids.distinct)
-    admitted = Admitted(np.full(count, NONE), np.zeros(count, np.int64), np.full(count, NONE))
+    admitted = AdmittedImpressions(np.full(count, NONE), np.zeros(count, np.int64), np.full(count, NONE))
     admitted.number[place], admitted.key_time[place], admitted.order[place] = number, key_time, order
     return admitted
 
 
 def match(
-    feedback: pa.RecordBatch, ids: Ids, known: Known, admitted: Admitted, horizon_ms: int
+    feedback: pa.RecordBatch, ids: Ids, known: KnownImpressions, admitted: AdmittedImpressions, horizon_ms: int
 ) -> tuple[Matches, np.ndarray]:
     """Feedback belongs to the impression known when it came, else to one admitted in the chunk, within the horizon.
 
@@ -180,7 +180,7 @@ class LabelJoin:
         self._windows = np.array([task.window_ms for task in schema.tasks] * 2)
         self._late_schema = late_schema(schema)
         self.nothing_late = empty_batch(self._late_schema)
-        self.event_time = Ledger(np.int64, first)
+        self.event_time = NumberedValues(np.int64, first)
         self.bits = Marks(np.min_scalar_type(2 ** len(self._names) - 1), first)
 
     def append(self, event_time: np.ndarray) -> None:

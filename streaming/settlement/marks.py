@@ -1,4 +1,5 @@
-"""Values of numbered rows with random access (`Ledger`: key times, event times), and bits set on them (`Marks`).
+"""Values of numbered rows with random access (`NumberedValues`: key times, event times), and bits set on them
+(`Marks`).
 
 Marks are stored as a base of all values and deltas of what changed since. A delta holds the rows marked since the store
 before. Deltas are merged so that their sizes fall at least by half from
@@ -26,13 +27,13 @@ FEW = 4096
 """Deltas of together no more rows than this are never a reason for a new base."""
 
 
-class Ledger:
+class NumberedValues:
     """One value per number, numbers consecutive; appended at the end, dropped from the front.
 
     Values lie in chunks, so that neither appending nor dropping copies existing values. A chunk takes memory only as it
     fills up, because the operating system allocates pages when they are first written.
 
-    >>> ledger = Ledger(np.int64, first=10)
+    >>> ledger = NumberedValues(np.int64, first=10)
     >>> ledger.append(np.array([5, 6, 7])); ledger.drop(11)
     >>> ledger.first, ledger.stop, ledger[np.array([12, 11])].tolist(), ledger.search(7)
     (11, 13, [7, 6], 12)
@@ -115,7 +116,7 @@ class Ledger:
             yield self._chunks[each], places, at[places]
 
 
-class Marks(Ledger):
+class Marks(NumberedValues):
     """A ledger of bits that tracks its unstored changes.
 
     >>> marks = Marks(np.uint8)

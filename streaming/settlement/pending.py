@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from streaming.evolution import filled
 from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex
-from streaming.settlement.marks import Ledger
+from streaming.settlement.marks import NumberedValues
 from streaming.store.files import make_folder
 from streaming.store.segments import Segment, Segments, store_segments
 
@@ -59,7 +59,7 @@ class RowLog:
         self.schema = schema
         self._kind = kind
         self._nothing = empty_batch(schema)
-        self.key_time = Ledger(np.int64, first)
+        self.key_time = NumberedValues(np.int64, first)
         self._segments: list[Segment] = []
         self._stored = 0  # number of leading segments that are in `folder` alone
         self.folder: Path | None = None
@@ -156,20 +156,20 @@ class RowLog:
         self._segments[self._stored :] = [replace(segment, rows=None) for segment in waiting]
         self._stored, self.folder = len(self._segments), folder
 
-    def restore(self, state: RowLogState) -> Ledger:
+    def restore(self, state: RowLogState) -> NumberedValues:
         """Restore `state` into an empty log; returns the rows' event times.
 
         Of the segments, only ids and times are read. Raises StreamingError when one is missing or damaged.
         """
         self.folder = state.folder
-        event_time = Ledger(np.int64, state.first)
+        event_time = NumberedValues(np.int64, state.first)
         self._index.restore(self._restored_segments(state, event_time), state.first)
         head = state.head.read(state.folder)
         event_time.append(head["event_time_ms"].to_numpy())
         self.append(filled(head, self.schema), head["key_time_ms"].to_numpy(), hash64(head["impression_id"]))
         return event_time
 
-    def _restored_segments(self, state: RowLogState, event_time: Ledger) -> Iterator[np.ndarray]:
+    def _restored_segments(self, state: RowLogState, event_time: NumberedValues) -> Iterator[np.ndarray]:
         """The hashes of each segment's ids; its times and the segment are back when the next one is asked for."""
         for segment in state.segments:
             columns = segment.read(state.folder, [*_ALWAYS, "key_time_ms"]).slice(max(self.stop - segment.first, 0))

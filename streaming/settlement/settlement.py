@@ -35,9 +35,9 @@ from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import Emission
 from streaming.settlement.id_index import without_repeats
 from streaming.settlement.label_join import (
-    Admitted,
+    AdmittedImpressions,
     Ids,
-    Known,
+    KnownImpressions,
     LabelJoin,
     Matches,
     admitted_impressions,
@@ -168,7 +168,9 @@ class Settlement:
         self._counts.update(late_feedback=joined.late.num_rows, early_feedback=joined.early)
         return joined.late, refused
 
-    def _admit(self, impressions: pa.RecordBatch, ids: Ids, known: Known) -> tuple[Admitted, list[pa.RecordBatch]]:
+    def _admit(
+        self, impressions: pa.RecordBatch, ids: Ids, known: KnownImpressions
+    ) -> tuple[AdmittedImpressions, list[pa.RecordBatch]]:
         """Admit impressions that are not too old, of a vertical that is taken, and not known; returns them by id, and
         the refused ones. A vertical is known from its first impression on that is not too old, a duplicate or not."""
         key, event_time = integers_of(impressions, "key_time_ms"), integers_of(impressions, "event_time_ms")
@@ -194,7 +196,7 @@ class Settlement:
         old = refuse_too_old(impressions, too_old, self._horizon)
         return admitted, [*old, *refuse_surplus(impressions, surplus, self.verticals.most)]
 
-    def _claim(self, ids: Ids, admitted: Admitted) -> Matches:
+    def _claim(self, ids: Ids, admitted: AdmittedImpressions) -> Matches:
         """The feedback that waited for the impressions admitted now."""
         new = admitted.ids
         query, rows = self._orphans.claim(ids.distinct.take(pa.array(new)), ids.hashes[new], admitted.key_time[new])

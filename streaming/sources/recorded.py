@@ -22,7 +22,7 @@ from streaming.messages.validation import conform, convertible, declarable
 from streaming.schema import UNKNOWN, RowSchema
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
 from streaming.sources.label_column import FeedbackFile, LabelColumn
-from streaming.sources.tables.copies import LOCAL_TIME, Copies, Found, Reading
+from streaming.sources.tables.copies import LOCAL_TIME, Copies, PreparedFile, Reading
 from streaming.sources.timed_parquet import TimedParquet
 from streaming.zones import Zone
 
@@ -157,7 +157,7 @@ class RecordedStream(PlayedStream):
         for label in config.labels.values():
             needed += [name for name in (label.column, label.delay_column, label.time_column) if name is not None]
         self._file = self._timed(self.found, needed)
-        self.found_feedback: Found | None = None
+        self.found_feedback: PreparedFile | None = None
         self._feedback_file: TimedParquet | None = None
         if (feedback := config.feedback) is not None:
             found = self.found_feedback = _found(feedback.path, reading_of_feedback(config, schema), copies)
@@ -165,7 +165,7 @@ class RecordedStream(PlayedStream):
             self._feedback_file = self._timed(found, needed)
         self._check_types()
 
-    def _timed(self, found: Found, columns: list[str]) -> TimedParquet:
+    def _timed(self, found: PreparedFile, columns: list[str]) -> TimedParquet:
         tolerance_s, zone = self.config.out_of_order_s, self.config.event_time_zone
         return TimedParquet(found.path, columns, found.event_time, found.unit, tolerance_s, zone)
 
@@ -207,7 +207,7 @@ class RecordedStream(PlayedStream):
         """Describe the conversions made by this call."""
         return [text for found, text in self._said() if found.now]
 
-    def _said(self) -> Iterator[tuple[Found, str]]:
+    def _said(self) -> Iterator[tuple[PreparedFile, str]]:
         feedback = None if self.config.feedback is None else self.config.feedback.path
         for path, found in ((self._origin, self.found), (feedback, self.found_feedback)):
             if path is not None and found is not None and found.said:
@@ -347,12 +347,12 @@ class RecordedStream(PlayedStream):
             first_row += table.num_rows
 
 
-def _found(path: str | Path, reading: Reading, copies: Copies | None) -> Found:
+def _found(path: str | Path, reading: Reading, copies: Copies | None) -> PreparedFile:
     if copies is not None:
         return copies.of(Path(path), reading)
     if reading.event_time is None or reading.form is not None:
         raise BadInput(f"{path}: its times are made in a copy, and none is wanted; give a folder for copies")
-    return Found(Path(path), reading.event_time, reading.unit)
+    return PreparedFile(Path(path), reading.event_time, reading.unit)
 
 
 def _named(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -37,8 +37,8 @@ from exfm.threads import set_threads
 from pipelines.core.config.settings import Config, load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.training.writer import Writer
+from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import HAND, POLICY, Ledger
-from pipelines.track.registry.standing import Action
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.serving_load import CONFIG, VERSION, Question, due, over_http, questions, run_of
 

@@ -48,7 +48,7 @@ from exfm.models.served import ServedStudent, load_served
 from exfm.threads import set_threads
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.serve.asked import asked_in
+from pipelines.serve.prediction_request import parse_request
 from pipelines.serve.version import ServedVersion
 from pipelines.served_rows import checked_columns, serving_rules
 from pipelines.track.registry.ledger import Ledger
@@ -128,7 +128,7 @@ def model_of(version: ServedVersion, folder: Path, packages: Packages | None) ->
 
 
 def read(version: ServedVersion, question: Question) -> Any:
-    return asked_in(question.body, question.kind, only=version.inputs.names, max_rows=MAX_ROWS)
+    return parse_request(question.body, question.kind, only=version.inputs.names, max_rows=MAX_ROWS)
 
 
 def saturated(call: Callable[[], object], seconds: float) -> float:

@@ -26,7 +26,7 @@ from exfm.models.served import load_served
 from exfm.threads import set_threads
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.serve.asked import ARROW, Asked, asked_in
+from pipelines.serve.prediction_request import ARROW, PredictionRequest, parse_request
 from pipelines.serve.version import ServedVersion
 from pipelines.served_rows import checked_columns, serving_rules
 from tests.support.pipelines.serving_load import MAX_ROWS, VERSION, bare_forward, questions, run_of
@@ -43,7 +43,7 @@ def cost(call: Callable[[], object], times: int) -> tuple[float, float]:
     return 1000 * float(p50), 1000 * float(p99)
 
 
-def whole(version: ServedVersion, asked: Callable[[], Asked]) -> object:
+def whole(version: ServedVersion, asked: Callable[[], PredictionRequest]) -> object:
     return version.answer(asked())
 
 
@@ -68,7 +68,7 @@ def main() -> None:
         Packages(root / "compiled").compile(other)
         rules, build = serving_rules(rows, plain.features), BatchBuilder(plain.features, plain.tasks)
         for question in [each for each in questions(eager) if each.kind == ARROW]:
-            asked = partial(asked_in, question.body, ARROW, only=eager.inputs.names, max_rows=MAX_ROWS)
+            asked = partial(parse_request, question.body, ARROW, only=eager.inputs.names, max_rows=MAX_ROWS)
             value = asked()
             batch = build(checked_columns(value.columns, value.context, value.size, rules)[0])
             answers = [version.answer(value).probabilities for version in (eager, compiled)]

@@ -23,7 +23,7 @@ from pipelines.live.launch.ray import RayLauncher
 from pipelines.live.loop.coordinator import Coordinator
 from pipelines.live.loop.reporting import Reporting
 from pipelines.live.loop.supervised import Supervision
-from pipelines.live.loop.wanted import Wanted
+from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.policies import Cause
@@ -201,7 +201,7 @@ def test_where_a_limit_on_processes_was_met_the_worker_is_given_up_on_at_once_an
 def coordinated(
     name: str,
     run_dir: RunDir,
-    jobs: list[Wanted],
+    jobs: list[WorkerSpec],
     launcher: RayLauncher,
     resources: Resources,
     watch: Callable[[RunStatus], None],
@@ -218,7 +218,7 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
         report = status.workers["teacher"].report
         pids.extend({report.pid} - set(pids) if report is not None else ())
 
-    jobs = [Wanted("teacher", Kind.TEACHER, partial(build, "stopped", tmp_path))]
+    jobs = [WorkerSpec("teacher", Kind.TEACHER, partial(build, "stopped", tmp_path))]
     (tmp_path / "logs").mkdir()
     resources = Resources(hang_s=10, min_free_disk_gb=0)
     coordinator = coordinated("silent", run_dir, jobs, launcher, resources, watch)
@@ -277,8 +277,8 @@ def test_students_join_and_leave_a_run_of_real_actors_also_after_the_streams_end
     run_dir = RunDir(tmp_path)
     (tmp_path / "logs").mkdir()
 
-    def wanted(name: str, kind: Kind = Kind.STUDENT) -> Wanted:
-        return Wanted(name, kind, partial(build_counting, name, tmp_path))
+    def wanted(name: str, kind: Kind = Kind.STUDENT) -> WorkerSpec:
+        return WorkerSpec(name, kind, partial(build_counting, name, tmp_path))
 
     def watch(status: RunStatus) -> None:
         states = {name: str(worker.state) for name, worker in status.workers.items()}

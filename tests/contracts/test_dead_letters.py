@@ -15,7 +15,7 @@ from streaming.delivery import replay
 from streaming.delivery.replay import Letters, Place
 from streaming.errors import BadInput
 from streaming.kafka.identity import source_topics
-from streaming.kafka.topics import Lookup, delete_records, ensure_topics
+from streaming.kafka.topics import TopicLookup, delete_records, ensure_topics
 from streaming.kafka.unpacking import LEAST_BYTES
 from streaming.kafka.writer import TopicWriter
 from streaming.lake.side_tables import DEAD_LETTERS, SideTable
@@ -271,9 +271,9 @@ def test_letters_are_read_in_bounded_parts_and_the_table_once_for_each(kafka, to
     )
     SideTable(tmp_path / "lake", DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(batch, number=1)
     asked, looks = [], []
-    messages, open_table = Lookup.messages, replay.open_table
+    messages, open_table = TopicLookup.messages, replay.open_table
     monkeypatch.setattr(replay, "HELD_BYTES", 8 * kafka.max_message_bytes)
-    monkeypatch.setattr(Lookup, "messages", lambda self, p, at: asked.append(len(at)) or messages(self, p, at))
+    monkeypatch.setattr(TopicLookup, "messages", lambda self, p, at: asked.append(len(at)) or messages(self, p, at))
     monkeypatch.setattr(replay, "open_table", lambda *a: looks.append(a) or open_table(*a))
     letters = Letters(tmp_path / "lake", kafka)
     (group,) = letters.replay([Place(name, 0, at, 0) for at in range(gone + here)])

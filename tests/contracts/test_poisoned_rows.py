@@ -64,7 +64,7 @@ def poisoned(servers: str, count: int, poison: dict[int, float], **settings: Any
 @pytest.fixture(autouse=True, scope="module")
 def _no_ceiling():
     """Rows of a lake from before numbers had a ceiling; what is too large is seen by the models alone."""
-    with patch("exfm.features.dense.LARGEST_INPUT", 1e39), patch("exfm.models.sieve.LARGEST_INPUT", 1e39):
+    with patch("exfm.features.dense.LARGEST_INPUT", 1e39), patch("exfm.models.bad_rows.LARGEST_INPUT", 1e39):
         yield
 
 
@@ -153,7 +153,7 @@ def test_a_poisoned_row_in_every_batch_stops_nobody(broker, tmp_path):
 
 def test_rows_beyond_the_ceiling_in_a_lake_are_left_out_before_the_step(broker, tmp_path):
     config = poisoned(broker.bootstrap_servers, 600, {50: 1e9, 300: -1e9})
-    with patch("exfm.models.sieve.LARGEST_INPUT", 2**24):
+    with patch("exfm.models.bad_rows.LARGEST_INPUT", 2**24):
         finished = to_the_end(config, tmp_path / "run")
     for model in finished.checkpoint("student-feed")[1]["quarantine"].values():
         assert {row["reason"] for row in model["last"]} == {"an input is too large"}

@@ -17,7 +17,7 @@ from pipelines.live.launch.ray import RayLauncher
 from pipelines.live.loop.coordinator import Coordinator
 from pipelines.live.loop.reporting import Reporting
 from pipelines.live.loop.supervised import Supervision
-from pipelines.live.loop.wanted import Wanted
+from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
@@ -72,7 +72,7 @@ def test_where_ray_dies_the_run_fails_at_once_and_says_so(tmp_path, process):
             killed.append(time.monotonic())
 
     try:
-        jobs = [Wanted(name, Kind.STUDENT, partial(Endless, name)) for name in ("student-one", "student-two")]
+        jobs = [WorkerSpec(name, Kind.STUDENT, partial(Endless, name)) for name in ("student-one", "student-two")]
         rules = Supervision.of(launcher, run_dir, resources)
         coordinator = Coordinator(status, jobs, rules, Reporting(status, run_dir, watch=watch))
         assert coordinator.run() is RunState.FAILED

@@ -19,7 +19,7 @@ from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import Server
 from pipelines.serve.logged import LogSettings, ServedLog, check_topic
-from pipelines.serve.shelf import shelf_of
+from pipelines.serve.model_store import model_store_of
 from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.kafka.topics import ensure_topics
@@ -63,7 +63,7 @@ def test_a_share_of_impressions_is_logged_with_predictions_and_version_the_same_
     topic = topic_name()
     ensure_topics(kafka, {topic: 2})
     served_log = ServedLog(LogSettings(kafka, topic, SHARE))
-    server = Server(shelf_of(RunDir(tmp_path), ["feed"], "champion"), served_log=served_log)
+    server = Server(model_store_of(RunDir(tmp_path), ["feed"], "champion"), served_log=served_log)
     ids = list(range(400))
     said = dict(zip(ids, asked(server, ids, event_time_ms=1_700_000_000_000), strict=True))
     assert asked(server, ids) == list(said.values())
@@ -91,7 +91,7 @@ def test_a_broker_that_stands_still_costs_rows_of_the_log_and_no_answer(kafka, b
     changed = {"max_pending_bytes": 500, "delivery_timeout_s": PATIENCE_S, "request_timeout_s": 1.5}
     slow = kafka.model_copy(update=changed)
     served_log = ServedLog(LogSettings(slow, topic, 1.0), waiting=3)
-    server = Server(shelf_of(RunDir(tmp_path), ["feed"], "champion"), served_log=served_log)
+    server = Server(model_store_of(RunDir(tmp_path), ["feed"], "champion"), served_log=served_log)
     os.kill(broker.pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
@@ -123,7 +123,7 @@ def test_the_log_of_a_run_is_read_and_compared_with_its_lake_by_one_command(kafk
     topic = topic_name()
     ensure_topics(kafka, {topic: 2})
     served_log = ServedLog(LogSettings(kafka, topic, 1.0))
-    server = Server(shelf_of(run_dir, ["feed"], "champion"), served_log=served_log)
+    server = Server(model_store_of(run_dir, ["feed"], "champion"), served_log=served_log)
     rows[7]["bid"] += 1  # served otherwise than it is learned
     for start in range(0, len(rows), 20):
         assert ask(server.app, "POST", PREDICT, json.dumps({"rows": rows[start : start + 20]}).encode()).code == 200

@@ -112,7 +112,7 @@ def alone(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tup
 def test_no_student_depends_on_who_shares_its_process_or_when_it_has_its_turns(
     lake, alone, tmp_path, seed, monkeypatch
 ):
-    monkeypatch.setattr("pipelines.live.feeds.commons.LakeReader", partial(LakeReader, chunk_rows=300))
+    monkeypatch.setattr("pipelines.live.feeds.shared_cache.LakeReader", partial(LakeReader, chunk_rows=300))
     chance, config = random.Random(seed), config_of(resources__shared_rows_mb=random.Random(seed).choice([0.01, 128]))
     names = [student.name for student in config.students]
     chance.shuffle(names)

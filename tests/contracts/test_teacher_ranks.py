@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-import exfm.models.sieve  # noqa: F401  (with its own ceiling)
+import exfm.models.bad_rows  # noqa: F401  (with its own ceiling)
 from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir

@@ -7,8 +7,8 @@ import pytest
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
-from streaming.delivery.mending import mend
 from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delivery.repairing import repair
 from streaming.errors import DataLost, StreamingError
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.delta.files import TableFiles
@@ -71,10 +71,10 @@ def test_a_torn_file_is_found_at_open_and_made_again_from_the_topic(kafka, topic
     (torn,) = torn_files(TableFiles(lake))
     assert place.name in str(torn)
     assert f"block 1, {torn.file.rows} rows between lake_seq " in str(torn)
-    (said,) = mend(lake, SCHEMA, kafka, topic, PARTITIONS)
+    (said,) = repair(lake, SCHEMA, kafka, topic, PARTITIONS)
     assert said == f"made again from topic `{topic}`: {torn}"
     assert LakeReader(lake, SCHEMA).read().table.equals(before)
-    assert mend(lake, SCHEMA, kafka, topic, PARTITIONS) == []
+    assert repair(lake, SCHEMA, kafka, topic, PARTITIONS) == []
 
 
 def test_rows_that_the_topic_lacks_are_named_and_nothing_is_changed(kafka, topic, lake):
@@ -83,7 +83,7 @@ def test_rows_that_the_topic_lacks_are_named_and_nothing_is_changed(kafka, topic
         cut(place)
     version = TableFiles(lake).version
     with pytest.raises(DataLost) as lost:
-        mend(lake, SCHEMA, kafka, topic, PARTITIONS)
+        repair(lake, SCHEMA, kafka, topic, PARTITIONS)
     said = str(lost.value)
     assert f"{damaged[0].name} has " in said
     assert damaged[1].name not in said  # the topic has those

@@ -17,8 +17,8 @@ import pytest
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import RequestLimits, Server
-from pipelines.serve.asked import Asked
-from pipelines.serve.shelf import shelf_of
+from pipelines.serve.model_store import model_store_of
+from pipelines.serve.prediction_request import PredictionRequest
 from tests.support.pipelines.odd_requests import KINDS, MAX_BYTES, MAX_ROWS, Odd, odd_request, sound
 from tests.support.pipelines.odd_requests import http as request_of
 from tests.support.pipelines.served_runs import live, run_with_versions
@@ -33,10 +33,10 @@ CALLERS = 8
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("served")
     run_with_versions(root, V1)
-    server = Server(shelf_of(RunDir(root), ["feed"], "champion"), RequestLimits(MAX_BYTES, MAX_ROWS, BODY_S))
+    server = Server(model_store_of(RunDir(root), ["feed"], "champion"), RequestLimits(MAX_BYTES, MAX_ROWS, BODY_S))
     logging.getLogger("exfm.access").disabled = True
     with live(server, REQUEST_S, max_bytes=MAX_BYTES) as port:
-        yield port, shelf_of(RunDir(root), ["feed"], "champion").version("feed")
+        yield port, model_store_of(RunDir(root), ["feed"], "champion").version("feed")
 
 
 def said(odd: Odd, port: int) -> tuple[int, bytes] | None:
@@ -66,7 +66,7 @@ def trouble(odd: Odd, answer: tuple[int, bytes] | None, known: Any) -> str | Non
         return f"{odd.kind}: {code} without a word"
     if odd.rows is not None:
         columns = {name: [row[name] for row in odd.rows] for name in odd.rows[0]}
-        own = known.answer(Asked(columns, {}, len(odd.rows))).probabilities[:, 0].tolist()
+        own = known.answer(PredictionRequest(columns, {}, len(odd.rows))).probabilities[:, 0].tolist()
         if [row["ctr"] for row in json.loads(body)["predictions"]] != own:
             return f"{odd.kind}: the predictions of other rows: {body!r}"
     return None

@@ -16,7 +16,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.training.predictions import PredictionLog
-from pipelines.live.workers.keeper import Keeper
+from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.student import export
 from pipelines.live.workers.student.worker import StudentWorker
 from pipelines.live.workers.teacher.worker import TeacherWorker
@@ -68,7 +68,7 @@ def to_table(name: str) -> Callable[..., bool]:
 
 
 def of_kind(wanted: str) -> Callable[..., bool]:
-    return lambda keeper, *args, kind, **kwargs: kind == wanted
+    return lambda checkpointer, *args, kind, **kwargs: kind == wanted
 
 
 def moved_on(worker: str) -> Callable[..., bool]:
@@ -97,15 +97,15 @@ POINTS = {
     "the teacher": [
         Point(Teacher, "train_step", 5),
         Point(TeacherWorker, "checkpoint", 3),  # the copy is taken, nothing of it may be on disk
-        Point(Keeper, "write", 3, of_kind("teacher-checkpoint")),
-        Point(Keeper, "write", 6, of_kind("teacher-snapshot")),
+        Point(Checkpointer, "write", 3, of_kind("teacher-checkpoint")),
+        Point(Checkpointer, "write", 6, of_kind("teacher-snapshot")),
         Point(Readers, "register", 1, moved_on("teacher")),
     ],
     "a student": [
         Point(Student, "train_step", 7),
         Point(StudentWorker, "checkpoint", 3),
         Point(PredictionLog, "write", 2),
-        Point(Keeper, "write", 3, of_kind("student-checkpoint")),
+        Point(Checkpointer, "write", 3, of_kind("student-checkpoint")),
         Point(export, "save_served", 4),
         Point(Readers, "register", 1, moved_on("student-feed")),
     ],

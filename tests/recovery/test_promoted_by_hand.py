@@ -53,10 +53,10 @@ def test_a_person_promotes_and_rolls_back_while_the_run_lives_and_the_worker_is_
     command = Command(path, root, log)
     ledger = Ledger(RunDir(root), "feed")
     try:
-        command.until(lambda status: ledger.standing().candidate)
+        command.until(lambda status: ledger.aliases().candidate)
         first = asked(root, "promote", "feed", "--reason", "the first one")["champion"]
         command.until(lambda status: champion(status) == first)  # the worker took it up
-        command.until(lambda status: ledger.standing().candidate)
+        command.until(lambda status: ledger.aliases().candidate)
         promoted = asked(root, "promote", "feed", "--reason", "seen live")
         candidate = promoted["champion"]
         assert (candidate != first, promoted["previous"], promoted["changed"]) == (True, first, True)
@@ -76,7 +76,7 @@ def test_a_person_promotes_and_rolls_back_while_the_run_lives_and_the_worker_is_
         ("promoted", candidate, "seen live"),
         ("rolled back", first, "bad ads"),
     ]
-    assert ledger.standing().champion == first
+    assert ledger.aliases().champion == first
     status = read_json(RunDir(root).status)
     assert status is not None
     assert status["state"] == "done"

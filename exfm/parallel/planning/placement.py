@@ -27,7 +27,7 @@ from exfm.models.teacher_wide import all_tables
 from exfm.parallel.layout import Device, RankLayout, Sharding
 from exfm.parallel.planner import optimizer_bytes, quiet_torchrec, weight_bytes
 from exfm.parallel.planning.cost import parameter_count
-from exfm.parallel.sharding import Tables, TableSharder, planned_model, sharding_planner
+from exfm.parallel.sharding import TableGroup, TableSharder, planned_model, sharding_planner
 
 QUICK_S = 10  # the longest that a quick search may take
 
@@ -46,7 +46,7 @@ class PlanQuestion:
     learns: bool = True  # False: it only scores, without optimizer and gradients
 
     @cached_property
-    def parts(self) -> dict[str, Tables]:
+    def parts(self) -> dict[str, TableGroup]:
         """All tables that ranks hold: `tables` of the network, and `wide` of the linear part, if any."""
         return all_tables(self.teacher, self.features, len(self.tasks), learns=self.learns)
 
@@ -218,29 +218,25 @@ def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | N
     Raises ConfigError where `sharding` does not suit the tables or the ranks.
     """
     with quiet_torchrec():
-        planner: Any = sharding_planner(question.parts, question.sharding, question.world)
-        planner._partitioner = partitioner = _RecordingPartitioner()
+        asked: Any = sharding_planner(question.parts, question.sharding, question.world)
+        asked._partitioner = partitioner = _RecordingPartitioner()
         partitioner.parts = question.parts
-        planner._timeout_seconds = timeout_s
+        asked._timeout_seconds = timeout_s
         if quick:
-            planner._timeout_seconds = QUICK_S
-            partitioner.placed = lambda: setattr(planner, "_timeout_seconds", 1e-9)  # one plan is enough
-            planner._proposers = [
-                UniformProposer(),
-                GridSearchProposer(max_proposals=100),
-                GreedyProposer(threshold=20),
-            ]
+            asked._timeout_seconds = QUICK_S
+            partitioner.placed = lambda: setattr(asked, "_timeout_seconds", 1e-9)  # one plan is enough
+            asked._proposers = [UniformProposer(), GridSearchProposer(max_proposals=100), GreedyProposer(threshold=20)]
         try:
-            planner.plan(planned_model(question.parts), [TableSharder.of(question.sharding)])
+            asked.plan(planned_model(question.parts), [TableSharder.of(question.sharding)])
         except PlannerError:
             assert partitioner.shortage is not None
             return partitioner.shortage
-    return _plan_of(question, planner)
+    return _plan_of(question, asked)
 
 
 def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
     """The planner's best plan, by table."""
-    plans: dict[str, dict[str, TablePlan]] = {part: {} for part in ("tables", "wide")}
+    found: dict[str, dict[str, TablePlan]] = {part: {} for part in ("tables", "wide")}
     for option in cast(list[ShardingOption], planner._best_plan):
         kind, pieces = question.parts[option.path].optimizer, []
         for shard in option.shards:
@@ -259,10 +255,10 @@ def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
                 )
             )
         rows, width = option.tensor.shape
-        plans[option.path][option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
+        found[option.path][option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
     tables, linear = (
-        tuple(plans[part][c.name] for c in question.parts[part].configs) if part in question.parts else ()
-        for part in plans
+        tuple(found[part][c.name] for c in question.parts[part].configs) if part in question.parts else ()
+        for part in found
     )
     return Plan(question, tables, linear)
 
@@ -270,7 +266,7 @@ def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
 class _RecordingPartitioner(GreedyPerfPartitioner):
     """TorchRec's partitioner, which also records the shard that it could not place."""
 
-    parts: Mapping[str, Tables]
+    parts: Mapping[str, TableGroup]
     shortage: Shortage | None = None
     placed: Callable[[], None] = staticmethod(lambda: None)  # called when a proposal found its places
 
@@ -278,9 +274,9 @@ class _RecordingPartitioner(GreedyPerfPartitioner):
         self, proposal: list[ShardingOption], storage_constraint: Topology, hbm_per_device: int | None = None
     ) -> list[ShardingOption]:
         try:
-            partitioned = super().partition(proposal, storage_constraint, hbm_per_device)
+            found = super().partition(proposal, storage_constraint, hbm_per_device)
             self.placed()
-            return partitioned
+            return found
         except PlannerError as error:
             shortage = _shortage(proposal, storage_constraint, self.parts)
             if shortage.needs <= shortage.free:
@@ -290,7 +286,7 @@ class _RecordingPartitioner(GreedyPerfPartitioner):
             raise
 
 
-def _shortage(proposal: list[ShardingOption], topology: Topology, parts: Mapping[str, Tables]) -> Shortage:
+def _shortage(proposal: list[ShardingOption], topology: Topology, parts: Mapping[str, TableGroup]) -> Shortage:
     """What was not placed. The partitioner has written ranks into the shards it placed, largest tables first."""
 
     def held(option_or_device: Any) -> int:

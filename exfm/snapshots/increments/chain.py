@@ -46,7 +46,7 @@ class Head(NamedTuple):
     full: int
 
 
-class Begun(NamedTuple):
+class FullVersion(NamedTuple):
     """A full version, read."""
 
     served: ServedStudent
@@ -89,7 +89,7 @@ class Chain:
         increment, _ = self.increment(head.number)
         return increment.version, increment.about
 
-    def full(self, number: int) -> Begun:
+    def full(self, number: int) -> FullVersion:
         """Read a full version; raises ModelError if it is missing, damaged, or fails its probe."""
         stored = load_checkpoint(self.root / _full(number))
         if stored.kind != KIND:
@@ -98,7 +98,7 @@ class Chain:
         served, meta = served_of(tensors, stored.meta["served"]), stored.meta
         probed = {name.removeprefix(PROBE): t for name, t in stored.tensors.items() if name.startswith(PROBE)}
         Probe(**probed).check(served, meta["version"])
-        return Begun(served, meta["number"], meta["digest"], meta["version"], meta["about"])
+        return FullVersion(served, meta["number"], meta["digest"], meta["version"], meta["about"])
 
     def increment(self, number: int) -> tuple[Increment, str]:
         """Read an increment, like `read_increment`."""

@@ -36,7 +36,7 @@ Step = tuple[Increment, str]
 """An increment, and the digest of the state that it leads to."""
 
 
-class Value:
+class ServedState:
     """An immutable state of the student: whoever holds it holds an unchanging `served`. `passed`: what is said
     `about` every increment since the value before, this one's last; empty for a full version."""
 
@@ -59,7 +59,7 @@ class Follower:
 
     def __init__(self, root: Path) -> None:
         self.chain = Chain(root)
-        self.value: Value | None = None
+        self.value: ServedState | None = None
         self.refused: tuple[str, str] | None = None
         self._barred = 0  # up to a full version of this number at least, nothing is tried again
         self._free: deque[tuple[int, ServedStudent, int]] = deque()
@@ -130,7 +130,7 @@ class Follower:
             return
         self._steps = [*self._steps, *(step for step, _ in steps)][-REMEMBERED:]
         passed = tuple(step.about for step, _ in steps)
-        self._answer(Value(served, last.number, digest, last.version, last.about, passed))
+        self._answer(ServedState(served, last.number, digest, last.version, last.about, passed))
 
     def _spare(self) -> tuple[ServedStudent, int] | None:
         """A copy that nobody asks, and its number; None where there are too many in use."""
@@ -155,9 +155,9 @@ class Follower:
             return
         self._life, self._copies, self._steps = self._life + 1, 1, []
         self.refused, self._barred = None, 0
-        self._answer(Value(*begun))
+        self._answer(ServedState(*begun))
 
-    def _answer(self, value: Value) -> None:
+    def _answer(self, value: ServedState) -> None:
         given_back = weakref.finalize(value, self._free.append, (self._life, value.served, value.number))
         given_back.atexit = False
         self.value = value

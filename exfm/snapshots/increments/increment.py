@@ -23,7 +23,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.errors import ModelError
 from exfm.features.batch import Batch
-from exfm.models.changes import Rows, Touched, all_of
+from exfm.models.changes import ChangedRows, Touched, all_of
 from exfm.models.served import PARITY, ServedStudent, served_meta
 from exfm.models.student import Student
 
@@ -72,7 +72,7 @@ class Increment(NamedTuple):
     parent: str
     version: str
     about: dict[str, Any]
-    rows: dict[str, Rows]
+    rows: dict[str, ChangedRows]
     whole: dict[str, Tensor]
     probe: Probe
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from exfm.durable import replace_file
 from exfm.errors import ModelError, OtherFormat
-from exfm.snapshots.increments.increment import Increment, Probe, Rows
+from exfm.snapshots.increments.increment import ChangedRows, Increment, Probe
 from exfm.snapshots.stored import as_bytes
 
 MAGIC, FORMAT = b"exfm-inc", 1
@@ -33,7 +33,7 @@ def write_increment(path: Path, increment: Increment) -> str:
 
     >>> import tempfile
     >>> probe = Probe(*torch.zeros(4, 1, 1))
-    >>> rows = {"table": Rows(0, torch.tensor([4]), torch.ones(1, 2))}
+    >>> rows = {"table": ChangedRows(0, torch.tensor([4]), torch.ones(1, 2))}
     >>> path = Path(tempfile.mkdtemp()) / "00000002.increment"
     >>> digest = write_increment(path, Increment(2, "ab", "v00000640+2", {"rows": 640}, rows, {}, probe))
     >>> found, same = read_increment(path)
@@ -95,7 +95,7 @@ def _increment(said: dict[str, Any], content: bytearray, start: int) -> Incremen
         what, _, name = key.partition("/")
         if what == "at":
             dim, _, plain = name.partition("/")
-            rows[plain] = Rows(int(dim), tensor(key), tensor(f"values/{name}"))
+            rows[plain] = ChangedRows(int(dim), tensor(key), tensor(f"values/{name}"))
         elif what == "whole":
             whole[name] = tensor(key)
     probe = Probe(**{name: tensor(f"probe/{name}") for name in Probe._fields})

@@ -13,7 +13,7 @@ from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import committed_meta
-from streaming.delivery.replay import Letters, Place, Record, places_of
+from streaming.delivery.replay import Letters, OriginalRecord, Place, places_of
 from streaming.errors import BadInput
 from streaming.kafka.identity import SourceTopics, require_cluster, source_topics
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, read_ipc
@@ -147,7 +147,7 @@ def decoded(value: bytes, row: int, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
         return {"bytes": len(value), "hex": start.hex(), "text": start.decode(errors="replace")}
 
 
-def _event_time(record: Record, max_bytes: int) -> int | None:
+def _event_time(record: OriginalRecord, max_bytes: int) -> int | None:
     found = decoded(record.value, 0, max_bytes)
     if isinstance(found, dict) and "arrow_rows" in found:
         found = (found["row"] or [None])[0]

@@ -17,8 +17,8 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import tracker_of
 from pipelines.live.status.stored import alive
 from pipelines.track.mirror import mirror_of
+from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import HAND, Ledger, LedgerWriter
-from pipelines.track.registry.standing import Action
 from streaming.errors import BadInput
 from streaming.store.files import read_json
 
@@ -35,12 +35,12 @@ def promote(root: Path, student: str, version: str | None, reason: str) -> dict[
     ledger = _ledger(root, student, reason)
     with ledger.writing() as writing:
         there = _there(ledger, writing)
-        chosen = version or writing.standing.candidate
+        chosen = version or writing.aliases.candidate
         if chosen is None:
             raise BadInput(
                 f"`{student}` has no candidate now; name a version with --version: {', '.join(there[-SHOWN:])}"
             )
-        if chosen == writing.standing.champion:
+        if chosen == writing.aliases.champion:
             return _answer(student, writing, changed=False)
         if chosen not in there:
             raise BadInput(f"`{student}` has no version `{chosen}` on the disk; it has {', '.join(there[-SHOWN:])}")
@@ -56,21 +56,21 @@ def rollback(root: Path, student: str, reason: str) -> dict[str, Any]:
     """
     ledger = _ledger(root, student, reason)
     with ledger.writing() as writing:
-        there, standing = _there(ledger, writing), writing.standing
-        if standing.previous is None:
+        there, aliases = _there(ledger, writing), writing.aliases
+        if aliases.previous is None:
             changes = [e for e in writing.entries if e["action"] in (Action.PROMOTED, Action.ROLLED_BACK)]
             if changes and changes[-1]["action"] == Action.ROLLED_BACK:
                 return _answer(student, writing, changed=False)
             raise BadInput(
-                f"`{student}` has had one champion, {standing.champion}, and none before it to go back to; "
+                f"`{student}` has had one champion, {aliases.champion}, and none before it to go back to; "
                 f"`exfm promote {student} --version …` chooses another: {', '.join(there[-SHOWN:])}"
             )
-        if standing.previous not in there:
+        if aliases.previous not in there:
             raise BadInput(
-                f"the champion before, {standing.previous}, is not on the disk any more; "
+                f"the champion before, {aliases.previous}, is not on the disk any more; "
                 f"`exfm promote {student} --version …` chooses another: {', '.join(there[-SHOWN:])}"
             )
-        writing.add(Action.ROLLED_BACK, standing.previous, by=HAND, reason=reason)
+        writing.add(Action.ROLLED_BACK, aliases.previous, by=HAND, reason=reason)
         return _answer(student, writing, changed=True)
 
 
@@ -125,4 +125,4 @@ def _answer(student: str, writing: LedgerWriter, *, changed: bool) -> dict[str, 
     """What is champion now, and which entry made it so."""
     last = next(e for e in reversed(writing.entries) if e["action"] in (Action.PROMOTED, Action.ROLLED_BACK))
     since = {key: last[key] for key in ("at", "by", "reason")}
-    return {"student": student, "changed": changed, **writing.standing.as_json(), **since}
+    return {"student": student, "changed": changed, **writing.aliases.as_json(), **since}

@@ -36,7 +36,7 @@ class Presence(StrEnum):
     RETIRED = "retired"  # it has left the run; its checkpoints and exports stay
 
 
-class Wish(BaseModel):
+class DesiredState(BaseModel):
     """Desired state of one student, and its start."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +48,7 @@ class Wish(BaseModel):
     asked_at: str = Field(description="UTC, ISO 8601")
 
 
-class Outcome(BaseModel):
+class RequestOutcome(BaseModel):
     """Outcome of a request for a desired state."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,10 +64,10 @@ class Roster:
 
     >>> import tempfile
     >>> roster = Roster(Path(tempfile.mkdtemp()))
-    >>> wish = roster.ask("late", Presence.RUNNING, {"name": "late"})
-    >>> roster.ask("late", Presence.RUNNING, {"name": "late"}) == wish  # asked twice
+    >>> desired = roster.ask("late", Presence.RUNNING, {"name": "late"})
+    >>> roster.ask("late", Presence.RUNNING, {"name": "late"}) == desired  # asked twice
     True
-    >>> roster.answer(wish, "it joined")
+    >>> roster.answer(desired, "it joined")
     >>> [(w.name, w.number) for w in roster.open], roster.outcome("late").words
     ([], 'it joined')
     >>> roster.ask("late", Presence.PAUSED).section
@@ -87,24 +87,26 @@ class Roster:
                 raise StreamingError(f"another process has held {self.folder}/.lock for {LOCK_WAIT_S:g} s; try again")
             yield RosterWriter(self)
 
-    def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False) -> Wish:
+    def ask(
+        self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False
+    ) -> DesiredState:
         """Request a desired state, like `RosterWriter.ask`, without reading first. Raises as `writing` does."""
         with self.writing() as writing:
             return writing.ask(name, wanted, section, again=again)
 
-    def answer(self, wish: Wish, words: str, *, refused: bool = False) -> None:
+    def answer(self, desired: DesiredState, words: str, *, refused: bool = False) -> None:
         """Record the outcome of a request. Only the run does."""
         if not refused:
-            write_json(self.place(wish.name) / "granted.json", wish.model_dump(mode="json"))
-        outcome = Outcome(number=wish.number, refused=refused, words=words, at=_now())
-        write_json(self.place(wish.name) / "outcome.json", outcome.model_dump(mode="json"))
+            write_json(self.place(desired.name) / "granted.json", desired.model_dump(mode="json"))
+        outcome = RequestOutcome(number=desired.number, refused=refused, words=words, at=_now())
+        write_json(self.place(desired.name) / "outcome.json", outcome.model_dump(mode="json"))
 
-    def wish(self, name: str) -> Wish | None:
-        return self._read(self.place(name) / "wish.json", Wish)
+    def desired(self, name: str) -> DesiredState | None:
+        return self._read(self.place(name) / "wish.json", DesiredState)
 
-    def outcome(self, name: str) -> Outcome | None:
+    def outcome(self, name: str) -> RequestOutcome | None:
         """Outcome of this student's last answered request."""
-        return self._read(self.place(name) / "outcome.json", Outcome)
+        return self._read(self.place(name) / "outcome.json", RequestOutcome)
 
     @property
     def names(self) -> list[str]:
@@ -112,31 +114,31 @@ class Roster:
         return sorted(path.name for path in self.folder.glob("*/")) if self.folder.exists() else []
 
     @property
-    def wishes(self) -> list[Wish]:
+    def desired_states(self) -> list[DesiredState]:
         """The last request for every student, by name."""
-        return [wish for wish in map(self.wish, self.names) if wish is not None]
+        return [desired for desired in map(self.desired, self.names) if desired is not None]
 
     @property
-    def open(self) -> list[Wish]:
+    def open(self) -> list[DesiredState]:
         """Requests without an outcome."""
-        return [wish for wish in self.wishes if not self.answered(wish)]
+        return [desired for desired in self.desired_states if not self.answered(desired)]
 
-    def stands(self, name: str) -> Wish | None:
+    def stands(self, name: str) -> DesiredState | None:
         """The valid desired state of this student: its last request, or if that was refused the one accepted before."""
-        wish, outcome = self.wish(name), self.outcome(name)
-        if wish is not None and outcome is not None and outcome.number == wish.number and outcome.refused:
-            granted: Wish | None = self._read(self.place(name) / "granted.json", Wish)
-            return granted
-        return wish
+        desired, outcome = self.desired(name), self.outcome(name)
+        if desired is not None and outcome is not None and outcome.number == desired.number and outcome.refused:
+            accepted: DesiredState | None = self._read(self.place(name) / "granted.json", DesiredState)
+            return accepted
+        return desired
 
     @property
-    def standing(self) -> list[Wish]:
+    def standing(self) -> list[DesiredState]:
         """The valid desired state of every student."""
-        return [wish for wish in map(self.stands, self.names) if wish is not None]
+        return [desired for desired in map(self.stands, self.names) if desired is not None]
 
     @property
     def paused(self) -> set[str]:
-        return {wish.name for wish in self.standing if wish.wanted is Presence.PAUSED}
+        return {desired.name for desired in self.standing if desired.wanted is Presence.PAUSED}
 
     def forget(self, name: str) -> None:
         """Delete all requests for this student."""
@@ -150,9 +152,9 @@ class Roster:
         """Folder of this student's requests."""
         return self.folder / name
 
-    def answered(self, wish: Wish) -> bool:
-        outcome = self.outcome(wish.name)
-        return outcome is not None and outcome.number == wish.number
+    def answered(self, desired: DesiredState) -> bool:
+        outcome = self.outcome(desired.name)
+        return outcome is not None and outcome.number == desired.number
 
     def _read(self, path: Path, kind: type[Any]) -> Any:
         value = read_json(path)
@@ -172,11 +174,13 @@ class RosterWriter:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
 
-    def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False) -> Wish:
+    def ask(
+        self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False
+    ) -> DesiredState:
         """Request a desired state, durable on return; without a `section` the student keeps its earlier one, if any.
         What is wished already, and was not refused, is not wished again, but for `again`.
         """
-        roster, before = self._roster, self._roster.wish(name)
+        roster, before = self._roster, self._roster.desired(name)
         if section is None:
             stands = roster.stands(name) or before
             section = None if stands is None else stands.section
@@ -185,10 +189,10 @@ class RosterWriter:
             if outcome is None or outcome.number != before.number or not outcome.refused:
                 return before
         number = 1 if before is None else before.number + 1
-        wish = Wish(name=name, number=number, wanted=wanted, section=section, asked_at=_now())
+        desired = DesiredState(name=name, number=number, wanted=wanted, section=section, asked_at=_now())
         make_folder(roster.place(name))
-        write_json(roster.place(name) / "wish.json", wish.model_dump(mode="json"))
-        return wish
+        write_json(roster.place(name) / "wish.json", desired.model_dump(mode="json"))
+        return desired
 
 
 def _now() -> str:

@@ -13,7 +13,7 @@ from pipelines.core.config.settings import Config
 from pipelines.data.findings import Finding, Rules, Severity, percent
 from pipelines.data.profile.profile import Profile, Refused
 from pipelines.live.training.live_metrics import HEAVY, HEAVY_ROWS
-from pipelines.report.results.losses import Severity as Loss
+from pipelines.report.results.losses import LossSeverity as Loss
 from pipelines.report.results.losses import judged
 from pipelines.report.results.remedies import remedy_of
 from streaming.messages.dead_letters import TOMBSTONE

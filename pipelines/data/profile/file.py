@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.data.profile.column import LISTS, Column, Kind
-from streaming.sources.tables.engine import Engine, parquet, quoted
+from streaming.sources.tables.engine import TableEngine, parquet, quoted
 from streaming.sources.tables.in_order import ROW
 
 FEW = 400
@@ -64,7 +64,7 @@ def kind_of(type_: str) -> Kind:
     return "time" if type_.startswith(("TIMESTAMP", "DATE")) else "other"
 
 
-def fields(engine: Engine, path: Path) -> dict[str, str]:
+def fields(engine: TableEngine, path: Path) -> dict[str, str]:
     """SQL of every column by name; fields of a record count as columns, named like `record_field`."""
     sqls: dict[str, str] = {}
 
@@ -85,7 +85,7 @@ def fields(engine: Engine, path: Path) -> dict[str, str]:
 class FileProfile:
     """The columns of a Parquet file, and what else is asked of its rows."""
 
-    engine: Engine
+    engine: TableEngine
     path: Path
     columns: dict[str, Column]
 
@@ -106,7 +106,7 @@ class FileProfile:
         return replace(self, columns={name: column for name, column in self.columns.items() if name not in names})
 
 
-def profile_file(engine: Engine, path: Path) -> FileProfile:
+def profile_file(engine: TableEngine, path: Path) -> FileProfile:
     """Every column of a Parquet file, in its order."""
     sqls = fields(engine, path)
     selected = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in sqls.items())
@@ -185,7 +185,7 @@ def _column(name: str, sql: str, type_: str, rows: int, values: Sequence[Any]) -
     )  # fmt: skip
 
 
-def _counted(engine: Engine, path: Path, column: Column) -> Column:
+def _counted(engine: TableEngine, path: Path, column: Column) -> Column:
     """A column with few values, or of few rows, counted exactly; what is inside lists is counted."""
     distinct = column.distinct or 0
     if column.kind in ("ints", "texts"):
@@ -199,7 +199,7 @@ def _counted(engine: Engine, path: Path, column: Column) -> Column:
     return replace(column, distinct=min(distinct, column.rows))
 
 
-def _with_forms(engine: Engine, path: Path, seen: Mapping[str, Column]) -> dict[str, Column]:
+def _with_forms(engine: TableEngine, path: Path, seen: Mapping[str, Column]) -> dict[str, Column]:
     """Texts, with the form of a sample of them."""
     texts = [column for column in seen.values() if column.kind == "text" and column.distinct]
     if not texts:

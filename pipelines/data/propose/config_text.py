@@ -11,12 +11,12 @@ from typing import Any
 from ruamel.yaml import CommentedMap
 
 from pipelines.data.findings import Finding, Severity
-from pipelines.data.propose.features import Feature, LeftOut
+from pipelines.data.propose.features import Feature, SkippedColumn
 from pipelines.data.propose.labels import Label
-from pipelines.data.propose.prepared import Prepared
+from pipelines.data.propose.prepared import PreparedSource
 from pipelines.data.propose.roles import FEW_POSITIVES, MOST_STUDENTS, Roles
 from pipelines.data.propose.sizes import Sizes, hashed_rows
-from pipelines.data.propose.times import EventTime
+from pipelines.data.propose.times import EventTimeColumn
 from pipelines.data.propose.yaml_text import before, block, dumped, items
 
 DAY_MS = 86_400_000
@@ -35,13 +35,13 @@ class Proposal:
     path: str
     rows: int
     columns: int
-    prepared: Prepared
-    time: EventTime
+    prepared: PreparedSource
+    time: EventTimeColumn
     labels: list[Label]
     roles: Roles
     id_type: str
     features: list[Feature]
-    left_out: list[LeftOut]
+    left_out: list[SkippedColumn]
     findings: list[Finding]
     sizes: Sizes
     memory: str = ""

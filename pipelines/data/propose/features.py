@@ -101,7 +101,7 @@ class Feature(NamedTuple):
     why: str
 
 
-class LeftOut(NamedTuple):
+class SkippedColumn(NamedTuple):
     """A column that is no feature, and why."""
 
     name: str
@@ -110,7 +110,7 @@ class LeftOut(NamedTuple):
 
 class ProposedFeatures(NamedTuple):
     features: list[Feature]
-    left_out: list[LeftOut]
+    left_out: list[SkippedColumn]
     findings: list[Finding]
 
 
@@ -124,10 +124,10 @@ def find_features(
     for column in file.columns.values():
         if column.name in left_out:
             if left_out[column.name]:
-                proposed.left_out.append(LeftOut(column.name, left_out[column.name]))
+                proposed.left_out.append(SkippedColumn(column.name, left_out[column.name]))
             continue
         if (why := useless(column, by_caller)) is not None:
-            proposed.left_out.append(LeftOut(column.name, why))
+            proposed.left_out.append(SkippedColumn(column.name, why))
             severity = Severity.NOTE if column.kind == "other" else Severity.WARN
             about = {"column": column.name, "why": why, "instead": _instead(column)}
             proposed.findings.append(RULES("init.column-left-out", severity, **about))

@@ -8,11 +8,11 @@ from pathlib import Path
 from pipelines.data.profile.file import FileProfile, profile_file
 from pipelines.data.propose.guess import named, ranked
 from pipelines.data.propose.labels import MOST
-from pipelines.data.propose.prepared import Source, opened
+from pipelines.data.propose.prepared import RowsFile, opened
 from pipelines.data.propose.roles import IDS
 from pipelines.data.propose.times import event_time
 from streaming.errors import BadInput
-from streaming.sources.tables.engine import Engine, literal, parquet, quoted
+from streaming.sources.tables.engine import TableEngine, literal, parquet, quoted
 from streaming.store.files import move
 
 TASKS: dict[str, float] = {
@@ -24,8 +24,8 @@ ALONE = "click"
 
 
 def with_feedback(
-    engine: Engine, impressions: Source, feedback: Path, to: Path, this_year: int, id_: str | None
-) -> tuple[Source, tuple[str, ...]]:
+    engine: TableEngine, impressions: RowsFile, feedback: Path, to: Path, this_year: int, id_: str | None
+) -> tuple[RowsFile, tuple[str, ...]]:
     """Impressions with a column for every kind of feedback, 0 or 1, and `<kind>_time`, the first of its times; and the
     names of those columns. Both files have the id in a column of the same name, `id_` or one that is named like an id.
 
@@ -58,7 +58,7 @@ def with_feedback(
         staged.unlink(missing_ok=True)
     names = tuple(name for name, _ in tasks)
     said = f"{feedback.name} joined by `{identity}`: {', '.join(names)}, at `{time.guess.column}`"
-    return Source(to, True, (*impressions.said, said), joined=True), names
+    return RowsFile(to, True, (*impressions.said, said), joined=True), names
 
 
 def _identity(feedback: Path, own: FileProfile, events: FileProfile, by_caller: str | None) -> str:

@@ -11,7 +11,7 @@ from pipelines.data.findings import Finding, Rules, Severity, percent
 from pipelines.data.profile.column import Column
 from pipelines.data.profile.file import FileProfile, epoch_ms, finite
 from pipelines.data.propose.guess import Guess, named, ranked
-from pipelines.data.propose.times import IN_NAMES, EventTime, unit_of
+from pipelines.data.propose.times import IN_NAMES, EventTimeColumn, unit_of
 from streaming.messages.times import PER_MS, Unit
 from streaming.sources.tables.engine import literal
 
@@ -108,7 +108,9 @@ class ProposedLabels(NamedTuple):
     doubtful: list[str]
 
 
-def find_labels(file: FileProfile, time: EventTime, named_ones: Collection[str], last_year: int) -> ProposedLabels:
+def find_labels(
+    file: FileProfile, time: EventTimeColumn, named_ones: Collection[str], last_year: int
+) -> ProposedLabels:
     """`named_ones`: columns that the caller named."""
     columns = file.columns
     positives: dict[str, Positive] = {}
@@ -189,7 +191,7 @@ def _positive(file: FileProfile, column: Column, by_caller: bool = False) -> Pos
 
 
 def _label(
-    file: FileProfile, time: EventTime, column: Column, positive: Positive, others: list[str], last_year: int
+    file: FileProfile, time: EventTimeColumn, column: Column, positive: Positive, others: list[str], last_year: int
 ) -> tuple[Label, list[Finding]]:
     x, y = column.sql, positive.sql
     shares = column.kind == "float" and not column.whole
@@ -206,7 +208,7 @@ def _label(
     return Label(_task(column), guess, setting, y, rows, positives, delay.window_s, delay.words), findings
 
 
-def _delay(file: FileProfile, time: EventTime, label: Column, positive: Positive, last_year: int) -> Delay:
+def _delay(file: FileProfile, time: EventTimeColumn, label: Column, positive: Positive, last_year: int) -> Delay:
     """The column that says when a label came, if there is one: by its name, and by what it holds for positives."""
     own = label.words - {"is", "has", "label"}
     marks = own | {word for word in CLICKS | AFTER if any(word[:4] == w[:4] for w in own)}
@@ -252,7 +254,7 @@ def _unused(column: Column, why: str) -> Delay:
     return Delay({}, AT_ONCE_S, f"known at once: `{column.name}` {why}", (finding,))
 
 
-def _in_ms(column: Column, time: EventTime) -> str | None:
+def _in_ms(column: Column, time: EventTimeColumn) -> str | None:
     """A time, where it is in the unit of the event time if it is a number."""
     if column.kind == "time":
         return epoch_ms(column.sql, column.type)

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import duckdb
 
 from pipelines.data.profile.file import FileProfile
-from pipelines.data.propose.times import EventTime
+from pipelines.data.propose.times import EventTimeColumn
 from streaming.errors import BadInput
 from streaming.sources.tables.conversion import as_parquet
-from streaming.sources.tables.engine import Engine, in_words, parquet, quoted
+from streaming.sources.tables.engine import TableEngine, in_words, parquet, quoted
 from streaming.sources.tables.forms import files_at
 from streaming.sources.tables.in_order import MADE, write_in_order
 from streaming.store.files import move
 
 
-class Source(NamedTuple):
+class RowsFile(NamedTuple):
     """A Parquet file at `path`; `made`: converted here. `said`: what was done to come to it. `joined`: with columns
     of another file."""
 
@@ -28,7 +28,7 @@ class Source(NamedTuple):
     joined: bool = False
 
 
-def opened(engine: Engine, path: Path, to: Path, header: bool | None, encoding: str | None = None) -> Source:
+def opened(engine: TableEngine, path: Path, to: Path, header: bool | None, encoding: str | None = None) -> RowsFile:
     """The rows at `path`. What is no single Parquet file is written as one to `to`.
 
     header: whether the first line of a text names its columns; None: found out. encoding: of text; None: UTF-8.
@@ -36,9 +36,9 @@ def opened(engine: Engine, path: Path, to: Path, header: bool | None, encoding: 
     """
     files = files_at(path)
     try:
-        source = Source(files.paths[0], False, ())
+        source = RowsFile(files.paths[0], False, ())
         if not files.is_one_parquet:
-            source = Source(to, True, tuple(as_parquet(engine, files, to, header=header, encoding=encoding)))
+            source = RowsFile(to, True, tuple(as_parquet(engine, files, to, header=header, encoding=encoding)))
         if not engine.row(f"SELECT count(*) FROM {parquet(source.path)}")[0]:
             raise BadInput(f"{path} has no rows; give a file that has some")
     except duckdb.Error as error:
@@ -46,7 +46,7 @@ def opened(engine: Engine, path: Path, to: Path, header: bool | None, encoding: 
     return source
 
 
-class Prepared(NamedTuple):
+class PreparedSource(NamedTuple):
     """A source file, with `event_time`, `unit` and `form` as in the file. `said`: what was done, or will be, in
     words."""
 
@@ -57,7 +57,9 @@ class Prepared(NamedTuple):
     form: str | None = None
 
 
-def as_it_lies(path: Path, source: Source, file: FileProfile, time: EventTime, back: int) -> Prepared | None:
+def as_it_lies(
+    path: Path, source: RowsFile, file: FileProfile, time: EventTimeColumn, back: int
+) -> PreparedSource | None:
     """The file at `path` itself; None if its rows have to be rewritten: feedback was joined, fields of records are
     columns, or times are of two units."""
     records = any(column.sql != quoted(name) for name, column in file.columns.items())
@@ -71,10 +73,10 @@ def as_it_lies(path: Path, source: Source, file: FileProfile, time: EventTime, b
         said.append(f"{back:,} rows are earlier than the row before: the run sorts a copy on disk by time")
     if time.guess.column is None:
         said.append("there are no times: rows are a second apart, in the order of the file")
-    return Prepared(path, time.guess.column, time.reading.unit, (*source.said[1:], *said), time.reading.form)
+    return PreparedSource(path, time.guess.column, time.reading.unit, (*source.said[1:], *said), time.reading.form)
 
 
-def prepared(source: Source, file: FileProfile, time: EventTime, back: int, copy: Path) -> Prepared:
+def prepared(source: RowsFile, file: FileProfile, time: EventTimeColumn, back: int, copy: Path) -> PreparedSource:
     """A copy at `copy`, in order of time, with the columns that a row can hold. `back`: rows that are earlier than the
     row before them."""
     reasons = []
@@ -88,7 +90,7 @@ def prepared(source: Source, file: FileProfile, time: EventTime, back: int, copy
         reasons.append(f"fields of records stand as columns: {', '.join(records)}")
     if not reasons:  # feedback was joined
         move(source.path, copy)
-        return Prepared(copy, str(time.guess.column), time.reading.unit, source.said)
+        return PreparedSource(copy, str(time.guess.column), time.reading.unit, source.said)
     held = [f"{c.sql} AS {quoted(c.name)}" for c in file.columns.values() if c.kind != "other" and c.name != MADE]
     begun = copy.with_name(f".{copy.name}.begun")
     selected = [*held, f"({time.sql})::BIGINT AS {MADE}"]
@@ -100,4 +102,4 @@ def prepared(source: Source, file: FileProfile, time: EventTime, back: int, copy
     move(begun, copy)
     if source.made:
         source.path.unlink()
-    return Prepared(copy, MADE, "ms", (*source.said, *reasons))
+    return PreparedSource(copy, MADE, "ms", (*source.said, *reasons))

@@ -17,16 +17,16 @@ from pipelines.data.findings import Finding, Severity, gravest_first
 from pipelines.data.profile.column import Column
 from pipelines.data.profile.file import FileProfile, profile_file
 from pipelines.data.propose.config_text import Proposal, config_text, student_name
-from pipelines.data.propose.features import RECIPE, LeftOut, find_features, unbounded, useless
+from pipelines.data.propose.features import RECIPE, SkippedColumn, find_features, unbounded, useless
 from pipelines.data.propose.feedback import as_column, with_feedback
 from pipelines.data.propose.labels import MOST, Label, find_labels, possible
 from pipelines.data.propose.prepared import as_it_lies, opened, prepared
 from pipelines.data.propose.roles import Roles, find_roles
 from pipelines.data.propose.sizes import live_sizes, sizes
-from pipelines.data.propose.times import NOT_TIMES, EventTime, another_time, event_time, order
+from pipelines.data.propose.times import NOT_TIMES, EventTimeColumn, another_time, event_time, order
 from pipelines.data.propose.topics import SCHEME, TopicRequest, sample
 from streaming.errors import BadInput
-from streaming.sources.tables.engine import Engine, quoted
+from streaming.sources.tables.engine import TableEngine, quoted
 from streaming.sources.tables.in_order import ROW
 from streaming.store.files import write_text
 
@@ -81,7 +81,7 @@ def begin(path: Path, out: Path, hints: Hints = Hints(), *, force: bool = False)
         copy = out.with_name(f"{out.stem}.prepared.parquet")
     out.parent.mkdir(parents=True, exist_ok=True)
     staged = copy.with_name(f".{copy.name}.staged")
-    with Engine(out.parent) as engine:
+    with TableEngine(out.parent) as engine:
         try:
             proposal = _proposed(engine, path, out, copy, staged, hints, force)
         finally:
@@ -101,7 +101,7 @@ def begin_on_topics(request: TopicRequest, out: Path, hints: Hints = Hints(), *,
         sampled = sample(request, folder)
         kinds = sorted(set(pq.read_table(sampled.feedback)["task"].to_pylist()))
         hints = replace(hints, id="impression_id", time="event_time_ms", vertical="vertical", feedback=sampled.feedback)
-        with Engine(folder) as engine:
+        with TableEngine(folder) as engine:
             proposal = _proposed(engine, sampled.impressions, out, folder / "c.parquet", folder / "s", hints, force)
     proposal.origin = f"{SCHEME}{request.servers}/{request.impressions}"
     proposal.made_with = ["--feedback-topic", request.feedback]
@@ -111,7 +111,7 @@ def begin_on_topics(request: TopicRequest, out: Path, hints: Hints = Hints(), *,
     proposal.labels = _as_on_the_topic(proposal.labels, kinds)
     unnamed = [f for f in proposal.features if f.name != f.source]  # messages are read by the names that they have
     proposal.features = [unbounded(f) for f in proposal.features if f.name == f.source]
-    proposal.left_out += [LeftOut(f.source, "no name that a column of rows can have") for f in unnamed]
+    proposal.left_out += [SkippedColumn(f.source, "no name that a column of rows can have") for f in unnamed]
     return _written(proposal)
 
 
@@ -147,7 +147,9 @@ def _free(path: Path, force: bool) -> None:
         raise BadInput(f"{path} is there already; name another with -o, or overwrite it with --force")
 
 
-def _proposed(engine: Engine, path: Path, out: Path, copy: Path, staged: Path, hints: Hints, force: bool) -> Proposal:
+def _proposed(
+    engine: TableEngine, path: Path, out: Path, copy: Path, staged: Path, hints: Hints, force: bool
+) -> Proposal:
     source = opened(engine, path, staged, hints.header, hints.encoding)
     this_year = datetime.now(UTC).year
     if hints.feedback is not None:
@@ -207,7 +209,9 @@ def _proposed(engine: Engine, path: Path, out: Path, copy: Path, staged: Path, h
     )
 
 
-def _sample(file: FileProfile, time: EventTime, labels: list[Label], roles: Roles, hidden: Collection[str]) -> pa.Table:
+def _sample(
+    file: FileProfile, time: EventTimeColumn, labels: list[Label], roles: Roles, hidden: Collection[str]
+) -> pa.Table:
     """Rows evenly taken over the whole file, in order of time, as `examined` takes them: all columns but `hidden` ones,
     under their own names."""
     seen = [c for c in file.columns.values() if c.name not in hidden and c.kind not in ("other", "time")]

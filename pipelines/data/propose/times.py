@@ -96,7 +96,7 @@ class Reading(NamedTuple):
     findings: tuple[Finding, ...] = ()
 
 
-class EventTime(NamedTuple):
+class EventTimeColumn(NamedTuple):
     """The column that was taken, None where rows are a second apart, and how it is read."""
 
     guess: Guess
@@ -120,7 +120,7 @@ class Candidate(NamedTuple):
         return f"{self.column.name} ({self.column.distinct:,} distinct, {order_words(self.order)})"
 
 
-def event_time(file: FileProfile, this_year: int, named_one: str | None) -> tuple[EventTime, list[Finding]]:
+def event_time(file: FileProfile, this_year: int, named_one: str | None) -> tuple[EventTimeColumn, list[Finding]]:
     """Find the column of the event time, or generate times a second apart. `named_one`: by the caller."""
     candidates = _candidates(file, this_year + 1, named_one)
     if candidates:
@@ -128,12 +128,12 @@ def event_time(file: FileProfile, this_year: int, named_one: str | None) -> tupl
         reading = best.reading
         why = f"{reading.why}, {day(reading.low_ms)} to {day(reading.high_ms)}, {order_words(best.order)}"
         guess = Guess(best.column.name, why, others[0].words if others else "the order of the file")
-        return EventTime(guess, reading), [*reading.findings, *_coarse(best.column)]
+        return EventTimeColumn(guess, reading), [*reading.findings, *_coarse(best.column)]
     why = (
         f"no column is one: rows are {SECOND_MS // 1000} s apart, in the order of the file; hours and days say nothing"
     )
     last_ms = MADE_FROM_MS + (file.rows - 1) * SECOND_MS
-    made = EventTime(Guess(None, why), Reading(made_times(None, None), MADE_FROM_MS, last_ms, why))
+    made = EventTimeColumn(Guess(None, why), Reading(made_times(None, None), MADE_FROM_MS, last_ms, why))
     return made, list(_unusable(file, this_year + 1))
 
 
@@ -331,7 +331,7 @@ def _dates(file: FileProfile, column: Column) -> Reading | None:
     return best._replace(why=f"text written as {best.form}{why}")
 
 
-def order(file: FileProfile, time: EventTime) -> tuple[int, list[Finding]]:
+def order(file: FileProfile, time: EventTimeColumn) -> tuple[int, list[Finding]]:
     """Number of rows earlier than the row before, and other oddities of the times."""
     back, early, late = file.engine.row(
         f"SELECT count_if(t < before), approx_quantile(t, 0.01), approx_quantile(t, 0.99) "

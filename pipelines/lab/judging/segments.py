@@ -40,7 +40,7 @@ USUAL = ("ad_id", "item_id")
 """Columns whose new values are a segment, besides those by which rows are clustered, where segments are not given."""
 
 
-class Columns:
+class SegmentColumns:
     """Columns of the rows at `places` (n,) of a stream, for conditions."""
 
     def __init__(self, table: pa.Table, places: np.ndarray, rows: RowSchema) -> None:
@@ -119,10 +119,10 @@ class Segment(NamedTuple):
     """A named part of the rows; `mask(columns)` is its mask, (n,) bool."""
 
     name: str
-    mask: Callable[[Columns], np.ndarray]
+    mask: Callable[[SegmentColumns], np.ndarray]
 
 
-def segments_of(asked: Mapping[str, str], columns: Columns, clustered_by: Sequence[str]) -> list[Segment]:
+def segments_of(asked: Mapping[str, str], columns: SegmentColumns, clustered_by: Sequence[str]) -> list[Segment]:
     """The segments of a spec, or the usual ones if it names none. A column makes one of each value that `columns` has.
     Raises BadInput where a text is no condition on the columns.
     """
@@ -140,7 +140,7 @@ def segments_of(asked: Mapping[str, str], columns: Columns, clustered_by: Sequen
     return found
 
 
-def usual(columns: Columns, clustered_by: Sequence[str]) -> dict[str, str]:
+def usual(columns: SegmentColumns, clustered_by: Sequence[str]) -> dict[str, str]:
     """Default segments, as far as the stream has their columns."""
     names = columns.schema.names
     found = {f"hours {at} to {at + 5}": f"{at} <= hour and hour < {at + 6}" for at in (0, 6, 12, 18)}
@@ -155,7 +155,7 @@ def usual(columns: Columns, clustered_by: Sequence[str]) -> dict[str, str]:
 class _Matches:
     where: Where
 
-    def __call__(self, columns: Columns) -> np.ndarray:
+    def __call__(self, columns: SegmentColumns) -> np.ndarray:
         return self.where.mask(columns.table(self.where.columns))
 
 
@@ -164,7 +164,7 @@ class _Equals:
     column: str
     values: tuple[object, ...]
 
-    def __call__(self, columns: Columns) -> np.ndarray:
+    def __call__(self, columns: SegmentColumns) -> np.ndarray:
         values = columns[self.column]
         found = pc.is_in(values, value_set=pa.array(self.values, values.type))
         return np.asarray(found.to_numpy(zero_copy_only=False), bool)
@@ -176,12 +176,12 @@ class _Within:
     low: float
     high: float
 
-    def __call__(self, columns: Columns) -> np.ndarray:
+    def __call__(self, columns: SegmentColumns) -> np.ndarray:
         x = columns[self.column].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return np.asarray((x >= self.low) & (x < self.high))
 
 
-def _by_value(name: str, column: str, columns: Columns) -> Iterator[Segment]:
+def _by_value(name: str, column: str, columns: SegmentColumns) -> Iterator[Segment]:
     values = columns[column]
     counts = pc.value_counts(values.drop_null())
     distinct = sorted(zip(counts.field(1).to_pylist(), counts.field(0).to_pylist(), strict=True), reverse=True)

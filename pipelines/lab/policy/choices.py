@@ -16,7 +16,7 @@ from exfm.metrics.classification import sigmoid
 from exfm.metrics.policy import PolicyValue, best_of_request, policy_value
 from pipelines.core.config.models import StudentSettings
 from pipelines.data.profile.codes import codes_of_values
-from pipelines.lab.judging.segments import Columns
+from pipelines.lab.judging.segments import SegmentColumns
 from pipelines.lab.judging.settings import Ranking
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.data import places_of
@@ -52,7 +52,7 @@ class LoggedChoices:
         assert spec.ranking is not None
         self._seed, self._ranking, self._table = seed, spec.ranking, table
         self._places = places_of(table, workspace.of(seed), student)
-        columns = Columns(table, self._places, workspace.config.rows)
+        columns = SegmentColumns(table, self._places, workspace.config.rows)
         names = [name for name in spec.ranking.model_dump().values() if name is not None]
         self.columns = {name: columns[name].to_numpy(zero_copy_only=False) for name in names}
         self.window = self._places >= spec.judged_from * table.num_rows

@@ -25,7 +25,7 @@ from pipelines.core.config.settings import Config
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.own_rows import OwnRows
 from pipelines.live.feeds.student import Cut, StudentFeed
-from pipelines.live.feeds.table import Places, Sliced, TableSource, taken
+from pipelines.live.feeds.table import RowNumbers, Sliced, TableSource, taken
 from streaming.position import NOTHING_YET
 from streaming.schema import SAMPLE_WEIGHT
 
@@ -60,13 +60,13 @@ class Data:
 
     places: np.ndarray
     first: int
-    targets_of: Callable[[pa.Table], Targets]
+    targets_of: Callable[[pa.Table], LabelTargets]
     logged: Sliced
     stream: Iterable[IndexedBatch]
     delay: LabelDelay | None = None
     folder: Path | None = None
 
-    def targets(self, start: int = 0, stop: int | None = None) -> Targets:
+    def targets(self, start: int = 0, stop: int | None = None) -> LabelTargets:
         """Labels of the student's own rows from `start` to `stop`."""
         return self.targets_of(taken(self.logged, self.places[start:stop]))
 
@@ -79,7 +79,7 @@ class Data:
         return self.targets().weights
 
 
-class Targets(NamedTuple):
+class LabelTargets(NamedTuple):
     """Labels and their weights, 0 where unknown, (n, T) each."""
 
     labels: np.ndarray
@@ -160,12 +160,12 @@ def _before(stream: Sliced, seq: int) -> int:
     return low
 
 
-def _targets(rows: pa.Table, tasks: tuple[str, ...], *, weighted: bool) -> Targets:
+def _targets(rows: pa.Table, tasks: tuple[str, ...], *, weighted: bool) -> LabelTargets:
     columns = [rows[f"label_{task}"] for task in tasks]
     labels = [column.fill_null(0).to_numpy().astype(np.float64) for column in columns]
     known = np.stack([column.is_valid().to_numpy() for column in columns], axis=1)
     weights = rows[SAMPLE_WEIGHT].to_numpy().astype(np.float64) if weighted else np.ones(rows.num_rows)
-    return Targets(np.stack(labels, axis=1), known * weights[:, None])
+    return LabelTargets(np.stack(labels, axis=1), known * weights[:, None])
 
 
 @dataclass(frozen=True)
@@ -193,12 +193,12 @@ class _StudentStream:
             release_pages(found)
         return found[:count]
 
-    def places_and_seqs(self, of: OwnRows) -> Places:
+    def places_and_seqs(self, of: OwnRows) -> RowNumbers:
         seqs = mapped_array((self.stream.num_rows,), np.int64, self.folder)
         at = self.places(of, seqs)
-        return Places(at, seqs[: len(at)])
+        return RowNumbers(at, seqs[: len(at)])
 
-    def rows(self, own: Places, begins: int, *, timed: bool) -> Iterator[IndexedBatch]:
+    def rows(self, own: RowNumbers, begins: int, *, timed: bool) -> Iterator[IndexedBatch]:
         """The student's rows from the row `begins` of the stream on, in the order in which their labels settle. `own`:
         where its own rows stand. `timed`: with the time at which a batch had settled."""
         config, student = self.config, self.student
@@ -220,7 +220,7 @@ class _StudentStream:
                 for array in (*own, *read):
                     release_pages(array)
 
-    def delay(self, own: Places, first: int, knows: int) -> LabelDelay:
+    def delay(self, own: RowNumbers, first: int, knows: int) -> LabelDelay:
         """The student's own rows from `first` on, in the order in which they were shown; of weights that have learned
         the rows up to the `lake_seq` `knows`, without those that were shown before these had settled. Sorting takes 24
         bytes a row."""
@@ -279,7 +279,7 @@ class _StudentStream:
         features, tasks = config.student_features(student), config.student_tasks(student)
         return BatchBuilder(features, tasks, student.negative_rate or None)
 
-    def _feed(self, read: Places, begins: int) -> StudentFeed:
+    def _feed(self, read: RowNumbers, begins: int) -> StudentFeed:
         """The feed of the student's worker, over the rows at the places `read`."""
         config, student, rates = self.config, self.student, self.student.negative_rate
         tasks = config.student_tasks(student)
@@ -298,7 +298,7 @@ class _StudentStream:
 class _GivenUp:
     """A student's own rows that are in no batch."""
 
-    def __init__(self, stream: Sliced, own: Places, first: int, build: Callable[[pa.Table], Batch]) -> None:
+    def __init__(self, stream: Sliced, own: RowNumbers, first: int, build: Callable[[pa.Table], Batch]) -> None:
         self._stream, self._seqs, self._places, self._build = stream, own.seqs, own.at, build
         self._done = first
 

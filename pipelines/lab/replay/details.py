@@ -13,7 +13,7 @@ from exfm.metrics.reliability import clipped_log_loss, expected_calibration_erro
 from pipelines.lab.judging.decisions import Stakes, decided
 from pipelines.lab.judging.evidence import by_segment, first_miscalibrated, over_windows, watched
 from pipelines.lab.judging.figures import BySeed, JudgedRows, losses
-from pipelines.lab.judging.segments import Columns, segments_of
+from pipelines.lab.judging.segments import SegmentColumns, segments_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.report.cells import Measure
 
@@ -26,7 +26,7 @@ class Details:
         self._spec, self._rows, self._clustered = workspace.spec, rows, clustered
         seeds = workspace.spec.seeds
         columns = [
-            Columns(workspace.rows(seed).table, r.places, workspace.config.rows)
+            SegmentColumns(workspace.rows(seed).table, r.places, workspace.config.rows)
             for seed, r in zip(seeds, rows, strict=True)
         ]
         segments = segments_of(self._spec.segments, columns[0], self._spec.clustered_by)

@@ -16,7 +16,7 @@ from pipelines.core.config.settings import Config
 SAMPLE_ROWS = 64
 
 
-class Serving(NamedTuple):
+class ServingCost(NamedTuple):
     """Cost of a served student: `parameters` including tables; `flops` of a forward pass per row, two per
     multiply-add of a matrix product; None without rows."""
 
@@ -24,18 +24,18 @@ class Serving(NamedTuple):
     flops: int | None
 
 
-def serving_of(config: Config, student: StudentSettings, rows: pa.Table) -> Serving:
+def serving_of(config: Config, student: StudentSettings, rows: pa.Table) -> ServingCost:
     """Serving cost of a student with these settings; `rows`: a sample of its stream."""
     tasks, features = config.student_tasks(student), config.student_features(student).without_teacher()
     cfg = student.model
     served = ServedStudent(cfg.trunk, cfg.width, features, tasks, wide=cfg.wide)
     sample = rows.slice(0, SAMPLE_ROWS).combine_chunks()
     if not sample.num_rows:
-        return Serving(served.parameter_count, None)
+        return ServingCost(served.parameter_count, None)
     batch = BatchBuilder(features, tasks)(sample)
     logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # it warns of kernels that no student has
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         served(batch.sparse, batch.dense, batch.raw)
-    return Serving(served.parameter_count, int(counter.get_total_flops() // len(batch)))
+    return ServingCost(served.parameter_count, int(counter.get_total_flops() // len(batch)))

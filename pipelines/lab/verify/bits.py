@@ -54,7 +54,7 @@ class TensorMismatch(NamedTuple):
     problem: str | None = None
 
 
-class Logged:
+class LoggedPredictions:
     """A student's logged predictions, part after part, in order."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,7 +85,7 @@ class ComparedLog(PredictionLog):
     mismatch  the first row that differs; None while none does
     """
 
-    def __init__(self, logged: Logged) -> None:
+    def __init__(self, logged: LoggedPredictions) -> None:
         super().__init__(Path())
         self._logged = logged
         self.compared = self.unlogged = 0

@@ -25,7 +25,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Roster
 from pipelines.lab.verify.bits import ComparedLog
-from pipelines.live.workers.keeper import Keeper, Resumable
+from pipelines.live.workers.checkpointer import Checkpointer, Resumable
 from pipelines.live.workers.ranks import Ranks
 from pipelines.live.workers.student.export import Exports
 from pipelines.live.workers.student.worker import StudentWorker
@@ -103,7 +103,7 @@ def with_features(config: Config, features: FeatureSet) -> Config:
     return config.model_copy(update={"features": config.features.model_copy(update=sizes)})
 
 
-class _InMemoryKeeper(Keeper):
+class _InMemoryKeeper(Checkpointer):
     """Keeps the last checkpoint in memory, and writes nothing."""
 
     stored: Checkpoint[Any] | None
@@ -156,7 +156,7 @@ class _RetrainingWorker(StudentWorker):
         predictions: ComparedLog,
     ) -> None:
         super().__init__(config, settings, run_dir)
-        self.keeper = self.memory = _InMemoryKeeper(self.name, run_dir, self.watch, queue=1)
+        self.checkpointer = self.memory = _InMemoryKeeper(self.name, run_dir, self.watch, queue=1)
         self.memory.stored = stored
         self._compared = predictions
 

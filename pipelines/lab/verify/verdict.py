@@ -27,7 +27,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.logits.kept import keep
 from pipelines.lab.verify.bits import (
     ComparedLog,
-    Logged,
+    LoggedPredictions,
     RowMismatch,
     TensorMismatch,
     count_mismatches,
@@ -203,7 +203,7 @@ class _Linked:
     """Linked copies of what is compared."""
 
     checkpoint: Path
-    predictions: Logged
+    predictions: LoggedPredictions
 
 
 def _linked_copies(run_dir: RunDir, name: str, folder: Path) -> _Linked:
@@ -216,7 +216,7 @@ def _linked_copies(run_dir: RunDir, name: str, folder: Path) -> _Linked:
         if not keep(root / saved[-1], folder / saved[-1]):  # replaced by a newer one meanwhile
             continue
         _link_predictions(run_dir.predictions(name), folder / "predictions")
-        return _Linked(folder / saved[-1], Logged(folder / "predictions"))
+        return _Linked(folder / saved[-1], LoggedPredictions(folder / "predictions"))
     raise BadInput(f"the newest checkpoint of `{name}` was replaced {TRIES} times while it was read; try again")
 
 
@@ -240,8 +240,10 @@ def _with_retired(config: Config, run_dir: RunDir, names: Sequence[str]) -> Conf
     """The config with those of `names` that were retired: their checkpoints are still there. The run's own config has a
     section of one that it has not heard of yet, the roster of one that was spawned."""
     missing = [name for name in names if name not in {student.name for student in config.students}]
-    wishes = [wish for wish in map(run_dir.roster.wish, missing) if wish is not None and wish.section]
-    sections = {wish.name: wish.section for wish in wishes}
+    desired_states = [
+        desired for desired in map(run_dir.roster.desired, missing) if desired is not None and desired.section
+    ]
+    sections = {desired.name: desired.section for desired in desired_states}
     sections |= {s.name: s.model_dump(mode="json") for s in config_of(run_dir).students if s.name in missing}
     if not sections:
         return config

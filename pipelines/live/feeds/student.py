@@ -55,7 +55,7 @@ class RowSource(Protocol):
     def close(self) -> None: ...
 
 
-class LeftOut:
+class SampledOutLabels:
     """Labels removed by sampling, passed from the reading thread to the learning one, which counts them."""
 
     READS = ("lake_seq", "impression_id")  # and labels
@@ -114,7 +114,7 @@ class StudentFeed:
         self._given = self._read_upto = NOTHING_YET
         self._bound = ahead
         self._ahead: Ahead[Cut] = Ahead("student", self._next, 0)
-        self._left_out = LeftOut()
+        self._left_out = SampledOutLabels()
 
     def open(self, position: int, learned_rows: int = 0) -> None:
         """Start after `position`, up to which `learned_rows` were learned."""

@@ -27,7 +27,7 @@ def taken(table: Sliced, places: np.ndarray) -> pa.Table:
     return table.slice(first, int(places[-1]) + 1 - first).take(pa.array(places - first)).combine_chunks()
 
 
-class Places(NamedTuple):
+class RowNumbers(NamedTuple):
     """Indices of some rows of a table, ascending, (n,), and their `lake_seq`."""
 
     at: np.ndarray
@@ -37,7 +37,7 @@ class Places(NamedTuple):
 class TableSource(Source[int, pa.Table]):
     """Rows of a table that is sorted by `lake_seq`, up to `batch_rows` at a time. Its position is a `lake_seq`."""
 
-    def __init__(self, table: Sliced, *, batch_rows: int, places: Places | None = None) -> None:
+    def __init__(self, table: Sliced, *, batch_rows: int, places: RowNumbers | None = None) -> None:
         """`places`: of the rows that are given; None: all."""
         self._table, self._batch_rows = table, batch_rows
         self._at_rows = None if places is None else places.at

@@ -29,7 +29,7 @@ GRACE_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Answer(Protocol):
+class PendingAnswer(Protocol):
     """A process's answer, possibly still outstanding."""
 
     def here(self) -> bool: ...
@@ -40,7 +40,7 @@ class Answer(Protocol):
 class Process(Protocol):
     """The process of one rank."""
 
-    def ask(self, what: str, *values: Any) -> Answer: ...
+    def ask(self, what: str, *values: Any) -> PendingAnswer: ...
     def let_go(self) -> None:
         """End the process; if others share it, end only its part, once it has answered."""
 
@@ -74,8 +74,8 @@ class RankHandle:
         self._failed_at: float | None = None
         self._nodes: list[str] = []
         self._opened = False
-        self._closing: list[Answer] = []
-        self._asked: list[Answer] = []
+        self._closing: list[PendingAnswer] = []
+        self._asked: list[PendingAnswer] = []
         self._answers: dict[int, Any] = {}
         self._ask("place")
 

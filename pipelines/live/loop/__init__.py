@@ -5,7 +5,7 @@ preflight        what is checked before anything is started: lock, disk, ranks
 continuation     whether a run directory's run continues under a config, and what is announced
 provision        broker, Ray, topics and lake, made ready for the workers
 embedded_broker  a broker of the run's own, restarted when it dies
-wanted           the workers that a config asks for, and how each is built in its process
+worker_spec      the workers that a config asks for, and how each is built in its process
 live_run         a run that is up; students join and leave it
 monitor          alarms, from what changes in the status of a run between two checks
 reconciler       brings a run in line with its roster: students that are to join, pause or leave

@@ -26,7 +26,7 @@ from pipelines.live.status.status import RunStatus
 from pipelines.live.training.predictions import count_predictions
 from pipelines.report.results.champion import Champion, champion_of, outcomes_of
 from pipelines.report.results.figures import clustered_by
-from pipelines.report.results.losses import Losses, Severity, losses_in
+from pipelines.report.results.losses import Losses, LossSeverity, losses_in
 from pipelines.report.results.picture import draw
 from pipelines.report.results.stored import current
 from pipelines.report.results.summary import Summary, summarise
@@ -34,8 +34,8 @@ from pipelines.report.results.verdict import JUDGED, verdict_on
 from pipelines.track.mirror import Mirrors, mirror_of
 from pipelines.track.mlflow import Tracker
 from pipelines.track.registration import champion_lines, registration_of
+from pipelines.track.registry.aliases import Action, twin_version
 from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger, LedgerWriter
-from pipelines.track.registry.standing import Action, twin_version
 from streaming.errors import StreamingError
 from streaming.store.files import link_file, make_folder, read_json, replacing_folder, write_json
 
@@ -65,9 +65,9 @@ def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
     if value is None:
         return None
     try:
-        same_run = value["run"]["config_hash"] in hashes_of_run(run_dir, config)
+        known = value["run"]["config_hash"] in hashes_of_run(run_dir, config)
         ended = set(value["run"].get("paused", ())) <= run_dir.roster.paused
-        return Summary(current(value, run_dir.summary)) if same_run and ended else None
+        return Summary(current(value, run_dir.summary)) if known and ended else None
     except (KeyError, TypeError):
         raise StreamingError(
             f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"
@@ -103,15 +103,15 @@ class Conclusion:
         losses = losses_in(summary.value, config)
         self._status.losses = losses.as_json()
         self._drawn(drawing)
-        grave = losses if losses.severity is Severity.FAIL else None
-        reasons = conclude_versions(config, run_dir, summary, grave)
+        grave = losses if losses.severity is LossSeverity.FAIL else None
+        kept = conclude_versions(config, run_dir, summary, grave)
         if tracker is not None and not tracker.closed:  # once, however often a full disk has this called
             self._say("writing MLflow")
-            if losses.severity is Severity.FAIL:  # nothing that learned from such a stream is to be served
+            if losses.severity is LossSeverity.FAIL:  # nothing that learned from such a stream is to be served
                 for name in config.reader_names:
                     tracker.finish(name, "FAILED")
             else:
-                track_results(config, run_dir, tracker, summary, self._say, reasons)
+                track_results(config, run_dir, tracker, summary, self._say, kept)
             Mirrors(run_dir, tracker.mirror, time.monotonic).look(config)
             self._close(tracker, FINISHED_WAIT_S)
         write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
@@ -235,7 +235,7 @@ def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: 
     """Record the end of the run in the ledgers: the last version of each student and of its twin; the better of the
     two becomes champion, unless a person chose one. Returns whose champion stays for that, with the person's reason.
     Of a run with `grave` losses nothing is to be served. Called again, it changes nothing."""
-    reasons = {}
+    kept = {}
     for student in config.students:
         ledger = Ledger(run_dir, student.name)
         results, exports = summary.value["students"].get(student.name, {}), _last_exports(run_dir, student)
@@ -254,11 +254,11 @@ def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: 
                 continue
             changes = [e for e in writing.entries if e["action"] in (Action.PROMOTED, Action.ROLLED_BACK)]
             if changes and changes[-1]["by"] == HAND:
-                reasons[student.name] = changes[-1]["reason"]
+                kept[student.name] = changes[-1]["reason"]
             elif writing.standing.champion != exports[chosen][0]:
                 reason = f"the run has ended: {verdict_on(results)}"
                 writing.add(Action.PROMOTED, exports[chosen][0], by=CONCLUSION, reason=reason)
-    return reasons
+    return kept
 
 
 def _last_exports(run_dir: RunDir, student: StudentSettings) -> dict[Champion, tuple[str, Path]]:
@@ -267,8 +267,8 @@ def _last_exports(run_dir: RunDir, student: StudentSettings) -> dict[Champion, t
     if not exports or not count_predictions(run_dir.predictions(student.name)):
         return {}
     name, twin = exports[-1].name, run_dir.served_twin(student.name) / exports[-1].name
-    exports_by_model = {Champion.STUDENT: (name, exports[-1])}
-    return exports_by_model | ({Champion.TWIN: (twin_version(name), twin)} if twin.exists() else {})
+    found = {Champion.STUDENT: (name, exports[-1])}
+    return found | ({Champion.TWIN: (twin_version(name), twin)} if twin.exists() else {})
 
 
 def _stated(config: Config, student: StudentSettings, run_dir: RunDir, export: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pipelines.live.loop.embedded_broker import EmbeddedBroker
 from pipelines.live.loop.reporting import Reporting
 from pipelines.live.loop.signals import stopping
 from pipelines.live.loop.supervised import Supervised, Supervision
-from pipelines.live.loop.wanted import Wanted
+from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.policies import Cause
 from pipelines.live.rules.states import RUN_TRANSITIONS, RunState, WorkerState, moved
 from pipelines.live.status.status import RunStatus
@@ -39,7 +39,7 @@ class Coordinator:
     def __init__(
         self,
         status: RunStatus,
-        jobs: Sequence[Wanted],
+        jobs: Sequence[WorkerSpec],
         rules: Supervision,
         reporting: Reporting,
         *,
@@ -64,7 +64,7 @@ class Coordinator:
         """Ask the run to end cleanly; it will be resumable."""
         self.stop_asked = self.stop_asked or reason
 
-    def add(self, wanted: Wanted) -> None:
+    def add(self, wanted: WorkerSpec) -> None:
         """Add a worker, even after the end of the stream: it gets the same orders as the others, and the run is not
         over before it is done. One that has left, or that the run has given up on, may come back. To be called from the
         thread that runs `run`.
@@ -101,7 +101,7 @@ class Coordinator:
             raise BadInput(f"`{name}` cannot leave: the run needs it; stop the run instead")
         self._reporting.pass_on(name, worker.retire(CLOSE_WAIT_S))
 
-    def rebuild(self, jobs: Sequence[Wanted]) -> None:
+    def rebuild(self, jobs: Sequence[WorkerSpec]) -> None:
         """Replace the recipes of workers from their next start on; running ones continue unchanged."""
         for wanted in jobs:
             if (worker := self.workers.get(wanted.name)) is not None:

@@ -35,13 +35,13 @@ from pipelines.live.loop.reconciler import with_roster
 from pipelines.live.loop.signals import interruptible, undisturbed_cleanup
 from pipelines.live.rules.idleness import Idleness
 from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.attempts import earlier_attempts
 from pipelines.live.status.file import StatusFile
 from pipelines.live.status.heartbeat import Heartbeat
-from pipelines.live.status.legs import earlier_legs
 from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import last_status, read_status
 from pipelines.live.workers.ingest import files_name
-from pipelines.report.results.losses import Severity, losses_in
+from pipelines.report.results.losses import LossSeverity, losses_in
 from pipelines.report.results.summary import Summary
 from streaming.broker.broker import LocalBroker
 from streaming.errors import StreamingError
@@ -83,7 +83,7 @@ def run(
     check_processes(config, local=local)
     refuse_foreign(run_dir)
     before = contents(run_dir.root)
-    with locked(run_dir), left_as_found(run_dir, before) as preflight, interruptible():
+    with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
         _clear_failed_start(config, run_dir, say)
         config = with_roster(config, run_dir.roster)
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
@@ -93,7 +93,7 @@ def run(
         _announce(run_dir, say)
         _open_recording(config, run_dir, say)
         log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
-        status = RunStatus.resuming(config.name, earlier_legs(run_dir.root), lake_rows(run_dir))
+        status = RunStatus.resuming(config.name, earlier_attempts(run_dir.root), lake_rows(run_dir))
         status_file = StatusFile(run_dir.status)
         with (
             Heartbeat(status_file, status),
@@ -107,7 +107,7 @@ def run(
                 config, run_dir, provision, status, status_file,
                 until_end=until_end, watch=watch, attend=attend, say=say,
             )  # fmt: skip
-            preflight.begun, status.stage = True, None
+            found.begun, status.stage = True, None
             say("waiting for the workers: each process starts and imports torch")
             summary = live.run()
         return status, summary
@@ -120,15 +120,13 @@ def _stopping(idleness: Idleness, attend: Callable[[LiveRun], None]) -> Callable
         attend(live)
         status = live.coordinator.status
         workers = status.workers.values()
-        all_known = all(
+        known = all(
             worker.report is not None and worker.report.lag_rows is not None
             for worker in workers
             if worker.kind.writes_lake
         )
         progress = [(worker.report.rows, worker.report.lag_rows) for worker in workers if worker.report is not None]
-        if idleness.seen(
-            (status.lake["rows"], *progress), sure=all_known and all(w.state in _AT_WORK for w in workers)
-        ):
+        if idleness.seen((status.lake["rows"], *progress), sure=known and all(w.state in _AT_WORK for w in workers)):
             live.coordinator.stop(CAUGHT_UP)
 
     return attend_and_stop
@@ -140,10 +138,10 @@ def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
         return
     say(f"the run in {run_dir.root} failed before it learned anything: starting over")
     LocalBroker(run_dir.broker).stop()
-    keep = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
+    kept = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
     if config.source is None:  # others filled the topics of its broker
-        keep.append(run_dir.broker)
-    clear(run_dir.root, keep=keep)
+        kept.append(run_dir.broker)
+    clear(run_dir.root, keep=kept)
 
 
 def _open_recording(config: Config, run_dir: RunDir, say: Say) -> None:
@@ -164,7 +162,7 @@ def _finished(config: Config, summary: Summary) -> RunStatus:
     if "losses" not in summary.value:
         return RunStatus(config.name, RunState.DONE)
     losses = losses_in(summary.value, config)
-    state = RunState.FAILED if losses.severity is Severity.FAIL else RunState.DONE
+    state = RunState.FAILED if losses.severity is LossSeverity.FAIL else RunState.DONE
     return RunStatus(config.name, state, "; ".join(losses.words) or None)
 
 

@@ -17,7 +17,7 @@ from pipelines.live.loop.provision import Provision, Say
 from pipelines.live.loop.reconciler import RosterReconciler
 from pipelines.live.loop.reporting import Reporting
 from pipelines.live.loop.supervised import Supervision
-from pipelines.live.loop.wanted import wanted_of
+from pipelines.live.loop.worker_spec import worker_specs
 from pipelines.live.rules.states import WorkerState
 from pipelines.live.status.file import StatusFile
 from pipelines.live.status.status import RunStatus
@@ -57,7 +57,7 @@ class LiveRun:
         absent |= {STUDENT + student.name for student in config.students if student.joins_at_rows}
         self.coordinator = Coordinator(
             status,
-            [job for job in wanted_of(config, run_dir, provision.servers, until_end) if job.name not in absent],
+            [job for job in worker_specs(config, run_dir, provision.servers, until_end) if job.name not in absent],
             Supervision.of(provision.launcher, run_dir, config.resources, give_up_s=config.kafka.give_up_s),
             Reporting(
                 status,
@@ -164,7 +164,7 @@ class LiveRun:
         return worker is not None and worker.status.state is WorkerState.FAILED
 
     def _start(self, worker: str) -> None:
-        jobs = wanted_of(self.config, self._run_dir, self._servers, self._until_end)
+        jobs = worker_specs(self.config, self._run_dir, self._servers, self._until_end)
         (wanted,) = (job for job in jobs if job.name == worker)
         self.coordinator.add(wanted)
 
@@ -173,12 +173,12 @@ class LiveRun:
 
         Raises BadInput where no student of the run has that name.
         """
-        remaining = [student for student in self._sections if student["name"] != name]
+        kept = [student for student in self._sections if student["name"] != name]
         if self.has_worker(name):
             self.coordinator.retire(STUDENT + name)  # first: what it commits registers it with the lake once more
         elif name not in {student.name for student in self.config.students}:
             raise BadInput(f"no student of the run is named `{name}`")
-        self._change(remaining)
+        self._change(kept)
         if self._tracker is not None:
             self._tracker.finish(STUDENT + name, "KILLED")
 
@@ -195,4 +195,4 @@ class LiveRun:
         write_text(self._run_dir.config, dump(config))
         sync(self._run_dir.root)
         self.config = config
-        self.coordinator.rebuild(wanted_of(config, self._run_dir, self._servers, self._until_end))
+        self.coordinator.rebuild(worker_specs(config, self._run_dir, self._servers, self._until_end))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pipelines.core.config.settings import Config
-from pipelines.live.rules.alarms import Raised, Refused, Sight, alarms_of, words_of
+from pipelines.live.rules.alarms import Health, RaisedAlarm, RefusalCounts, alarms_of, words_of
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
 from pipelines.live.status.status import RunStatus, WorkerStatus
@@ -21,14 +21,14 @@ SAMPLES = 60
 """The window in which refused rows are counted is sampled this often, and is exact to one sample."""
 
 
-class Read(NamedTuple):
+class ReadCounts(NamedTuple):
     """Counts of rows of a kind: read, and refused by reason."""
 
     rows: int
     reasons: Mapping[str, int]
 
 
-NOTHING = Read(0, {})
+NOTHING = ReadCounts(0, {})
 
 
 class AlarmMonitor:
@@ -44,7 +44,7 @@ class AlarmMonitor:
         self._refused_since: dict[str, float] = {}
         topics = {"impressions": config.kafka.impressions.topic, "rows of feedback": config.kafka.feedback.topic}
         self._topics = topics
-        self._samples: dict[str, deque[tuple[float, Read]]] = {what: deque() for what in topics}
+        self._samples: dict[str, deque[tuple[float, ReadCounts]]] = {what: deque() for what in topics}
 
     def check(self, status: RunStatus) -> list[dict[str, Any]]:
         """Compute the alarms for status.json."""
@@ -54,13 +54,13 @@ class AlarmMonitor:
         silent = {}
         if self._config.reads_live and status.state is RunState.RUNNING and status.counts is not None:
             silent = {topic: self._moved[what][1] for what, topic in self._topics.items() if what in self._moved}
-        alarms = alarms_of(sights, refused, silent, self._limits, now_s)
-        return [_as_json(raised, now_s, now) for raised in alarms]
+        found = alarms_of(sights, refused, silent, self._limits, now_s)
+        return [_as_json(raised, now_s, now) for raised in found]
 
-    def _sight(self, worker: WorkerStatus, status: RunStatus, now_s: float) -> Sight | None:
+    def _sight(self, worker: WorkerStatus, status: RunStatus, now_s: float) -> Health | None:
         report = worker.report
         if worker.state is WorkerState.STARTING and report is None:
-            return Sight(worker.name, worker.kind, now_s, 0)  # others may wait for it as for one that works
+            return Health(worker.name, worker.kind, now_s, 0)  # others may wait for it as for one that works
         if report is None or worker.state not in LIVE:
             self._moved.pop(worker.name, None)
             self._unknown.pop(worker.name, None)
@@ -80,7 +80,7 @@ class AlarmMonitor:
             self._refused_since.pop(worker.name, None)
         else:
             refused_since_s = self._refused_since.setdefault(worker.name, now_s)
-        return Sight(
+        return Health(
             worker.name,
             worker.kind,
             moved_s,
@@ -109,7 +109,7 @@ class AlarmMonitor:
         self._moved[name] = (place, now_s if rose else at_s)
         return self._moved[name][1]
 
-    def _refused(self, status: RunStatus, now_s: float) -> Iterator[Refused]:
+    def _refused(self, status: RunStatus, now_s: float) -> Iterator[RefusalCounts]:
         if status.counts is None:
             return
         for what, samples in self._samples.items():
@@ -128,22 +128,22 @@ class AlarmMonitor:
                 samples.popleft()
             since_s, then = samples[0]
             reasons = {why: number - then.reasons.get(why, 0) for why, number in now.reasons.items()}
-            yield Refused(
+            yield RefusalCounts(
                 what, since_s, now.rows - then.rows, {why: number for why, number in reasons.items() if number > 0}
             )
 
 
-def _read(what: str, counts: Mapping[str, Any]) -> Read:
+def _read(what: str, counts: Mapping[str, Any]) -> ReadCounts:
     kind = "impression" if what == "impressions" else "feedback"
     reasons = {why: n for why, n in counts["dead_letters_by_reason"][kind].items() if why not in (UNMATCHED, TOMBSTONE)}
-    return Read(counts["impressions_read" if kind == "impression" else "feedback_read"], reasons)
+    return ReadCounts(counts["impressions_read" if kind == "impression" else "feedback_read"], reasons)
 
 
 def _or_none(place: int | None) -> int:
     return -1 if place is None else place
 
 
-def _as_json(raised: Raised, now_s: float, now: datetime) -> dict[str, Any]:
+def _as_json(raised: RaisedAlarm, now_s: float, now: datetime) -> dict[str, Any]:
     since = datetime.fromtimestamp(now.timestamp() - (now_s - raised.since_s), UTC)
     return {
         "state": str(raised.alarm),

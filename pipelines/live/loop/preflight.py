@@ -96,7 +96,7 @@ def writable(folder: Path, what: str = "the run directory", option: str = "--run
 
 
 @dataclass
-class Found:
+class PreflightState:
     begun: bool
     """There is a run: what the directory holds is its own, whatever happens now."""
 
@@ -118,14 +118,14 @@ def refuse_foreign(run_dir: RunDir) -> None:
 
 
 @contextmanager
-def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Found]:
+def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[PreflightState]:
     """Context that removes everything from a locked run directory without a run if the body fails before beginning
     one. `before`: its contents before it was locked."""
-    preflight = Found(begun=run_dir.config.exists())
+    found = PreflightState(begun=run_dir.config.exists())
     try:
-        yield preflight
+        yield found
     except Exception:
-        if not preflight.begun:
+        if not found.begun:
             clear(run_dir.root, keep=before or ())
             if before is None:
                 run_dir.root.rmdir()
@@ -241,9 +241,9 @@ def check_ranks(config: Config, *, local: bool) -> None:
         from exfm.parallel.planning.placement import Shortage, find_plan
         from pipelines.teacher.plan.question import question_of
 
-        plan = find_plan(question_of(config, part), quick=True)
-        if isinstance(plan, Shortage):
+        found = find_plan(question_of(config, part), quick=True)
+        if isinstance(found, Shortage):
             raise ConfigError(
-                f"the {part}'s tables do not fit their ranks: {plan}. {part}.ranks is {section.ranks}, "
+                f"the {part}'s tables do not fit their ranks: {found}. {part}.ranks is {section.ranks}, "
                 f"{part}.sharding.memory_gb {section.sharding.memory_gb}; exfm plan shows what would fit"
             )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from exfm.errors import ModelError
 from pipelines.core.config.settings import Config
-from pipelines.core.run_dir.roster import Presence, Roster, Wish
+from pipelines.core.run_dir.roster import DesiredState, Presence, Roster
 from streaming.errors import BadInput, StreamingError
 
 KEEP_EVERY_S = 10.0
@@ -54,18 +54,18 @@ class RosterReconciler:
         self._start_due(run)
         for name in self._roster.names:
             with self._logging_errors(name):  # a damaged file of one student does not hold up the others
-                if (wish := self._roster.wish(name)) is not None and not self._roster.answered(wish):
-                    self._answer(run, wish)
+                if (desired := self._roster.desired(name)) is not None and not self._roster.answered(desired):
+                    self._answer(run, desired)
 
-    def _answer(self, run: Run, wish: Wish) -> None:
+    def _answer(self, run: Run, desired: DesiredState) -> None:
         try:
-            words = _grant(run, wish)
+            words = _grant(run, desired)
         except (StreamingError, ModelError, OSError) as error:
-            log.warning("%s is refused: %s", wish.name, error)
-            self._roster.answer(wish, str(error), refused=True)
+            log.warning("%s is refused: %s", desired.name, error)
+            self._roster.answer(desired, str(error), refused=True)
         else:
-            self._roster.answer(wish, words)
-            log.info("%s: %s", wish.name, words)
+            self._roster.answer(desired, words)
+            log.info("%s: %s", desired.name, words)
 
     def _start_due(self, run: Run) -> None:
         """Start the students of the config whose `joins_at_rows` the lake has reached; keep rows for the others."""
@@ -97,26 +97,26 @@ class RosterReconciler:
                 log.error("%s: %s", doing, error)
 
 
-def _grant(run: Run, wish: Wish) -> str:
-    name = wish.name
-    in_run = name in {student.name for student in run.config.students}
-    if wish.wanted is Presence.RUNNING:
+def _grant(run: Run, desired: DesiredState) -> str:
+    name = desired.name
+    known = name in {student.name for student in run.config.students}
+    if desired.wanted is Presence.RUNNING:
         if run.has_worker(name) and not run.has_failed(name):
             return f"`{name}` is in the run"
-        if in_run:
+        if known:
             run.resume(name)
             return f"`{name}` goes on from its checkpoint"
-        if wish.section is None:
+        if desired.section is None:
             raise BadInput(f"no student of the run is named `{name}`; spawn it first")
-        run.spawn(wish.section)
+        run.spawn(desired.section)
         return f"`{name}` joined"
-    if wish.wanted is Presence.PAUSED:
+    if desired.wanted is Presence.PAUSED:
         if run.has_worker(name):
             run.pause(name)
-        elif not in_run:
+        elif not known:
             raise BadInput(f"no student of the run is named `{name}`")
         return f"`{name}` is paused; the lake keeps its rows for `lake.reader_expiry_s`"
-    if in_run:
+    if known:
         run.retire(name)
     return f"`{name}` has left; its checkpoints and exports stay"
 
@@ -128,11 +128,11 @@ def with_roster(config: Config, roster: Roster) -> Config:
     """
     students = {student.name: student.model_dump(mode="json") for student in config.students}
     had = dict(students)
-    for wish in roster.standing:
-        if wish.wanted is Presence.RETIRED:
-            students.pop(wish.name, None)
-        elif wish.section is not None:
-            students.setdefault(wish.name, wish.section)
+    for desired in roster.standing:
+        if desired.wanted is Presence.RETIRED:
+            students.pop(desired.name, None)
+        elif desired.section is not None:
+            students.setdefault(desired.name, desired.section)
     if students == had:
         return config
     return config.having(list(students.values()))

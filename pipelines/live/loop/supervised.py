@@ -13,7 +13,7 @@ from pipelines.core.config.sections import Resources
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.ray import Handle, Launcher
 from pipelines.live.loop.preflight import GB
-from pipelines.live.loop.wanted import Wanted
+from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.policies import Death, GiveUp, Patience, still_counting, verdict
@@ -67,7 +67,7 @@ class Supervision:
 class Supervised:
     """A supervised worker and its state; `status` is its public view."""
 
-    def __init__(self, wanted: Wanted, rules: Supervision) -> None:
+    def __init__(self, wanted: WorkerSpec, rules: Supervision) -> None:
         self.wanted = wanted
         self.status = WorkerStatus(wanted.name, Kind(wanted.kind))
         self._rules = rules

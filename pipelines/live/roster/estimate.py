@@ -20,7 +20,7 @@ from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.loop.wanted import Wanted, wanted_of
+from pipelines.live.loop.worker_spec import WorkerSpec, worker_specs
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 
@@ -62,19 +62,19 @@ class BackfillEstimate:
     @property
     def lines(self) -> list[str]:
         span = f"lake_seq {self.first_seq:,} to {self.last_seq:,}" if self.of else "no row of the lake"
-        lines = [f"rows      {self.rows:,} of {self.of:,} ({span}), from files of {self.bytes / MB:,.1f} MB"]
-        for task, (labelled, positives) in self.labels.items():
+        found = [f"rows      {self.rows:,} of {self.of:,} ({span}), from files of {self.bytes / MB:,.1f} MB"]
+        for task, (known, positives) in self.labels.items():
             missing = self.without_logit[task]
             logits = f"{missing:,} without a teacher logit" if missing else "all with a teacher logit"
-            lines.append(f"{task:<9} {labelled:,} labels, {positives:,} positives; {logits}")
+            found.append(f"{task:<9} {known:,} labels, {positives:,} positives; {logits}")
         if self.logit_age_rows is not None:
-            lines.append(f"logits    of snapshots that had learned up to {self.logit_age_rows:,} rows before (median)")
+            found.append(f"logits    of snapshots that had learned up to {self.logit_age_rows:,} rows before (median)")
         if self.minutes is not None:
             lasts = f"{self.minutes:.1f} min" if self.minutes >= 1 else f"{self.minutes * 60:.0f} s"
-            lines.append(f"time      about {lasts}, at {self.rows_per_s:,.0f} rows/s as students here")
+            found.append(f"time      about {lasts}, at {self.rows_per_s:,.0f} rows/s as students here")
         else:
-            lines.append("time      not known: no student of this run has worked yet")
-        return [*lines, f"memory    {self.memory_bytes / MB:,.0f} MB, of which tables and optimizer are a part"]
+            found.append("time      not known: no student of this run has worked yet")
+        return [*found, f"memory    {self.memory_bytes / MB:,.0f} MB, of which tables and optimizer are a part"]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -159,17 +159,19 @@ def require_room(config: Config, estimate: BackfillEstimate, run_dir: RunDir) ->
             "free; pause or retire a student, or give this one smaller tables (--set, --model)"
         )
     paused = {STUDENT + name for name in run_dir.roster.paused - {estimate.name}}
-    processes = processes_of(config, [job for job in wanted_of(config, run_dir, "", False) if job.name not in paused])
+    processes = processes_of(
+        config, [job for job in worker_specs(config, run_dir, "", False) if job.name not in paused]
+    )
     each, cores = config.resources.cpus_per_worker, os.cpu_count() or 1
-    if (needed := processes * each) > cores + 1e-9:
+    if (asked := processes * each) > cores + 1e-9:
         raise BadInput(
-            f"with `{estimate.name}` there are {processes} processes, which ask for {needed:.1f} cores "
+            f"with `{estimate.name}` there are {processes} processes, which ask for {asked:.1f} cores "
             f"(resources.cpus_per_worker is {each:g}), and this machine has {cores}; pause or retire a student, or "
             "start the run again with a smaller resources.cpus_per_worker"
         )
 
 
-def processes_of(config: Config, jobs: Sequence[Wanted]) -> int:
+def processes_of(config: Config, jobs: Sequence[WorkerSpec]) -> int:
     """Number of processes for these workers: one for each rank, and as few as possible for those that share."""
     sharing = sum(job.host is not None for job in jobs)
     own = sum(job.ranks for job in jobs if job.host is None)

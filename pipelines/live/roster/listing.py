@@ -15,8 +15,8 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Presence, Roster
 from pipelines.live.loop.reconciler import with_roster
 from pipelines.live.status.stored import alive, last_status
+from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import Ledger
-from pipelines.track.registry.standing import Action
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ def listed_students(run_dir: RunDir) -> list[Listed]:
     lives = status is not None and alive(status)
     workers = {} if status is None else status["workers"]
     names = list(dict.fromkeys([*(s.name for s in config.students), *(s.name for s in before.students)]))
-    names += [wish.name for wish in run_dir.roster.wishes if wish.name not in names]
+    names += [desired.name for desired in run_dir.roster.desired_states if desired.name not in names]
     return [_listed(name, config, before, run_dir, workers.get(STUDENT + name), lives) for name in names]
 
 
 def _listed(
     name: str, config: Config, before: Config, run_dir: RunDir, worker: dict[str, Any] | None, lives: bool
 ) -> Listed:
-    students = {student.name: student for each in (before, config) for student in each.students}
-    settings = students.get(name)
+    known = {student.name: student for each in (before, config) for student in each.students}
+    settings = known.get(name)
     state, reason = _state(name, run_dir.roster, worker, lives, settings.joins_at_rows if settings is not None else 0)
     worker, ledger = worker or _saved(run_dir, name), Ledger(run_dir, name)
     return Listed(
@@ -119,15 +119,15 @@ def _saved(run_dir: RunDir, name: str) -> dict[str, Any]:
 def _state(
     name: str, roster: Roster, worker: dict[str, Any] | None, lives: bool, joins_at: int
 ) -> tuple[str, str | None]:
-    wish, outcome = roster.wish(name), roster.outcome(name)
-    if wish is not None:
-        answered = outcome is not None and outcome.number == wish.number
+    desired, outcome = roster.desired(name), roster.outcome(name)
+    if desired is not None:
+        answered = outcome is not None and outcome.number == desired.number
         if answered and outcome is not None and outcome.refused:
             return "refused", outcome.words
         if not answered and lives:
-            return "asked", f"to be {wish.wanted}"
-        if wish.wanted is not Presence.RUNNING:
-            return str(wish.wanted), None
+            return "asked", f"to be {desired.wanted}"
+        if desired.wanted is not Presence.RUNNING:
+            return str(desired.wanted), None
         if worker is None:
             return "asked", "joins when the run starts"
     if worker is None and lives and joins_at:

@@ -19,7 +19,7 @@ from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.core.run_dir.roster import Outcome, Presence, Wish
+from pipelines.core.run_dir.roster import DesiredState, Presence, RequestOutcome
 from pipelines.live.loop.reconciler import with_roster
 from pipelines.live.roster.estimate import BackfillEstimate, estimate_backfill, require_room
 from pipelines.live.roster.listing import Listed, listed_students
@@ -123,8 +123,8 @@ class Pipeline:
             section = self._section(request, now, LakeReader(self.run_dir.lake, now.rows))  # the name may be taken now
             if request.start is not None:
                 self._put_aside(request.start, student)
-            wish = roster.ask(request.name, Presence.RUNNING, section, again=self._failed(request.name))
-        return Spawned(estimate, *self._answered(wish, wait_s))
+            desired = roster.ask(request.name, Presence.RUNNING, section, again=self._failed(request.name))
+        return Spawned(estimate, *self._answered(desired, wait_s))
 
     def learn_offline(self, name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> int:
         """Make a spawned student learn the lake of a stopped run to its end, in this process."""
@@ -145,8 +145,8 @@ class Pipeline:
     def _section(self, request: SpawnRequest, config: Config, lake: LakeReader) -> dict[str, Any]:
         """The new student's section of the config. Where the same student was requested before, it is the section of
         then, which says at which row it begins. Raises BadInput where another student has, or had, the name."""
-        section, wish = section_of(request, config, lake), self.run_dir.roster.wish(request.name)
-        before = None if wish is None else wish.section
+        section, desired = section_of(request, config, lake), self.run_dir.roster.desired(request.name)
+        before = None if desired is None else desired.section
         if request.name in {student.name for student in config.students}:
             if before is None or not _same(before, section):
                 raise BadInput(
@@ -154,7 +154,7 @@ class Pipeline:
                     "first"
                 )
             return before
-        retired = wish is not None and wish.wanted is Presence.RETIRED
+        retired = desired is not None and desired.wanted is Presence.RETIRED
         if before is None or not retired or not self._has_learned(request.name):
             return section
         if not _same(before, section):
@@ -214,10 +214,10 @@ class Pipeline:
 
     def progress(self, name: str) -> Progress:
         """A student's current progress."""
-        listed = next((student for student in self.students() if student.name == name), None)
-        if listed is None:
+        found = next((student for student in self.students() if student.name == name), None)
+        if found is None:
             raise BadInput(self._unknown(name))
-        return Progress(listed.state, listed.rows, listed.lag_rows, listed.reason)
+        return Progress(found.state, found.rows, found.lag_rows, found.reason)
 
     def watch(self, name: str, every_s: float = 1.0) -> Iterator[Progress]:
         """Yield a student's progress until it is live, has failed, or its run ends."""
@@ -229,13 +229,13 @@ class Pipeline:
             time.sleep(every_s)
 
     def _asked(self, name: str, wanted: Presence, wait_s: float) -> str:
-        if name not in self._names and self.run_dir.roster.wish(name) is None:
+        if name not in self._names and self.run_dir.roster.desired(name) is None:
             raise BadInput(self._unknown(name))
         with self.run_dir.roster.writing() as roster:
-            before = self.run_dir.roster.wish(name)
+            before = self.run_dir.roster.desired(name)
             dropped = before is not None and not self.run_dir.roster.answered(before) and before.wanted is not wanted
-            wish = roster.ask(name, wanted, again=wanted is Presence.RUNNING and self._failed(name))
-        _, words = self._answered(wish, wait_s)
+            desired = roster.ask(name, wanted, again=wanted is Presence.RUNNING and self._failed(name))
+        _, words = self._answered(desired, wait_s)
         if dropped:
             assert before is not None
             words += f" (it was to be {before.wanted}, asked at {before.asked_at} and not answered: that is dropped)"
@@ -253,41 +253,43 @@ class Pipeline:
         names = ", ".join(student.name for student in self.config.students)
         return f"no student of {self.run_dir.root} is named `{name}`; choose from {names or 'none'}"
 
-    def _answered(self, wish: Wish, wait_s: float) -> tuple[str, str]:
+    def _answered(self, desired: DesiredState, wait_s: float) -> tuple[str, str]:
         """What came of a wish: its state, and words. Raises BadInput where it was refused."""
         roster, deadline = self.run_dir.roster, time.monotonic() + wait_s
-        while (outcome := _of(roster.outcome(wish.name), wish)) is None and self.lives:
-            self._refuse_overtaken(wish)
+        while (outcome := _of(roster.outcome(desired.name), desired)) is None and self.lives:
+            self._refuse_overtaken(desired)
             if time.monotonic() > deadline:
                 raise StreamingError(
                     f"the run has not answered for {wait_s:g} s; it is written down, and will be: see exfm students "
                     f"--run-dir {self.run_dir.root}"
                 )
             time.sleep(LOOK_EVERY_S)
-        outcome = outcome or _of(roster.outcome(wish.name), wish)  # the last thing that a run does may be to answer
+        outcome = outcome or _of(
+            roster.outcome(desired.name), desired
+        )  # the last thing that a run does may be to answer
         if outcome is None:
-            self._refuse_overtaken(wish)
+            self._refuse_overtaken(desired)
             status = last_status(self.run_dir.root)
             ended = status is not None and status["state"] in ENDED
             why = f"the run is {status['state']}" if status is not None and ended else "the run does not run"
-            return "remembered", f"{why}; `{wish.name}` will be {wish.wanted} when it starts"
+            return "remembered", f"{why}; `{desired.name}` will be {desired.wanted} when it starts"
         if outcome.refused:
             raise BadInput(outcome.words)
-        return "joined" if wish.wanted is Presence.RUNNING else str(wish.wanted), outcome.words
+        return "joined" if desired.wanted is Presence.RUNNING else str(desired.wanted), outcome.words
 
-    def _refuse_overtaken(self, wish: Wish) -> None:
+    def _refuse_overtaken(self, desired: DesiredState) -> None:
         """Raises BadInput where another request for the same student came before this one was answered."""
-        last = self.run_dir.roster.wish(wish.name)
-        if last is not None and last.number > wish.number:
+        last = self.run_dir.roster.desired(desired.name)
+        if last is not None and last.number > desired.number:
             raise BadInput(
-                f"another request for `{wish.name}` came before this one was answered, and holds: it is to be "
-                f"{last.wanted} (asked at {last.asked_at}), not {wish.wanted}; see exfm students --run-dir "
+                f"another request for `{desired.name}` came before this one was answered, and holds: it is to be "
+                f"{last.wanted} (asked at {last.asked_at}), not {desired.wanted}; see exfm students --run-dir "
                 f"{self.run_dir.root}, and ask again if it is not what you want"
             )
 
 
-def _of(outcome: Outcome | None, wish: Wish) -> Outcome | None:
-    return outcome if outcome is not None and outcome.number == wish.number else None
+def _of(outcome: RequestOutcome | None, desired: DesiredState) -> RequestOutcome | None:
+    return outcome if outcome is not None and outcome.number == desired.number else None
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -298,10 +300,10 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _no_rows(student: StudentSettings, estimate: BackfillEstimate, lake: LakeReader) -> str:
     """Why no row of the lake is a student's."""
     verticals = lake.verticals
-    absent = [v for v in student.row_filter if v not in verticals]
-    if absent and len(absent) == len(student.row_filter):
+    asked = [v for v in student.row_filter if v not in verticals]
+    if asked and len(asked) == len(student.row_filter):
         return (
-            f"no row of the lake has the vertical {', '.join(f'`{v}`' for v in absent)}; choose from "
+            f"no row of the lake has the vertical {', '.join(f'`{v}`' for v in asked)}; choose from "
             f"{', '.join(sorted(verticals)) or 'none'}. A student of a vertical that is to come begins with --live"
         )
     condition = f" and `{student.where}`" if student.where is not None else ""

@@ -42,7 +42,7 @@ class Alarm(StrEnum):
 
 
 @dataclass(frozen=True)
-class Sight:
+class Health:
     """Health of a worker that has reported and is not at its end.
 
     moved_s          when its rows or its position last rose
@@ -65,7 +65,7 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusalCounts:
     """Rows of a kind (`impressions`, `rows of feedback`) read since `since_s`, and those refused, by reason."""
 
     what: str
@@ -79,7 +79,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RaisedAlarm:
     """An active alarm: its start, and the workers it concerns (none for the run's input)."""
 
     alarm: Alarm
@@ -89,49 +89,49 @@ class Raised:
 
 
 def alarms_of(
-    sights: Sequence[Sight],
-    refused: Sequence[Refused],
+    healths: Sequence[Health],
+    refused: Sequence[RefusalCounts],
     silent_topics: Mapping[str, float],
     limits: AlarmLimits,
     now_s: float,
-) -> list[Raised]:
+) -> list[RaisedAlarm]:
     """All active alarms, the gravest first. `silent_topics`: of a live run, when each topic last brought rows.
 
-    >>> student = Sight("student-feed", Kind.STUDENT, moved_s=0.0, lag_rows=700)
-    >>> teacher = Sight("teacher", Kind.TEACHER, moved_s=995.0, lag_rows=9)
+    >>> student = Health("student-feed", Kind.STUDENT, moved_s=0.0, lag_rows=700)
+    >>> teacher = Health("teacher", Kind.TEACHER, moved_s=995.0, lag_rows=9)
     >>> [found] = alarms_of([student, teacher], [], {}, AlarmLimits(), now_s=1000.0)
     >>> found.alarm, found.workers, found.text
     (<Alarm.STALLED: 'stalled'>, ('student-feed',), 'student-feed makes no progress, and 700 rows wait for it')
     """
     return [
-        *_stalled(sights, limits, now_s),
+        *_stalled(healths, limits, now_s),
         *_dead_letters(refused, limits, now_s),
-        *_lag_unknown(sights, now_s),
-        *_exports_refused(sights),
-        *_nothing_read(sights, silent_topics, limits, now_s),
+        *_lag_unknown(healths, now_s),
+        *_exports_refused(healths),
+        *_nothing_read(healths, silent_topics, limits, now_s),
     ]
 
 
-def _stalled(sights: Sequence[Sight], limits: AlarmLimits, now_s: float) -> Iterator[Raised]:
-    moving = {sight.kind for sight in sights if now_s - sight.moved_s < limits.stalled_s}
+def _stalled(healths: Sequence[Health], limits: AlarmLimits, now_s: float) -> Iterator[RaisedAlarm]:
+    moving = {health.kind for health in healths if now_s - health.moved_s < limits.stalled_s}
     stuck = [
-        sight
-        for sight in sights
-        if sight.lag_rows and now_s - sight.moved_s >= limits.stalled_s and sight.waits_for not in moving
+        health
+        for health in healths
+        if health.lag_rows and now_s - health.moved_s >= limits.stalled_s and health.waits_for not in moving
     ]
     if len(stuck) > 1 and not moving:
-        waiting = ", ".join(f"{sight.lag_rows:,} for {sight.name}" for sight in stuck)
-        notes = "; ".join(dict.fromkeys(sight.note for sight in stuck if sight.note))
-        text = f"no worker makes progress, and rows wait: {waiting}{_in_brackets(notes)}"
-        last_s = max(sight.moved_s for sight in sights)
-        yield Raised(Alarm.STALLED, last_s, text, tuple(sight.name for sight in stuck))
+        waiting = ", ".join(f"{health.lag_rows:,} for {health.name}" for health in stuck)
+        said = "; ".join(dict.fromkeys(health.note for health in stuck if health.note))
+        text = f"no worker makes progress, and rows wait: {waiting}{_in_brackets(said)}"
+        last_s = max(health.moved_s for health in healths)
+        yield RaisedAlarm(Alarm.STALLED, last_s, text, tuple(health.name for health in stuck))
         return
-    for sight in stuck:
-        text = f"{sight.name} makes no progress, and {sight.lag_rows:,} rows wait for it{_in_brackets(sight.note)}"
-        yield Raised(Alarm.STALLED, sight.moved_s, text, (sight.name,))
+    for health in stuck:
+        text = f"{health.name} makes no progress, and {health.lag_rows:,} rows wait for it{_in_brackets(health.note)}"
+        yield RaisedAlarm(Alarm.STALLED, health.moved_s, text, (health.name,))
 
 
-def _dead_letters(refused: Sequence[Refused], limits: AlarmLimits, now_s: float) -> Iterator[Raised]:
+def _dead_letters(refused: Sequence[RefusalCounts], limits: AlarmLimits, now_s: float) -> Iterator[RaisedAlarm]:
     for found in refused:
         if found.rows < FEWEST_REFUSED or sure_share(found.rows, found.read) <= limits.refused_share:
             continue
@@ -140,28 +140,32 @@ def _dead_letters(refused: Sequence[Refused], limits: AlarmLimits, now_s: float)
             f"{found.rows:,} of {found.read:,} {found.what} were refused in the last {now_s - found.since_s:,.0f} s, "
             f"most for `{reason}` ({number:,})"
         )
-        yield Raised(Alarm.DEAD_LETTERS, found.since_s, text)
+        yield RaisedAlarm(Alarm.DEAD_LETTERS, found.since_s, text)
 
 
-def _lag_unknown(sights: Sequence[Sight], now_s: float) -> Iterator[Raised]:
-    for sight in sights:
-        if sight.lag_rows is None and sight.unknown_since_s is not None and now_s - sight.unknown_since_s >= UNKNOWN_S:
-            text = f"how many rows wait for {sight.name} cannot be known: {sight.why_unknown}"
-            yield Raised(Alarm.LAG_UNKNOWN, sight.unknown_since_s, text, (sight.name,))
+def _lag_unknown(healths: Sequence[Health], now_s: float) -> Iterator[RaisedAlarm]:
+    for health in healths:
+        if (
+            health.lag_rows is None
+            and health.unknown_since_s is not None
+            and now_s - health.unknown_since_s >= UNKNOWN_S
+        ):
+            text = f"how many rows wait for {health.name} cannot be known: {health.why_unknown}"
+            yield RaisedAlarm(Alarm.LAG_UNKNOWN, health.unknown_since_s, text, (health.name,))
 
 
-def _exports_refused(sights: Sequence[Sight]) -> Iterator[Raised]:
-    for sight in sights:
-        if sight.refused is not None:
-            text = f"{sight.name}: {sight.refused}"
-            yield Raised(Alarm.EXPORT_REFUSED, sight.refused_since_s, text, (sight.name,))
+def _exports_refused(healths: Sequence[Health]) -> Iterator[RaisedAlarm]:
+    for health in healths:
+        if health.refused is not None:
+            text = f"{health.name}: {health.refused}"
+            yield RaisedAlarm(Alarm.EXPORT_REFUSED, health.refused_since_s, text, (health.name,))
 
 
 def _nothing_read(
-    sights: Sequence[Sight], silent_topics: Mapping[str, float], limits: AlarmLimits, now_s: float
-) -> Iterator[Raised]:
+    healths: Sequence[Health], silent_topics: Mapping[str, float], limits: AlarmLimits, now_s: float
+) -> Iterator[RaisedAlarm]:
     """Only where the topics are known to hold nothing more: either nothing waits, or the other topic is read."""
-    reader = next((sight for sight in sights if sight.kind.writes_lake), None)
+    reader = next((health for health in healths if health.kind.writes_lake), None)
     if reader is None or reader.lag_rows is None:
         return
     if reader.lag_rows and now_s - reader.moved_s >= limits.unread_s:
@@ -169,14 +173,14 @@ def _nothing_read(
     silent = {topic: at_s for topic, at_s in silent_topics.items() if now_s - at_s >= limits.unread_s}
     if silent:
         topics = " and ".join(f"`{topic}`" for topic in silent)
-        yield Raised(Alarm.NOTHING_READ, max(silent.values()), f"topic{'s' * (len(silent) > 1)} {topics}")
+        yield RaisedAlarm(Alarm.NOTHING_READ, max(silent.values()), f"topic{'s' * (len(silent) > 1)} {topics}")
 
 
-def words_of(raised: Raised, now_s: float, now: datetime) -> str:
+def words_of(raised: RaisedAlarm, now_s: float, now: datetime) -> str:
     """An alarm in one sentence, with its time of day.
 
     >>> noon = datetime(2026, 11, 23, 12, tzinfo=UTC)
-    >>> words_of(Raised(Alarm.NOTHING_READ, 925.0, "topic `clicks`"), 1000.0, noon)
+    >>> words_of(RaisedAlarm(Alarm.NOTHING_READ, 925.0, "topic `clicks`"), 1000.0, noon)
     'nothing read: topic `clicks` (since 11:58:45 UTC, 75 s)'
     """
     for_s = now_s - raised.since_s

@@ -12,7 +12,7 @@ from typing import Any
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.policies import Cause
 from pipelines.live.rules.states import RunState, WorkerState
-from pipelines.live.status.legs import EarlierLegs, EarlierWork
+from pipelines.live.status.attempts import EarlierAttempts, EarlierWork
 from pipelines.live.workers.report import Report
 
 WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
@@ -148,7 +148,7 @@ class RunStatus:
     started_monotonic: float = field(default_factory=time.monotonic)
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     """Of the run's first leg."""
-    earlier: EarlierLegs = field(default_factory=EarlierLegs)
+    earlier: EarlierAttempts = field(default_factory=EarlierAttempts)
     """The legs before this one, where the run was resumed."""
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     broker: dict[str, Any] = field(default_factory=lambda: {"bootstrap_servers": None, "pid": None})
@@ -168,7 +168,7 @@ class RunStatus:
     """What the run itself waits for, apart from its workers."""
 
     @staticmethod
-    def resuming(name: str, earlier: EarlierLegs, lake_rows: int = 0) -> RunStatus:
+    def resuming(name: str, earlier: EarlierAttempts, lake_rows: int = 0) -> RunStatus:
         """Status of a run resumed after `earlier`, with `lake_rows` rows in its lake."""
         status = RunStatus(name, earlier=earlier)
         status.lake |= {"rows": lake_rows, "last_lake_seq": lake_rows - 1 if lake_rows else None}
@@ -233,8 +233,8 @@ class RunStatus:
         return self.earlier.wall_s + self.leg_wall_s
 
     @property
-    def legs(self) -> int:
-        return self.earlier.legs + 1
+    def attempts(self) -> int:
+        return self.earlier.attempts + 1
 
     @property
     def fraction(self) -> float | None:
@@ -274,7 +274,7 @@ class RunStatus:
             "started_at": self.started_at,
             "wall_s": round(self.wall_s, 3),
             "leg_wall_s": round(self.leg_wall_s, 3),
-            "legs": self.legs,
+            "legs": self.attempts,
             "fraction": self.fraction,
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
             "broker": dict(self.broker),  # others write into these while they are turned into text

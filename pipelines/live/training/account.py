@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from exfm.errors import ModelError
 from exfm.models.engine import Judged
-from pipelines.live.training.learned import Learned, LeftOutBySampling
+from pipelines.live.training.learned import LearnedCounts, LeftOutBySampling
 from pipelines.live.training.quarantine import Quarantine
 
 
@@ -36,7 +36,7 @@ class Account:
         downsampled on their way."""
         stored: Mapping[str, Any] = meta or {"rows": 0, "learned": None, "quarantine": {}}
         self.rows: int = stored["rows"]
-        self.learned = Learned(tasks, stored["learned"])
+        self.learned = LearnedCounts(tasks, stored["learned"])
         states = stored["quarantine"]
         self.quarantines = {
             m: Quarantine(m, tasks, in_a_row=most_in_a_row, grave_share=grave_share, state=states.get(m))

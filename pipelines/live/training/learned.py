@@ -16,11 +16,11 @@ COUNTED_AT_ONCE = 16_384
 """Rows: of a batch of some hundred, the calls would take several times as long as the hashes."""
 
 
-class Learned:
+class LearnedCounts:
     """Per task: the number of rows with a learned label, and the sum of their id hashes modulo 2^64. Counted when they
     are asked for, or are many.
 
-    >>> learned = Learned(["ctr"])
+    >>> learned = LearnedCounts(["ctr"])
     >>> learned.add(pa.table({"impression_id": [5, 6], "label_ctr": pa.array([1, None], pa.int8())}))
     >>> learned.rows
     {'ctr': 1}
@@ -91,7 +91,7 @@ class LeftOutBySampling:
     def __init__(self, tasks: Sequence[str], state: dict[str, Any] | None = None) -> None:
         state = state or {"rows": 0, "labels": None}
         self.rows: int = state["rows"]
-        self._labels = Learned(tasks, state["labels"])
+        self._labels = LearnedCounts(tasks, state["labels"])
 
     def add(self, lost: pa.Table) -> None:
         """Add the output of `exfm.features.sampling.sample_negatives`, with `gone` as a column."""

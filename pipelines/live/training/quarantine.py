@@ -1,6 +1,6 @@
 """Quarantine: rows that a model left out because they or their batch were not finite, with reasons.
 
-Single rows are found and left out (exfm/models/sieve.py), and where that is not possible, the batch. None of them
+Single rows are found and left out (exfm/models/bad_rows.py), and where that is not possible, the batch. None of them
 reaches the weights. What was left out travels in the model's checkpoints and so agrees with the weights through any
 crash: for every task, learned + left out = the rows of the lake that the model was given, by number and by
 Σ hash64(impression_id).
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from exfm.errors import Diverged
 from exfm.step import REASONS, StepResult, reason_of
-from pipelines.live.training.learned import Learned
+from pipelines.live.training.learned import LearnedCounts
 
 KEPT = 1000
 """How many of the last places in the lake are kept; all rows are counted."""
@@ -26,7 +26,7 @@ KEPT = 1000
 log = logging.getLogger(__name__)
 
 
-class Left(NamedTuple):
+class QuarantinedRows(NamedTuple):
     """Rows between two `lake_seq`, left out for one reason."""
 
     first_lake_seq: int
@@ -62,7 +62,7 @@ class Quarantine:
         self.rows: int = state.get("rows", 0)
         self.batches: int = state.get("batches", 0)
         self._in_a_row: int = state.get("in_a_row", 0)
-        self._left_out = Learned(tasks, state.get("left_out"))
+        self._left_out = LearnedCounts(tasks, state.get("left_out"))
         self._last: deque[dict[str, Any]] = deque(state.get("last", ()), maxlen=KEPT)
 
     def judge(self, rows: pa.Table, result: StepResult, left_out: np.ndarray | None = None) -> None:
@@ -72,20 +72,20 @@ class Quarantine:
         Raises Diverged when more batches than allowed lost a grave share, one after the other.
         """
         reasons = result.left_out if left_out is None else left_out
-        left_out_rows = places_of(rows, result, reasons)
-        if not left_out_rows:
+        found = places_of(rows, result, reasons)
+        if not found:
             self.well()
             return
-        lost = Learned(list(self._left_out.rows))
+        lost = LearnedCounts(list(self._left_out.rows))
         lost.add(rows if not result.finite or reasons is None else rows.filter(pa.array(reasons != 0)))
-        self.leave_out(left_out_rows, lost.numbers(), of=rows.num_rows)
+        self.leave_out(found, lost.numbers(), of=rows.num_rows)
 
     def well(self) -> None:
         """Record a step that learned every row."""
         self._in_a_row = 0
 
-    def leave_out(self, places: Sequence[Left], lost: np.ndarray, *, of: int) -> None:
-        """Record the rows left out of a batch of `of` rows; `lost`: their checksums (`Learned.numbers`). Raises
+    def leave_out(self, places: Sequence[QuarantinedRows], lost: np.ndarray, *, of: int) -> None:
+        """Record the rows left out of a batch of `of` rows; `lost`: their checksums (`LearnedCounts.numbers`). Raises
         Diverged as `judge` does."""
         rows = sum(place.rows for place in places)
         grave = rows == of or rows > self._grave_share * of
@@ -127,13 +127,13 @@ class Quarantine:
         }
 
 
-def places_of(rows: pa.Table, result: StepResult, left_out: np.ndarray | None) -> list[Left]:
+def places_of(rows: pa.Table, result: StepResult, left_out: np.ndarray | None) -> list[QuarantinedRows]:
     """Rows that a step left out, one by one or as a batch; empty if it learned all."""
     if not rows.num_rows:
         return []
     seq = rows["lake_seq"].to_numpy()
     if not result.finite:
-        return [Left(int(seq[0]), int(seq[-1]), len(seq), REASONS[reason_of(result)])]
+        return [QuarantinedRows(int(seq[0]), int(seq[-1]), len(seq), REASONS[reason_of(result)])]
     if left_out is None:
         return []
-    return [Left(int(seq[n]), int(seq[n]), 1, REASONS[left_out[n]]) for n in np.flatnonzero(left_out)]
+    return [QuarantinedRows(int(seq[n]), int(seq[n]), 1, REASONS[left_out[n]]) for n in np.flatnonzero(left_out)]

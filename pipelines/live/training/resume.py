@@ -15,14 +15,14 @@ from streaming.position import NOTHING_YET
 log = logging.getLogger(__name__)
 
 
-class Found(NamedTuple):
+class ResumePoint(NamedTuple):
     """The checkpoint to resume from (None if there is none yet), and a note for people about newer damaged ones."""
 
     stored: Checkpoint | None
     note: str | None
 
 
-def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -> Found:
+def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -> ResumePoint:
     """The newest checkpoint under `root` that is complete and of this config, or of an earlier accepted one (`older`).
     Damaged ones newer than it are set aside: what they held is learned again, to the same bits. Its tensors are still
     on disk.
@@ -44,7 +44,7 @@ def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -
                 (path, f"`{path.name}` was written under config {written_under}, this run has {config_hash}")
             )
             continue
-        return Found(stored, _set_aside(problems, path.name))
+        return ResumePoint(stored, _set_aside(problems, path.name))
     if problems:
         raise Unusable(
             f"none of the {len(problems)} checkpoints in {root} can be used: "
@@ -52,7 +52,7 @@ def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -
             + ". Resume with the config that the run was started with; or put a copy of a checkpoint back; or delete "
             f"{root}: the model then learns the stream from its beginning, from the lake"
         )
-    return Found(None, None)
+    return ResumePoint(None, None)
 
 
 def needed_after(root: Path) -> int:

@@ -3,7 +3,7 @@
 A worker that trains is an engine (exfm/models/engine.py), a feed (pipelines/live/feeds) and a keeper, joined here.
 
     worker, report, stopwatch   the base class; what a worker reports; where its time goes
-    keeper                      lock, checkpoints written in the background, the lake's reader registration
+    checkpointer                lock, checkpoints written in the background, the lake's reader registration
     ranks                       collectives of the processes of one worker
     ingest                      plays a generated or recorded stream into the topics
     augmentation/ teacher/ student/   the other workers, each in its own folder

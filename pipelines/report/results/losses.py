@@ -35,7 +35,7 @@ MOST_EARLY_MS = 60_000
 """Feedback that lies further before its impression is not of a clock that is a little off: no tolerance is proposed."""
 
 
-class Severity(StrEnum):
+class LossSeverity(StrEnum):
     FINE = "fine"
     WARN = "warn"  # said loudly, wherever the run is shown
     FAIL = "fail"  # and a bounded run ends with exit code 1
@@ -45,7 +45,7 @@ class Severity(StrEnum):
 class Losses:
     """Losses and their severity."""
 
-    severity: Severity
+    severity: LossSeverity
     lines: tuple[str, ...]
     words: tuple[str, ...]
 
@@ -103,7 +103,7 @@ def losses_of(
     >>> letter = {"topic": "impressions", "partition": 0, "offset": 17, "row": 3, "detail": "`bid` is null"}
     >>> found = losses_of(counts, LossLimits(), examples={"impression": {"null:bid": letter}})
     >>> found.severity, found.lines[0]
-    (<Severity.FAIL: 'fail'>, 'dead letters 7,873 of 8,000 impressions')
+    (<LossSeverity.FAIL: 'fail'>, 'dead letters 7,873 of 8,000 impressions')
     >>> found.lines[1]
     '  null:bid 7,873, e.g. impressions/0 offset 17 row 3: `bid` is null'
     """
@@ -115,10 +115,10 @@ def losses_of(
         *_students(counts, wanted, ended),
         *_repeats(counts),
         *_unmet(unmet or {}, limits),
-        *((Severity.WARN, words) for words in counts.get("warnings", ())),
+        *((LossSeverity.WARN, words) for words in counts.get("warnings", ())),
     ]
-    problems.sort(key=lambda problem: problem[0] is not Severity.FAIL)
-    severity = problems[0][0] if problems else Severity.FINE
+    problems.sort(key=lambda problem: problem[0] is not LossSeverity.FAIL)
+    severity = problems[0][0] if problems else LossSeverity.FINE
     lines = (*_feedback_line(counts), *_unmet_lines(unmet or {}), *_letters(counts, examples))
     return Losses(severity, lines, tuple(words for _, words in problems))
 
@@ -136,7 +136,7 @@ def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
         ended=True,
     )
     heavy = tuple(_heavy(summary.get("students", {})))
-    severity = Severity.WARN if heavy and found.severity is Severity.FINE else found.severity
+    severity = LossSeverity.WARN if heavy and found.severity is LossSeverity.FINE else found.severity
     return Losses(severity, found.lines, found.words + heavy)
 
 
@@ -165,13 +165,19 @@ def losses_now(counters: Mapping[str, Any], config: Config) -> tuple[dict[str, A
     return counts, losses_of(counts, config.losses, examples=examples, wanted=wanted, unmet=unmet)
 
 
-Problem = tuple[Severity, str]
+Problem = tuple[LossSeverity, str]
 
 
-def judged(part: int, whole: int, limits: LossLimits) -> Severity:
+def judged(part: int, whole: int, limits: LossLimits) -> LossSeverity:
     """Severity of losing a part of all rows, or of feedback."""
     share = sure_share(part, whole)
-    return Severity.FAIL if share > limits.fail_share else Severity.WARN if share > limits.warn_share else Severity.FINE
+    return (
+        LossSeverity.FAIL
+        if share > limits.fail_share
+        else LossSeverity.WARN
+        if share > limits.warn_share
+        else LossSeverity.FINE
+    )
 
 
 def _empty(counts: Mapping[str, Any], ended: bool) -> Iterator[Problem]:
@@ -179,15 +185,15 @@ def _empty(counts: Mapping[str, Any], ended: bool) -> Iterator[Problem]:
         return
     _, read = _rows_lost(counts, "impression")
     if not read:
-        yield Severity.FAIL, "the stream held no impression: the lake is empty, and no model has learned anything"
+        yield LossSeverity.FAIL, "the stream held no impression: the lake is empty, and no model has learned anything"
     elif counts["dead_letters"] < counts["impressions_read"]:
-        yield Severity.FAIL, f"no row of {read:,} impressions reached the lake, and no model has learned anything"
+        yield LossSeverity.FAIL, f"no row of {read:,} impressions reached the lake, and no model has learned anything"
 
 
 def _impressions(counts: Mapping[str, Any], limits: LossLimits, examples: Mapping[str, Any]) -> Iterator[Problem]:
     lost, read = _rows_lost(counts, "impression")
-    severity = Severity.FAIL if read and lost == read else judged(lost, read, limits)
-    if severity is Severity.FINE:
+    severity = LossSeverity.FAIL if read and lost == read else judged(lost, read, limits)
+    if severity is LossSeverity.FINE:
         return
     why = _most_common(
         _without(counts, "impression", TOMBSTONE), examples.get("impression", {}), counts.get("warnings", ())
@@ -203,12 +209,15 @@ def _feedback(
     ended: bool,
 ) -> Iterator[Problem]:
     if ended and counts["lake_rows"] and not counts["feedback_read"]:
-        yield Severity.WARN, "no feedback was read: every label is 0. Check kafka.feedback.topic, or the label columns"
+        yield (
+            LossSeverity.WARN,
+            "no feedback was read: every label is 0. Check kafka.feedback.topic, or the label columns",
+        )
     late, unmatched = counts.get("late_feedback", 0), counts.get("unmatched_feedback", 0)
     refused, read = _rows_lost(counts, "feedback")
     lost, read = late + unmatched + refused, read - counts.get("waiting_feedback", 0)
     severity = judged(lost, read, limits)
-    if severity is Severity.FINE:
+    if severity is LossSeverity.FINE:
         return
     said = f"{lost:,} of {read:,} rows of feedback ({_percent(lost, read)}) set no label"
     worst = max(tasks, key=lambda task: task.lost, default=None)
@@ -218,8 +227,8 @@ def _feedback(
     elif worst is not None and worst.lost:
         yield severity, f"{said}: {_why_lost(worst, examples)}"
         for task in tasks:
-            if task.before and task.before < _most(task) and judged(task.before, read, limits) is not Severity.FINE:
-                yield Severity.WARN, _before(task)
+            if task.before and task.before < _most(task) and judged(task.before, read, limits) is not LossSeverity.FINE:
+                yield LossSeverity.WARN, _before(task)
     else:
         early = counts.get("early_feedback", 0)
         before = f"{early:,} lie before their impression (settlement.early_ms), " if early else ""
@@ -299,14 +308,14 @@ def _students(counts: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], en
             asked = ", ".join(f"`{vertical}`" for vertical in verticals)
             found = ", ".join(f"{vertical} {rows:,}" for vertical, rows in _by_count(there)[:10])
             more = f" and {len(there) - 10} more" if len(there) > 10 else ""
-            yield Severity.WARN, f"student `{name}` has no row: none is of {asked}; rows by vertical: {found}{more}"
+            yield LossSeverity.WARN, f"student `{name}` has no row: none is of {asked}; rows by vertical: {found}{more}"
 
 
 def _repeats(counts: Mapping[str, Any]) -> Iterator[Problem]:
     repeats, read = counts["duplicates_dropped"], counts["impressions_read"]
     if sure_share(repeats, read) > REPEATED:
         yield (
-            Severity.WARN,
+            LossSeverity.WARN,
             f"{repeats:,} of {read:,} impressions ({_percent(repeats, read)}) carry the impression_id of an earlier "
             "one and were dropped as repeats. If they are other rows (candidates of one request), give each an id of "
             "its own: exfm check names columns that make a key with it; if they were sent twice, all is well",
@@ -315,10 +324,10 @@ def _repeats(counts: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _unmet(unmet: Mapping[str, Sequence[int]], limits: LossLimits) -> Iterator[Problem]:
     for task, (without, came) in unmet.items():
-        if judged(without, came, limits) is not Severity.FINE:
+        if judged(without, came, limits) is not LossSeverity.FINE:
             share = _percent(without, came)
             yield (
-                Severity.WARN,
+                LossSeverity.WARN,
                 f"{without:,} of {came:,} impressions with `{task}` feedback ({share}) have no positive label of the "
                 f"task that it is given, and count as not applicable: take `given` off rows.tasks.{task} if it happens "
                 "without, or have that task's feedback sent, too",

@@ -21,7 +21,7 @@ from pipelines.report.results.cells import summary_cells
 from pipelines.report.results.columns_read import columns_read
 from pipelines.report.results.counts import counts_of
 from pipelines.report.results.figures import MODELS, columns_of, judge, no_rows
-from pipelines.report.results.losses import Severity, losses_in
+from pipelines.report.results.losses import LossSeverity, losses_in
 from pipelines.report.results.lost_feedback import lost_feedback
 from pipelines.report.results.verdict import JUDGED
 from streaming.errors import StreamingError
@@ -95,7 +95,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
             "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
             "started_at": status.started_at,
             "wall_s": round(status.wall_s, 3),
-            "legs": status.legs,
+            "legs": status.attempts,
             "pace": config.pace.mode,
             "seed": config.seed,
             "source": None if config.source is None else config.source.kind,
@@ -115,7 +115,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
             "unmet_conditions": counters.get("unmet_conditions", {}),
         },
     }
-    if losses_in(value, config).severity is not Severity.FINE:
+    if losses_in(value, config).severity is not LossSeverity.FINE:
         value["losses"]["feedback"] = [task._asdict() for task in lost_feedback(config, run_dir)]
     value["losses"] |= losses_in(value, config).as_json()
     return Summary(value)

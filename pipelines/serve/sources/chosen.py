@@ -10,9 +10,9 @@ from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.text import choices
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.reconciler import with_roster
-from pipelines.serve.sources.live import LiveOrigin
-from pipelines.serve.sources.run import RunOrigin
-from pipelines.serve.sources.wanted import Origin
+from pipelines.serve.sources.live import LiveSource
+from pipelines.serve.sources.model_source import ModelSource
+from pipelines.serve.sources.run import RunSource
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
 
@@ -23,16 +23,16 @@ def students_to_serve(run_dir: RunDir, students: Sequence[str]) -> tuple[RowSche
     """The run's row schema, and these students; all if none are named. Raises BadInput where there is no such run,
     or student."""
     config = with_roster(config_of(run_dir), run_dir.roster)
-    available = [student.name for student in config.students]
+    known = [student.name for student in config.students]
     for name in students:
-        if name not in available:
-            raise BadInput(f"no student of {run_dir.root} is named `{name}`; {choices(name, set(available))}")
-    return config.rows, list(students) or available
+        if name not in known:
+            raise BadInput(f"no student of {run_dir.root} is named `{name}`; {choices(name, set(known))}")
+    return config.rows, list(students) or known
 
 
-def origins_of(
+def model_sources(
     names: Sequence[str], run_dir: Path | None, follow: Follow = "champion", tracking_uri: str | None = None
-) -> list[Origin]:
+) -> list[ModelSource]:
     """Sources for students of a run by name (all if none), or for `models:/…` of MLflow's registry.
 
     Raises BadInput where one of them is not there, both kinds are named, or two have one name.
@@ -43,18 +43,18 @@ def origins_of(
             raise BadInput("which run's students? Give --run-dir; or name registered models, models:/NAME@champion")
         schema, students = students_to_serve(RunDir(run_dir), names)
         if follow == "live":
-            return [LiveOrigin(RunDir(run_dir), schema, student) for student in students]
-        return [RunOrigin(RunDir(run_dir), schema, student, follow) for student in students]
+            return [LiveSource(RunDir(run_dir), schema, student) for student in students]
+        return [RunSource(RunDir(run_dir), schema, student, follow) for student in students]
     if len(registered) < len(names) or run_dir is not None:
         raise BadInput("students of a run (--run-dir) and registered models (models:/…) need a server each")
     if follow != "champion":
         other = "" if follow == "live" else f"; an alias says it of registered models: models:/NAME@{follow}"
         raise BadInput(f"--follow {follow} is of runs (--run-dir){other}")
-    from pipelines.serve.sources.registered import RegisteredOrigin  # a run's server starts without them
+    from pipelines.serve.sources.registered import RegisteredSource  # a run's server starts without them
     from pipelines.track.mlflow import RegisteredModels
 
     models = RegisteredModels(tracking_uri)
-    origins = [RegisteredOrigin(models, uri) for uri in registered]
+    origins = [RegisteredSource(models, uri) for uri in registered]
     if twice := [o.model for n, o in enumerate(origins) if o.model in [other.model for other in origins[:n]]]:
         raise BadInput(f"`{twice[0]}` is named twice; a server has one version of a model")
     return list(origins)

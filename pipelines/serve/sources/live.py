@@ -13,7 +13,7 @@ from exfm.errors import ModelError
 from exfm.snapshots.increments.follower import Follower
 from pipelines.core.run_dir.lease import Lease
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.serve.sources.wanted import Wanted
+from pipelines.serve.sources.model_source import DesiredVersion
 from streaming.schema import RowSchema
 
 LOOK_EVERY_S = 0.1
@@ -21,7 +21,7 @@ LOOK_EVERY_S = 0.1
 log = logging.getLogger(__name__)
 
 
-class LiveOrigin:
+class LiveSource:
     """A student of a run. Says in the run directory that increments are wanted, while it is asked."""
 
     look_every_s = LOOK_EVERY_S
@@ -32,7 +32,7 @@ class LiveOrigin:
         self._lease, self._mute = Lease(self._folder / "wanted"), False
         self._follower = Follower(self._folder)
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> DesiredVersion | None:
         self._renew()
         self._follower.look()
         value, refused = self._follower.value, self._follower.refused
@@ -41,7 +41,7 @@ class LiveOrigin:
                 raise ModelError(": ".join(refused))
             return None
         about = {"follows": "live", "published": value.about}
-        return Wanted(value.version, self._folder, self._schema, about, value=value, refused=refused)
+        return DesiredVersion(value.version, self._folder, self._schema, about, value=value, refused=refused)
 
     def _renew(self) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from exfm.errors import ModelError
 from pipelines.core.config.text import choices
-from pipelines.serve.sources.wanted import LOOK_EVERY_S, Wanted
+from pipelines.serve.sources.model_source import LOOK_EVERY_S, DesiredVersion
 from pipelines.track.mirror import tables_stated
 from pipelines.track.mlflow import RegisteredModels
 from streaming.errors import BadInput
@@ -20,7 +20,7 @@ from streaming.schema import RowSchema
 MODEL_URI = re.compile(r"models:/(?P<model>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<number>[0-9]+))")
 
 
-class RegisteredOrigin:
+class RegisteredSource:
     """A model of MLflow: `models:/NAME@ALIAS` or `models:/NAME/N`. The files of a version are copied here, into a
     folder that goes with this, however it ends."""
 
@@ -28,21 +28,21 @@ class RegisteredOrigin:
 
     def __init__(self, models: RegisteredModels, uri: str) -> None:
         """Raises BadInput where that is no such address, or the registry has no such model."""
-        parts = MODEL_URI.fullmatch(uri)
-        if parts is None:
+        found = MODEL_URI.fullmatch(uri)
+        if found is None:
             raise BadInput(f"`{uri}` names no registered model; models:/NAME@ALIAS or models:/NAME/N does")
-        self.model, self._uri = parts["model"], uri
-        self._models, self._alias = models, parts["alias"]
-        self._number = None if parts["number"] is None else int(parts["number"])
+        self.model, self._uri = found["model"], uri
+        self._models, self._alias = models, found["alias"]
+        self._number = None if found["number"] is None else int(found["number"])
         self._folder = tempfile.TemporaryDirectory(prefix="exfm-models-", ignore_cleanup_errors=True)
         self._copies = Path(self._folder.name)
-        self._held: tuple[int, Wanted] | None = None
-        available = models.names()
-        if self.model not in available:
-            there = choices(self.model, set(available)) if available else "it has none; give --tracking-uri"
+        self._held: tuple[int, DesiredVersion] | None = None
+        known = models.names()
+        if self.model not in known:
+            there = choices(self.model, set(known)) if known else "it has none; give --tracking-uri"
             raise BadInput(f"{models.uri} has no model `{self.model}`; {there}")
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> DesiredVersion | None:
         version = self._models.version(self.model, self._alias, self._number)
         if version is None:
             return None
@@ -57,7 +57,7 @@ class RegisteredOrigin:
                 published["tables"] = stated
             about = {"follows": self._uri, "published": published}
             schema = RowSchema.model_validate(settings["rows"])
-            self._held = version.number, Wanted(str(version.number), path, schema, about)
+            self._held = version.number, DesiredVersion(str(version.number), path, schema, about)
         return self._held[1]
 
     def close(self) -> None:

@@ -10,38 +10,38 @@ from exfm.snapshots.checkpoint import checkpoint_names
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.reconciler import with_roster
-from pipelines.serve.sources.wanted import LOOK_EVERY_S, Wanted
+from pipelines.serve.sources.model_source import LOOK_EVERY_S, DesiredVersion
 from pipelines.track.registry.ledger import Ledger
 from streaming.schema import RowSchema
 
-Standing = Literal["champion", "candidate", "newest"]
+Followed = Literal["champion", "candidate", "newest"]
 
 
-class RunOrigin:
+class RunSource:
     """A student of a run. `follow`: `champion` or `candidate` of its registry; or `newest`, what it exported at its
     last checkpoint."""
 
     look_every_s = LOOK_EVERY_S
 
-    def __init__(self, run_dir: RunDir, schema: RowSchema, student: str, follow: Standing) -> None:
+    def __init__(self, run_dir: RunDir, schema: RowSchema, student: str, follow: Followed) -> None:
         self.model = student
         self._run_dir, self._schema, self._follow = run_dir, schema, follow
-        self._read: tuple[int, Wanted | None] = (-1, None)
+        self._read: tuple[int, DesiredVersion | None] = (-1, None)
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> DesiredVersion | None:
         if self._follow == "newest":
             root = self._run_dir.served(self.model)
             names = checkpoint_names(root)
             if not names:
                 return None
-            return Wanted(names[-1], root / names[-1], self._schema, {"follows": "newest"}, self._labelled)
+            return DesiredVersion(names[-1], root / names[-1], self._schema, {"follows": "newest"}, self._labelled)
         ledger = Ledger(self._run_dir, self.model)
         size = ledger.size
         if self._read[0] != size:
             self._read = size, self._of_ledger(ledger)
         return self._read[1]
 
-    def _of_ledger(self, ledger: Ledger) -> Wanted | None:
+    def _of_ledger(self, ledger: Ledger) -> DesiredVersion | None:
         name = getattr(ledger.standing(), self._follow)
         if name is None:
             return None
@@ -51,7 +51,7 @@ class RunOrigin:
             for key in ("at", "rows", "lineage", "figures", "event_time_ms", "tables")
             if key in published
         }
-        return Wanted(name, ledger.folder(name), self._schema, {"follows": self._follow, "published": about},
+        return DesiredVersion(name, ledger.folder(name), self._schema, {"follows": self._follow, "published": about},
                       self._labelled)  # fmt: skip
 
     def _labelled(self, columns: list[str], count: int) -> pa.Table:

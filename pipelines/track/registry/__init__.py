@@ -1,5 +1,5 @@
 """Registry of a run: versions of its students, and the history of champions.
 
-standing   candidate, champion and previous, and how a decision changes them
+aliases    candidate, champion and previous, and how a decision changes them
 ledger     the file that keeps every decision
 """

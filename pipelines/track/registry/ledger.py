@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.track.registry.standing import Action, Standing
+from pipelines.track.registry.aliases import Action, Aliases
 from streaming.errors import StreamingError
 from streaming.store.files import append_line, make_folder, remove_folder
 from streaming.store.lock import file_lock
@@ -52,10 +52,10 @@ class Ledger:
         """All entries, oldest first. Raises StreamingError where a line is not what this wrote."""
         return [self._read(line) for line in self._lines()]
 
-    def standing(self) -> Standing:
+    def aliases(self) -> Aliases:
         """Aliases after the last entry, which is the only one read. Raises StreamingError as `entries` does."""
         lines = self._lines()
-        return standing_after(self._read(lines[-1])) if lines else Standing()
+        return aliases_after(self._read(lines[-1])) if lines else Aliases()
 
     def published(self, version: str) -> Entry:
         """The publication entry of a version, without parsing others'; empty if there is none. Raises StreamingError
@@ -103,8 +103,8 @@ class LedgerWriter:
         self.entries = ledger.entries()
 
     @property
-    def standing(self) -> Standing:
-        return standing_after(self.entries[-1]) if self.entries else Standing()
+    def aliases(self) -> Aliases:
+        return aliases_after(self.entries[-1]) if self.entries else Aliases()
 
     def add(self, action: Action, version: str | None, *, by: str, reason: str, **more: Any) -> Entry:
         """Add an entry with the resulting aliases; durable on return. Raises DiskFull."""
@@ -114,7 +114,7 @@ class LedgerWriter:
             "version": version,
             "by": by,
             "reason": reason,
-            **self.standing.after(action, version).as_json(),
+            **self.aliases.after(action, version).as_json(),
             **more,
         }
         append_line(self._path, json.dumps(entry, allow_nan=False))
@@ -124,10 +124,10 @@ class LedgerWriter:
     def prune(self, keep: int) -> None:
         """Delete all versions but the newest `keep` and those with an alias."""
         for folder in sorted(self._versions.glob("v*"))[:-keep]:
-            if folder.name not in self.standing:
+            if folder.name not in self.aliases:
                 remove_folder(folder)
 
 
-def standing_after(entry: Mapping[str, Any]) -> Standing:
+def aliases_after(entry: Mapping[str, Any]) -> Aliases:
     """Aliases after an entry."""
-    return Standing(*(entry[name] for name in Standing._fields))
+    return Aliases(*(entry[name] for name in Aliases._fields))

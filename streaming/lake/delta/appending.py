@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 
 from streaming.lake.delta.encodings import Form
-from streaming.lake.delta.files import DataFile, Statistics, add_actions, flush_files, new_name, statistics_of
+from streaming.lake.delta.files import ColumnStatistics, DataFile, add_actions, flush_files, new_name, statistics_of
 from streaming.store.files import make_folder
 
 ROW_GROUP_ROWS = 65_536
@@ -99,7 +99,7 @@ def _written(path: Path, values: Mapping[str, str], rows: pa.Table, form: Form, 
         make_folder(place.parent)
     with form.writer(place, rows.schema, statistics) as writer:
         writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-    known = Statistics(statistics)
+    known = ColumnStatistics(statistics)
     known.add(rows)
     return DataFile(
         name,

@@ -56,11 +56,11 @@ class DataFile(NamedTuple):
         return int(self.high.get("lake_seq") or 0)
 
 
-class Statistics:
+class ColumnStatistics:
     """Column statistics over all added rows: the lowest value, the highest, and the number of nulls; a column of nulls
     only has no lowest.
 
-    >>> known = Statistics(["at", "absent"])
+    >>> known = ColumnStatistics(["at", "absent"])
     >>> known.add(pa.table({"at": [3, None]}))
     >>> known.add(pa.table({"at": [5]}))
     >>> known.low, known.high, known.nulls

@@ -11,10 +11,18 @@ import pyarrow.parquet as pq
 
 from streaming.errors import BadInput
 from streaming.sources.tables.dialect import Dialect, dialect_of, ragged
-from streaming.sources.tables.engine import THREADS, Engine, file_literal, literal, quoted
+from streaming.sources.tables.engine import THREADS, TableEngine, file_literal, literal, quoted
 from streaming.sources.tables.forms import Files
 from streaming.sources.tables.structure import MIXED, NUMBERS, sql_type, structure_of
-from streaming.sources.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, moments, strange_values
+from streaming.sources.tables.written import (
+    LARGEST_EXACT,
+    PROOF,
+    ColumnReading,
+    choose,
+    first_broken,
+    moments,
+    strange_values,
+)
 
 LOOKED_AT = 20_000
 """Rows from which types are proposed. They decide nothing: see written.py."""
@@ -24,7 +32,7 @@ LONG_DIGITS = 16
 
 
 def as_parquet(
-    engine: Engine,
+    engine: TableEngine,
     files: Files,
     to: Path,
     *,
@@ -55,7 +63,7 @@ def as_parquet(
         yield from _table(engine, files, relation, dialect, declared, to)
 
 
-def _parquet(engine: Engine, files: Files, names: str, to: Path) -> Iterator[str]:
+def _parquet(engine: TableEngine, files: Files, names: str, to: Path) -> Iterator[str]:
     options = f"union_by_name = true, {_hive(files)}"
     if files.partitions:
         types = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in files.partitions.items())
@@ -137,7 +145,7 @@ def _beyond_floats(files: Files, name: str) -> Path | None:
     return None
 
 
-def _lines(engine: Engine, names: str, declared: Mapping[str, str]) -> tuple[str, list[str], list[str]]:
+def _lines(engine: TableEngine, names: str, declared: Mapping[str, str]) -> tuple[str, list[str], list[str]]:
     """The relation of files of JSON, its columns that come as the texts of their numbers and times, and those whose
     values are of several kinds.
 
@@ -164,7 +172,7 @@ def _json(names: str, types: Mapping[str, str]) -> str:
     return f"read_json({names}, format = 'auto', records = 'true', columns = {{{columns}}})"
 
 
-def _long_numbers(engine: Engine, names: str, name: str, kind: str) -> int:
+def _long_numbers(engine: TableEngine, names: str, name: str, kind: str) -> int:
     """How many texts of long whole numbers a nested column has, where it is read as `kind`."""
     found = f"len(regexp_extract_all(to_json({quoted(name)})::VARCHAR, '\"-?[0-9]{{{LONG_DIGITS},}}\"'))"
     (count,) = engine.row(f"SELECT coalesce(sum({found}), 0) FROM {_json(names, {name: kind})}")
@@ -172,7 +180,7 @@ def _long_numbers(engine: Engine, names: str, name: str, kind: str) -> int:
 
 
 def _table(
-    engine: Engine, files: Files, relation: str, dialect: Dialect, declared: Mapping[str, str], to: Path
+    engine: TableEngine, files: Files, relation: str, dialect: Dialect, declared: Mapping[str, str], to: Path
 ) -> Iterator[str]:
     try:
         columns = list(engine.types(relation))
@@ -190,7 +198,7 @@ def _table(
 
 
 def _proven(
-    engine: Engine, files: Files, relation: str, texts: list[str], declared: Mapping[str, str], to: Path
+    engine: TableEngine, files: Files, relation: str, texts: list[str], declared: Mapping[str, str], to: Path
 ) -> Iterator[str]:
     """Write a relation, its columns `texts` in the types that their values have, each proven on every row."""
     reads = choose(engine, f"(FROM {relation} LIMIT {LOOKED_AT})", texts, declared)
@@ -216,7 +224,7 @@ def _proven(
             )
 
 
-def _write(engine: Engine, files: Files, relation: str, reads: Mapping[str, Read], to: Path) -> None:
+def _write(engine: TableEngine, files: Files, relation: str, reads: Mapping[str, ColumnReading], to: Path) -> None:
     columns = [
         f"{reads[name].sql(name)} AS {quoted(name)}" if name in reads else quoted(name)
         for name in engine.types(relation)
@@ -225,7 +233,7 @@ def _write(engine: Engine, files: Files, relation: str, reads: Mapping[str, Read
     engine.write(f"SELECT {', '.join(columns)} FROM {relation}", to, threads=threads)
 
 
-def _declared_hold(engine: Engine, files: Files, relation: str, reads: Mapping[str, Read]) -> None:
+def _declared_hold(engine: TableEngine, files: Files, relation: str, reads: Mapping[str, ColumnReading]) -> None:
     """Raises BadInput for the first value that is none of the type that a config declares."""
     for name, read in reads.items():
         if read.declared is None:
@@ -248,7 +256,7 @@ def _is_float(text: str) -> bool:
     return True
 
 
-def _nulls(engine: Engine, relation: str, name: str, read: Read) -> int:
+def _nulls(engine: TableEngine, relation: str, name: str, read: ColumnReading) -> int:
     words = ", ".join(map(literal, read.nulls))
     (count,) = engine.row(f"SELECT count_if(trim({quoted(name)}) IN ({words})) FROM {relation}")
     return int(count)

@@ -62,7 +62,7 @@ class Reading(NamedTuple):
     zone: str | None = None
 
 
-class Found(NamedTuple):
+class PreparedFile(NamedTuple):
     """`path`: a Parquet file in order of `event_time`, whose numbers are in `unit`. `said`: what was done to come to
     it, and times that a change of clocks makes doubtful. `now`: it was done by this call."""
 
@@ -89,7 +89,7 @@ class Copies:
     folder: Path
     advance: Advance = lambda what, share: None
 
-    def of(self, path: Path, reading: Reading) -> Found:
+    def of(self, path: Path, reading: Reading) -> PreparedFile:
         """The rows at `path`: the file itself if it can be played as it is, else its copy.
 
         Raises BadInput for what cannot be read and for a disk without room, DiskFull for one that has become full.
@@ -120,13 +120,13 @@ class Copies:
         copy = self.folder / f"{key}.parquet"
         return record if record is not None and copy.exists() and copy.stat().st_size == record["bytes"] else None
 
-    def _kept(self, key: str) -> Found | None:
+    def _kept(self, key: str) -> PreparedFile | None:
         record = self._record(key)
         if record is None:
             return None
-        return Found(self.folder / f"{key}.parquet", record["event_time"], record["unit"], tuple(record["said"]))
+        return PreparedFile(self.folder / f"{key}.parquet", record["event_time"], record["unit"], tuple(record["said"]))
 
-    def _made(self, path: Path, files: Files, reading: Reading, key: str) -> Found:
+    def _made(self, path: Path, files: Files, reading: Reading, key: str) -> PreparedFile:
         from streaming.sources.tables.preparation import prepare  # DuckDB comes with it
 
         for left in self.folder.glob("*.begun"):  # by a process that was killed
@@ -157,7 +157,7 @@ class Copies:
         }
         write_json(self.folder / f"{key}.json", record)
         sync(self.folder)
-        return Found(copy, made.event_time, made.unit, made.said, now=True)
+        return PreparedFile(copy, made.event_time, made.unit, made.said, now=True)
 
     def _forget(self, source: str, reading: Reading, but: str) -> None:
         """Delete the copies of what this source was before, read the same way; that of key `but` is today's."""
@@ -173,14 +173,14 @@ _in_order: dict[str, tuple[str, ...]] = {}
 """What was said of files that this process has read along already, by their state and how they are read."""
 
 
-def _as_it_lies(files: Files, reading: Reading) -> Found | None:
+def _as_it_lies(files: Files, reading: Reading) -> PreparedFile | None:
     """A Parquet file that can be played by itself."""
     if not files.is_one_parquet or reading.event_time is None or reading.form is not None:
         return None
     from streaming.sources.tables.in_order import clock_changes, rows_behind
 
     (path,) = files.paths
-    found = Found(path, reading.event_time, reading.unit)
+    found = PreparedFile(path, reading.event_time, reading.unit)
     seen = f"{path.absolute()} {files.stamp} {reading}"
     if new := seen not in _in_order:
         try:

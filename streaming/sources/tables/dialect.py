@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from streaming.errors import BadInput
-from streaming.sources.tables.engine import Engine, file_literal, literal
+from streaming.sources.tables.engine import TableEngine, file_literal, literal
 from streaming.sources.tables.forms import Files
 
 SNIFFED = 100_000
@@ -29,7 +29,7 @@ class Dialect(NamedTuple):
     encoding: str | None
 
 
-def dialect_of(engine: Engine, files: Files, header: bool | None, encoding: str | None) -> Dialect:
+def dialect_of(engine: TableEngine, files: Files, header: bool | None, encoding: str | None) -> Dialect:
     """Detect the files' dialect from the first one. Raises BadInput where that cannot be told."""
     first = files.paths[0]
     encoding = encoding or _of_mark(first)
@@ -75,7 +75,7 @@ class _Sniffed(NamedTuple):
     skipped: int
 
 
-def _sniffed(engine: Engine, path: Path, more: str) -> _Sniffed:
+def _sniffed(engine: TableEngine, path: Path, more: str) -> _Sniffed:
     separator, header, columns, quote, escape, skipped = engine.row(
         "SELECT Delimiter, HasHeader, len(Columns), Quote, Escape, SkipRows "
         f"FROM sniff_csv({file_literal(path)}, sample_size = {SNIFFED}{more})"

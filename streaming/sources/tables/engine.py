@@ -53,7 +53,7 @@ def file_literal(path: object) -> str:
     return literal(re.sub(r"[*?[]", r"[\g<0>]", str(path)))
 
 
-class Engine:
+class TableEngine:
     """An in-memory database; `folder` holds spilled data, and is empty again afterwards. `advance` hears how far a
     file is that is written."""
 
@@ -71,7 +71,7 @@ class Engine:
         ):
             self._database.execute(f"SET {setting} = {value}")
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> TableEngine:
         return self
 
     def __exit__(

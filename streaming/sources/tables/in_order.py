@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.messages.times import WRITTEN_OTHERWISE, ClockChanges, Unit, is_time, milliseconds, needs_zone
-from streaming.sources.tables.engine import Engine, literal, parquet, quoted
+from streaming.sources.tables.engine import TableEngine, literal, parquet, quoted
 
 MADE = "event_time_ms"
 """The column of times that were made."""
@@ -23,7 +23,7 @@ ROW = "file_row_number"
 READ_ROWS = 131_072
 
 
-def write_in_order(engine: Engine, source: Path, to: Path, columns: Iterable[str], time: str | None) -> None:
+def write_in_order(engine: TableEngine, source: Path, to: Path, columns: Iterable[str], time: str | None) -> None:
     """Write the Parquet file `source` to `to`, with `columns` as SQL, sorted by `time` (SQL; ties in the order of
     the file); None keeps the order of the file."""
     order = "" if time is None else f" ORDER BY {time}, {ROW}"
@@ -42,7 +42,7 @@ def made_times(event_time: str | None, form: str | None) -> str:
     return f"epoch_ms(strptime({quoted(event_time)}::VARCHAR, {literal(form)}))"
 
 
-def time_order(engine: Engine, path: Path, event_time: str, zone: str | None = None) -> str:
+def time_order(engine: TableEngine, path: Path, event_time: str, zone: str | None = None) -> str:
     """SQL that sorts the rows of a Parquet file by time."""
     kind = pq.read_schema(path).field(event_time).type
     if zone is not None and needs_zone(kind):

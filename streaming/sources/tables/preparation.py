@@ -10,8 +10,8 @@ import duckdb
 
 from streaming.errors import BadInput
 from streaming.sources.tables.conversion import as_parquet
-from streaming.sources.tables.copies import SORT_TAKES, TEXT_SHRINKS_TO, Advance, Found, Reading
-from streaming.sources.tables.engine import Engine, in_words, literal, parquet, quoted
+from streaming.sources.tables.copies import SORT_TAKES, TEXT_SHRINKS_TO, Advance, PreparedFile, Reading
+from streaming.sources.tables.engine import TableEngine, in_words, literal, parquet, quoted
 from streaming.sources.tables.forms import Files
 from streaming.sources.tables.in_order import (
     MADE,
@@ -26,7 +26,7 @@ from streaming.sources.tables.in_order import (
 MB = 1 << 20
 
 
-def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> Found:
+def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> PreparedFile:
     """The rows of `files` as a Parquet file in `folder`, which is empty. Raises BadInput for what cannot be read and
     for a disk without room."""
     source = files.paths[0].parent if len(files.paths) > 1 else files.paths[0]
@@ -35,7 +35,7 @@ def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> F
         at, event_time, unit = files.paths[0], reading.event_time, reading.unit
         if not files.is_one_parquet:
             _room(folder, files.unpacked_bytes * TEXT_SHRINKS_TO, f"{source} as a Parquet file")
-            with Engine(folder, lambda share: advance(f"reading {files.words}", share)) as engine:
+            with TableEngine(folder, lambda share: advance(f"reading {files.words}", share)) as engine:
                 made = folder / "rows.parquet"
                 said += as_parquet(
                     engine,
@@ -56,7 +56,7 @@ def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> F
         said += clock_changes(at, event_time, reading.zone)
         if behind := rows_behind(at, event_time, unit, reading.tolerance_ms, reading.zone):
             _room(folder, at.stat().st_size * SORT_TAKES, f"sorting {source}")
-            with Engine(folder, lambda share: advance(f"sorting {files.words}", share)) as engine:
+            with TableEngine(folder, lambda share: advance(f"sorting {files.words}", share)) as engine:
                 target = folder / "sorted.parquet"
                 write_in_order(engine, at, target, [_all(engine, at)], time_order(engine, at, event_time, reading.zone))
             _no_longer_needed(at, folder)
@@ -64,16 +64,16 @@ def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> F
             said.append(f"rows that were earlier than a row before: {behind:,}; sorted on disk by time")
     except duckdb.Error as error:
         raise in_words(error, source) from None
-    return Found(at, event_time, unit, tuple(said))
+    return PreparedFile(at, event_time, unit, tuple(said))
 
 
 def _with_times(at: Path, reading: Reading, folder: Path, advance: Advance) -> Path:
     if reading.event_time is not None:
-        with Engine(folder) as engine:
+        with TableEngine(folder) as engine:
             if reading.event_time not in engine.types(parquet(at)):
                 raise BadInput(f"{at.name} has no column {reading.event_time}")
     timed = folder / "timed.parquet"
-    with Engine(folder, lambda share: advance("making times", share)) as engine:
+    with TableEngine(folder, lambda share: advance("making times", share)) as engine:
         made = f"({made_times(reading.event_time, reading.form)})::BIGINT AS {MADE}"
         if reading.form is not None and reading.zone is not None and not re.search("%[zZ]", reading.form):
             made = f"strptime({quoted(str(reading.event_time))}::VARCHAR, {literal(reading.form)}) AS {MADE}"
@@ -88,7 +88,7 @@ def _no_longer_needed(file: Path, folder: Path) -> None:
         file.unlink()
 
 
-def _all(engine: Engine, at: Path, but: str | None = None) -> str:
+def _all(engine: TableEngine, at: Path, but: str | None = None) -> str:
     """All columns of a file, in SQL."""
     return ", ".join(quoted(name) for name in engine.types(parquet(at)) if name not in (ROW, but))
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from streaming.errors import BadInput
-from streaming.sources.tables.engine import Engine, quoted
+from streaming.sources.tables.engine import TableEngine, quoted
 
 NUMBERS = ("BIGINT", "UBIGINT", "DOUBLE")
 MIXED = "JSON"
 """Of a key whose values are of several kinds: they stay as they are written."""
 
 
-def structure_of(engine: Engine, objects: str) -> dict[str, Any]:
+def structure_of(engine: TableEngine, objects: str) -> dict[str, Any]:
     """Name -> the kind of its values: the name of a type of JSON's own, a dictionary of the same, or a list of one.
     `objects`: a relation with a column `json`.
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from streaming.sources.tables.copies import LOCAL_TIME
-from streaming.sources.tables.engine import Engine, literal, quoted
+from streaming.sources.tables.engine import TableEngine, literal, quoted
 
 NULL_WORDS = ("NULL", "null", "Null", "\\N", "NA", "N/A", "n/a", "NaN", "nan", "None", "-", "?")
 """What stands for an absent value in a column of numbers or times; in a column of text it is text."""
@@ -89,7 +89,7 @@ DECLARED: Mapping[str, Written] = {
 """How a column is read that a config declares as a number: 007 is 7 there, and true is 1."""
 
 
-class Read(NamedTuple):
+class ColumnReading(NamedTuple):
     """Reading of a column of texts: `type`, a key of TYPES, or None: as text. `nulls`: the NULL_WORDS it has.
     `declared`: the type that a config gives it, a key of DECLARED. `nearly`: the type of most values of a text.
     `looks`: which of TEXTS all its values are."""
@@ -127,14 +127,16 @@ class Read(NamedTuple):
         )
 
 
-def choose(engine: Engine, relation: str, columns: list[str], declared: Mapping[str, str]) -> dict[str, Read]:
+def choose(
+    engine: TableEngine, relation: str, columns: list[str], declared: Mapping[str, str]
+) -> dict[str, ColumnReading]:
     """Choose a type for each of `columns`, texts in `relation`, so that no value changes.
 
     declared: the types that a config gives some of them: string, int64, float32 or LOCAL_TIME.
     """
     typed = [name for name in columns if declared.get(name) in DECLARED]
     free = [name for name in columns if declared.get(name, LOCAL_TIME) == LOCAL_TIME]
-    chosen = {name: Read(None) for name in columns}
+    chosen = {name: ColumnReading(None) for name in columns}
     asked = [count for name in free for count in _counts(name)]
     asked += [f"list_distinct(list(trim({quoted(n)})) FILTER ({_is_null_word(n)}))" for n in (*free, *typed)]
     if not asked:
@@ -146,20 +148,20 @@ def choose(engine: Engine, relation: str, columns: list[str], declared: Mapping[
         texts = {text: next(counts) for text in TEXTS}
         best = max(held, key=lambda type_: held[type_])
         if fits := next((type_ for type_, count in held.items() if 0 < count == values), None):
-            chosen[name] = Read(None if fits == "TIMESTAMPTZ" and name in declared else fits)
+            chosen[name] = ColumnReading(None if fits == "TIMESTAMPTZ" and name in declared else fits)
         elif looks := next((text for text, count in texts.items() if 0 < count == values), None):
-            chosen[name] = Read(None, looks=looks)
+            chosen[name] = ColumnReading(None, looks=looks)
         elif values and held[best] >= NEARLY * values:
-            chosen[name] = Read(None, nearly=best)
+            chosen[name] = ColumnReading(None, nearly=best)
     for name in typed:
-        chosen[name] = Read(None, declared=declared[name])
+        chosen[name] = ColumnReading(None, declared=declared[name])
     for name in (*free, *typed):
         if (words := next(counts)) and not chosen[name].is_text:
             chosen[name] = chosen[name]._replace(nulls=tuple(sorted(words)))
     return chosen
 
 
-def moments(engine: Engine, relation: str, columns: list[str]) -> list[str]:
+def moments(engine: TableEngine, relation: str, columns: list[str]) -> list[str]:
     """Text columns with a date and a time in every row."""
     if not columns:
         return []
@@ -171,11 +173,11 @@ def moments(engine: Engine, relation: str, columns: list[str]) -> list[str]:
     ]
 
 
-def strange_values(engine: Engine, relation: str, name: str, type_: str) -> tuple[int, int, int, str]:
+def strange_values(engine: TableEngine, relation: str, name: str, type_: str) -> tuple[int, int, int, str]:
     """Number of values of a text column that are not of `type_`, and of all; the first of them, its row and its
     text."""
     values, held = engine.row(f"SELECT {', '.join(_counts(name, (type_,)))} FROM {relation}")
-    return values - held, values, *first_broken(engine, relation, name, Read(type_))
+    return values - held, values, *first_broken(engine, relation, name, ColumnReading(type_))
 
 
 def _counts(name: str, types: Collection[str] = (*TYPES, *TEXTS)) -> list[str]:
@@ -190,7 +192,7 @@ def _is_null_word(name: str) -> str:
     return f"(trim({quoted(name)}) IN ({_listed(NULL_WORDS)}))"
 
 
-def first_broken(engine: Engine, relation: str, name: str, read: Read) -> tuple[int, str]:
+def first_broken(engine: TableEngine, relation: str, name: str, read: ColumnReading) -> tuple[int, str]:
     """Row (from 1) and text of the first value that `read` cannot hold."""
     numbered = f"(SELECT row_number() OVER () AS n, {quoted(name)} FROM {relation})"
     row, text = engine.row(f"SELECT n, {quoted(name)} FROM {numbered} WHERE {read.broken(name)} ORDER BY n LIMIT 1")

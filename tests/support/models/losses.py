@@ -28,7 +28,7 @@ def mean_over(h: Tensor, mask: Tensor, counts: Tensor, factors: Tensor | None = 
 
 
 def terms_by_autograd(
-    arm: Arm, labels: Tensor, lesson: Lesson, rows: RowMasks, z_S: Tensor, z_D: Tensor | None, z_D2: Tensor | None
+    arm: Arm, labels: Tensor, targets: Lesson, rows: RowMasks, z_S: Tensor, z_D: Tensor | None, z_D2: Tensor | None
 ) -> list[Tensor]:
     """Label, distillation, adapted, single head, with gradient."""
     settled = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask
@@ -48,13 +48,13 @@ def terms_by_autograd(
     distillation = adapted = single_head = z_S.new_zeros(())
     if arm.distils:
         z = z_S if arm.kind == "single_head" else z_D
-        z_F, tau = torch.where(distilled, lesson.teacher_logits, 0.0), arm.temperature
+        z_F, tau = torch.where(distilled, targets.teacher_logits, 0.0), arm.temperature
         h = cross_entropy(z / tau, teacher_target(z_F, arm.label_scale, tau))
-        distillation = mean_over(h, distilled, counts, lesson.factors)
+        distillation = mean_over(h, distilled, counts, targets.factors)
         if rows.cold is not None:
             h = cross_entropy(z_S / tau, teacher_target(z_F, 1.0, tau))
-            single_head = mean_over(h, distilled, counts * rows.cold.unsqueeze(1), lesson.factors)
+            single_head = mean_over(h, distilled, counts * rows.cold.unsqueeze(1), targets.factors)
     if arm.adapter:
-        target = torch.where(distilled, torch.sigmoid(lesson.adapted), 0.0)
-        adapted = mean_over(cross_entropy(z_D2, target), distilled, counts, lesson.adapted_factors)
+        target = torch.where(distilled, torch.sigmoid(targets.adapted), 0.0)
+        adapted = mean_over(cross_entropy(z_D2, target), distilled, counts, targets.adapted_factors)
     return [label, distillation, adapted, single_head]

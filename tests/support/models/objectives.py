@@ -10,7 +10,7 @@ from exfm.distillation.loss import Objective, objective
 
 
 def objective_of(arm: Arm, z_S: Tensor, labels: Tensor, teacher_logits: Tensor, **parts: Tensor) -> Objective:
-    lesson, rows = ({k: t for k, t in parts.items() if k in kind._fields} for kind in (Lesson, RowMasks))
+    targets, rows = ({k: t for k, t in parts.items() if k in kind._fields} for kind in (Lesson, RowMasks))
     heads = {k: t for k, t in parts.items() if k in ("z_D", "z_D2")}
-    assert len(lesson) + len(rows) + len(heads) == len(parts)
-    return objective(arm, z_S, labels, Lesson(teacher_logits, **lesson), rows=RowMasks(**rows), **heads)
+    assert len(targets) + len(rows) + len(heads) == len(parts)
+    return objective(arm, z_S, labels, Lesson(teacher_logits, **targets), rows=RowMasks(**rows), **heads)

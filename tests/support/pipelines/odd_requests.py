@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipelines.serve.asked import ARROW, JSON
+from pipelines.serve.prediction_request import ARROW, JSON
 from streaming.messages.ipc import write_ipc
 
 PREDICT = "/v1/models/feed:predict"

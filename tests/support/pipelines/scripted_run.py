@@ -9,7 +9,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.coordinator import Coordinator
 from pipelines.live.loop.reporting import Reporting
 from pipelines.live.loop.supervised import Supervision
-from pipelines.live.loop.wanted import Wanted
+from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.policies import Cause
@@ -145,7 +145,7 @@ class Run:
         settings = Resources(**({"min_free_disk_gb": 0} | resources))
         self.coordinator = Coordinator(
             self.status,
-            [Wanted(name, KINDS[name], never_built) for name in lives if name != "student-late"],
+            [WorkerSpec(name, KINDS[name], never_built) for name in lives if name != "student-late"],
             Supervision.of(self.launcher, self.run_dir, settings, give_up_s=give_up_s, clock=self.clock),
             Reporting(self.status, self.run_dir, tracker=tracker, watch=self._see, clock=self.clock),
             pace=pace,

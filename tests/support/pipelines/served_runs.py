@@ -14,8 +14,8 @@ from pipelines.core.config.settings import dump, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import Server
 from pipelines.serve.processes import http_server, listening
+from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import HAND, POLICY, Ledger
-from pipelines.track.registry.standing import Action
 from tests.support.pipelines.raw_configs import small
 from tests.support.waiting import PATIENCE_S
 

@@ -20,7 +20,7 @@ import psutil
 
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.serve.asked import Asked
+from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.version import ServedVersion
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.served_runs import ROWS
@@ -34,7 +34,7 @@ def predicted(root: Path, version: str) -> list[float]:
     config = config_of(RunDir(root))
     served = ServedVersion("feed", version, RunDir(root).versions("feed") / version, config.rows, {})
     columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
-    found: list[float] = served.answer(Asked(columns, {}, len(ROWS))).probabilities[:, 0].tolist()
+    found: list[float] = served.answer(PredictionRequest(columns, {}, len(ROWS))).probabilities[:, 0].tolist()
     return found
 
 

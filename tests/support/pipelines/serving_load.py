@@ -15,10 +15,10 @@ from exfm.features.batch import Batch
 from exfm.models.served import ServedStudent, save_served
 from pipelines.core.config.settings import dump, load
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.serve.asked import ARROW, JSON
+from pipelines.serve.prediction_request import ARROW, JSON
 from pipelines.serve.version import ServedVersion
+from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import POLICY, Ledger
-from pipelines.track.registry.standing import Action
 from streaming.messages.ipc import write_ipc
 
 CONFIG, VERSION = "configs/demo.yaml", "v00000100"

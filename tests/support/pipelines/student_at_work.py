@@ -34,4 +34,4 @@ def starting(config: Config, root: Path) -> Iterator[Callable[[], StudentWorker]
 def learn(worker: StudentWorker, *blocks: int) -> None:
     for block in blocks:
         worker.learn(Cut(rows_of(block), worker.build(rows_of(block))))  # a checkpoint is due after every 16 rows
-    eventually(lambda: worker.keeper.idle)
+    eventually(lambda: worker.checkpointer.idle)

@@ -12,7 +12,7 @@ import sys
 from typing import Any, cast
 
 import pipelines.live.workers.teacher  # noqa: F401  # before the fork: what takes long is to import torch
-from pipelines.live.loop.wanted import WorkerRecipe
+from pipelines.live.loop.worker_spec import WorkerBuilder
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.training.account import Account
 from pipelines.live.workers.ranks import Rendezvous
@@ -24,7 +24,7 @@ def learn(asked: dict[str, Any], rank: int) -> None:
     """One rank, to the end of the lake or to the version that is asked. Prints each block's loss, then its report."""
     logging.basicConfig(level=logging.INFO, force=True)
     at = Rendezvous(rank, asked["ranks"], "127.0.0.1", asked["port"])
-    built = WorkerRecipe(Kind.TEACHER, "teacher", asked["config"], asked["root"], asked["servers"], True, {})(at)
+    built = WorkerBuilder(Kind.TEACHER, "teacher", asked["config"], asked["root"], asked["servers"], True, {})(at)
     worker = cast(TeacherWorker, built)
     worker.open()
     figures, finish = worker.tally.figures, worker.tally.finish

@@ -25,7 +25,7 @@ from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from exfm.models import sieve
+from exfm.models import bad_rows
 from exfm.models.engine import TeacherEngine
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
@@ -136,7 +136,7 @@ def train(
     losses = []
     engine = TeacherEngine(teacher) if spoiled is not None else None
     if engine is not None:  # rows of any weight reach the step
-        sieve.LARGEST_INPUT = float("inf")
+        bad_rows.LARGEST_INPUT = float("inf")
     learner = engine or teacher
     current = learner.prepare(todo[0][1]) if ahead else todo[0][1]
     for (step, _), (_, following) in zip(todo, [*todo[1:], todo[-1]], strict=True):

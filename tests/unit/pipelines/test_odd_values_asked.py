@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from exfm.features.features import FeatureSet
-from pipelines.serve.asked import JSON, asked_in
+from pipelines.serve.prediction_request import JSON, parse_request
 from pipelines.served_rows import checked_columns, serving_rules
 from streaming.schema import RowSchema
 
@@ -22,7 +22,7 @@ FEATURES = FeatureSet(sparse=[{"name": "age", "rows": 10}, {"name": "city", "row
     ],
 )
 def test_such_a_value_is_refused_by_name(row, words):
-    asked = asked_in(b'{"rows": [' + row + b', {"age": 3, "city": "b"}]}', JSON, only={"age", "city"}, max_rows=9)
+    asked = parse_request(b'{"rows": [' + row + b', {"age": 3, "city": "b"}]}', JSON, only={"age", "city"}, max_rows=9)
     batch, refusals = checked_columns(asked.columns, asked.context, asked.size, serving_rules(SCHEMA, FEATURES))
     assert list(refusals) == [0]
     assert refusals[0].detail.startswith(words)

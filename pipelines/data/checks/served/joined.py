@@ -16,7 +16,7 @@ from streaming.lake.reader import LakeReader
 LABEL = "label_"
 
 
-class Joined(NamedTuple):
+class ServedRows(NamedTuple):
     """`served`: one row for each impression, the last one served; `repeats`: the number of others. `rebuilt`: the
     lake's first row of each that it has. `labels`: by task, the `impression_id` of settled rows, and their labels.
     `lake_rows`: impressions of the student in the lake in the span of time of those that were found."""
@@ -28,7 +28,7 @@ class Joined(NamedTuple):
     lake_rows: int
 
 
-def joined(config: Config, student: StudentSettings, lake: LakeReader, logged: pa.Table) -> Joined:
+def joined(config: Config, student: StudentSettings, lake: LakeReader, logged: pa.Table) -> ServedRows:
     """Join by `impression_id`, in the row schema's type."""
     ids = logged["impression_id"].combine_chunks().cast(config.rows.id_type)
     last = _last(ids)
@@ -51,7 +51,7 @@ def joined(config: Config, student: StudentSettings, lake: LakeReader, logged: p
         span = (pc.field("event_time_ms") >= times["min"]) & (pc.field("event_time_ms") <= times["max"])
         span = span if own.condition is None else span & own.condition
         lake_rows = pc.count_distinct(reading(columns=["impression_id"], filter=span).table[0]).as_py()
-    return Joined(served, len(ids) - len(last), rebuilt, labels, lake_rows)
+    return ServedRows(served, len(ids) - len(last), rebuilt, labels, lake_rows)
 
 
 def _first(ids: pa.Array) -> pa.Array:

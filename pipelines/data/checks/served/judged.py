@@ -19,12 +19,12 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.text import choices
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.report import Report
-from pipelines.data.checks.served.joined import Joined, joined
-from pipelines.data.checks.served.log import PREDICTION, VERSION, Logged
+from pipelines.data.checks.served.joined import ServedRows, joined
+from pipelines.data.checks.served.log import PREDICTION, VERSION, ServedLogRows
 from pipelines.data.checks.skew import skews
 from pipelines.data.findings import Finding, Rules, Severity, percent
 from pipelines.live.loop.reconciler import with_roster
-from pipelines.serve.asked import Asked
+from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.version import ServedVersion
 from pipelines.track.registry.ledger import Ledger
 from streaming.errors import BadInput
@@ -65,7 +65,7 @@ CLOSE = 1e-6
 FEW_MATCHED = 0.5
 
 
-def judge_served(run_dir: RunDir, logged: Logged, student: str | None = None) -> Report:
+def judge_served(run_dir: RunDir, logged: ServedLogRows, student: str | None = None) -> Report:
     """Raises BadInput where the run has no such student, or no lake."""
     config = with_roster(config_of(run_dir), run_dir.roster)
     students = {settings.name for settings in config.students}
@@ -89,7 +89,7 @@ def judge_served(run_dir: RunDir, logged: Logged, student: str | None = None) ->
     return Report(str(run_dir.root), logged.rows, looked_at, findings, tables=tables)
 
 
-def _of_one(config: Config, run_dir: RunDir, model: str, of: Joined) -> Iterator[Finding]:
+def _of_one(config: Config, run_dir: RunDir, model: str, of: ServedRows) -> Iterator[Finding]:
     yield from _coverage(model, of)
     recorded = of.served.select([name for name in of.served.schema.names if not name.startswith("served_")])
     for finding in skews(of.rebuilt, recorded) if of.rebuilt.num_rows else ():
@@ -97,7 +97,7 @@ def _of_one(config: Config, run_dir: RunDir, model: str, of: Joined) -> Iterator
     yield from _again(config, run_dir, model, of)
 
 
-def _coverage(model: str, of: Joined) -> Iterator[Finding]:
+def _coverage(model: str, of: ServedRows) -> Iterator[Finding]:
     served, rows = of.served.num_rows, of.rebuilt.num_rows
     more = f"; {of.repeats:,} more were served again, and the last counts" if of.repeats else ""
     if of.lake_rows:
@@ -113,7 +113,7 @@ def _coverage(model: str, of: Joined) -> Iterator[Finding]:
     )
 
 
-def _again(config: Config, run_dir: RunDir, model: str, of: Joined) -> Iterator[Finding]:
+def _again(config: Config, run_dir: RunDir, model: str, of: ServedRows) -> Iterator[Finding]:
     """Predictions as they were served, against what the version says of the same rows now."""
     versions, gone = of.served[VERSION].combine_chunks(), 0
     for version in pc.unique(versions).to_pylist():
@@ -124,7 +124,7 @@ def _again(config: Config, run_dir: RunDir, model: str, of: Joined) -> Iterator[
             gone += rows.num_rows
             continue
         inputs = {name: rows[name] for name in loaded.inputs.names if name in rows.schema.names}
-        now_NT = loaded.answer(Asked(inputs, {}, rows.num_rows)).probabilities
+        now_NT = loaded.answer(PredictionRequest(inputs, {}, rows.num_rows)).probabilities
         for t, task in enumerate(loaded.tasks):
             if PREDICTION + task not in rows.schema.names:
                 continue
@@ -151,7 +151,7 @@ def _version(config: Config, run_dir: RunDir, model: str, version: str) -> Serve
     return None
 
 
-def _calibration(config: Config, model: str, task: str, of: Joined) -> tuple[list[str], Finding]:
+def _calibration(config: Config, model: str, task: str, of: ServedRows) -> tuple[list[str], Finding]:
     """A row of the table, and what is found of it."""
     ids, y = of.labels[task]
     place = pc.index_in(ids, of.served["impression_id"].combine_chunks())

@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 MODEL, VERSION, PREDICTION = "served_model", "served_version", "prediction_"
 
 
-class Logged(NamedTuple):
+class ServedLogRows(NamedTuple):
     """Logged rows; `by_model`: served rows, oldest message first in each partition. `unreadable`: messages, by why."""
 
     by_model: dict[str, pa.Table]
@@ -29,7 +29,7 @@ class Logged(NamedTuple):
         return sum(table.num_rows for table in self.by_model.values())
 
 
-def read_log(kafka: KafkaSettings, topic: str, most: int) -> Logged:
+def read_log(kafka: KafkaSettings, topic: str, most: int) -> ServedLogRows:
     """The newest messages of a topic, about `most` rows. Raises BadInput where the topic does not exist, BrokerAway
     where no broker answers."""
     offsets = offsets_of(kafka, topic, require_topics(kafka, [topic])[topic])
@@ -43,7 +43,7 @@ def read_log(kafka: KafkaSettings, topic: str, most: int) -> Logged:
                 tables.setdefault(rows[MODEL][0].as_py(), []).append(rows)
             except ValueError as error:
                 unreadable[str(error)] += 1
-    return Logged({model: _together(parts, most) for model, parts in sorted(tables.items())}, unreadable)
+    return ServedLogRows({model: _together(parts, most) for model, parts in sorted(tables.items())}, unreadable)
 
 
 def _rows(value: bytes) -> pa.Table:

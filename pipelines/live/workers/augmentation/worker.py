@@ -34,9 +34,9 @@ from pipelines.live.workers.augmentation.snapshots import Snapshots
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Worker
-from streaming.delivery.mending import mend
 from streaming.delivery.outbox import Outbox
 from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delivery.repairing import repair
 from streaming.delivery.trimming import ExamplesTrimmer
 from streaming.errors import BadInput
 from streaming.intake.intake import UNSEEN_S, Intake
@@ -111,9 +111,9 @@ class AugmentationWorker(Worker):
         self._feed = SettledFeed(self._new_intake(publisher), settlement, self.watch)
         self._feed.rows_read = self.rows
         self._hold(self._feed.close)
-        for mended in mend(run_dir.lake, config.rows, kafka, examples.topic, examples.partitions):
-            log.warning("%s", mended)
-            self._note = mended
+        for repaired in repair(run_dir.lake, config.rows, kafka, examples.topic, examples.partitions):
+            log.warning("%s", repaired)
+            self._note = repaired
         self._block_commit = BlockCommit(run_dir, lake, settlement, outbox, publisher, self.watch)
         resumed = self._block_commit.resume()
         self._housekeeper = self._new_housekeeper()

@@ -2,12 +2,12 @@
 
 worker   the worker: step, checkpoint, report
 coverage which rows it has learned, as far as its versions say so
-past     which software learned which rows, and where tables grew
+provenance which software learned which rows, and where tables grew
 record   live figures, predictions, age of the teacher's logits
 export   what is served, checked against the student
 versions what is published of it while it learns, and which version is champion
 increments  what it learned since a moment ago, for servers that follow it live
 warm     the weights of another student's checkpoint, to begin with
 tables   what int8 and int4 tables cost a version
-trial    champion and candidate on the same fresh rows
+challenger_test champion and candidate on the same fresh rows
 """

@@ -17,7 +17,7 @@ from pipelines.live.training.predictions import Predicted, PredictionLog, logged
 METRICS_EVERY_ROWS = 20_000
 
 
-class Record:
+class StudentRecord:
     """Record of one student over its whole life; `state` and `meta` are stored in its checkpoints.
 
     Only the student's own rows are judged. `other_rows`: those of other verticals that it read to learn from them.

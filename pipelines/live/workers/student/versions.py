@@ -3,7 +3,7 @@
     due ──► publish: an export that gives the last batch the logits of the student, or it is refused, loudly
                 │
                 ├─ there is no champion   it is champion
-                ├─ no trial is on         it is candidate: a trial begins (trial.py)
+                ├─ no trial is on         it is candidate: a trial begins (challenger_test.py)
                 └─ a trial is on          it is kept, and may be promoted by hand
 
 What is decided follows from the rows alone and travels in the worker's checkpoint, with the evidence. It comes into the
@@ -31,11 +31,11 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.student import Cut
 from pipelines.live.rules.promoting import Promote, Refuse
+from pipelines.live.workers.student.challenger_test import NAME, ChallengerTest
 from pipelines.live.workers.student.coverage import Coverage
 from pipelines.live.workers.student.tables import stated_tables
-from pipelines.live.workers.student.trial import NAME, Trial
-from pipelines.track.registry.ledger import POLICY, Entry, Ledger, LedgerWriter, standing_after
-from pipelines.track.registry.standing import Action, Standing
+from pipelines.track.registry.aliases import Action, Aliases
+from pipelines.track.registry.ledger import POLICY, Entry, Ledger, LedgerWriter, aliases_after
 from streaming.store.files import make_folder
 
 FIRST = "the first version: there is no champion to compare it with"
@@ -55,10 +55,10 @@ class Versions:
         self._ledger = Ledger(run_dir, student.name)
         self._size = 0
         self._others = 0  # decisions of people, taken up so far
-        self.standing = Standing()
+        self.aliases = Aliases()
         self.champion: ServedStudent | None = None
         self._champion_ms: int | None = None
-        self.trial: Trial | None = None
+        self.trial: ChallengerTest | None = None
         self._coverage = Coverage()
         self._decided = False
         self._entries: list[Entry] = []  # since the last checkpoint
@@ -72,10 +72,10 @@ class Versions:
         stored = (meta or {}).get(NAME)
         if stored is None:
             entries = self._ledger.entries()
-            self.standing = standing_after(entries[-1])._replace(candidate=None) if entries else Standing()
+            self.aliases = aliases_after(entries[-1])._replace(candidate=None) if entries else Aliases()
             self._others = sum(entry["by"] != POLICY for entry in entries)
         else:
-            self.standing = Standing(**stored["standing"])
+            self.aliases = Aliases(**stored["standing"])
             self._others, self._entries = stored["others"], stored["entries"]
             self._coverage = Coverage.of(stored)
             self.alarm = stored["alarm"]
@@ -91,20 +91,20 @@ class Versions:
             self._unwritten = (name, self._engine.student.export())
 
     def _resume_trial(self, stored: Mapping[str, Any] | None, tensors: Mapping[str, Tensor], position: int) -> None:
-        if stored is None or stored["trial"] is None or self.standing.candidate is None:
+        if stored is None or stored["trial"] is None or self.aliases.candidate is None:
             return
-        candidate = self._version(self.standing.candidate, position)
+        candidate = self._version(self.aliases.candidate, position)
         if candidate is None or not self._begin_trial(candidate, stored["trial"]):
             return
         try:
             assert self.trial is not None
             self.trial.load(tensors)
         except ModelError as error:  # other blocks are asked for now
-            log.info("the trial of %s begins again: %s", self.standing.candidate, error)
+            log.info("the trial of %s begins again: %s", self.aliases.candidate, error)
             self._begin_trial(candidate, self._coverage.newest_ms or stored["trial"])
 
     def _load_champion(self, position: int | None = None) -> None:
-        name = self.standing.champion
+        name = self.aliases.champion
         self.champion = None if name is None else self._version(name, position)
         published = [e for e in self._ledger.entries() if e["action"] == Action.PUBLISHED and e["version"] == name]
         self._champion_ms = published[-1].get("event_time_ms") if published else self._coverage.published_ms
@@ -136,12 +136,12 @@ class Versions:
         if self.trial is not None:
             self._decide(self.trial, rows["lake_seq"][-1].as_py())
 
-    def _decide(self, trial: Trial, position: int) -> None:
+    def _decide(self, trial: ChallengerTest, position: int) -> None:
         decision = trial.decide()
         if isinstance(decision, Promote) and self._settings.promotion == "by_hand":
             return
         if isinstance(decision, Promote | Refuse):
-            name = self.standing.candidate
+            name = self.aliases.candidate
             action = Action.PROMOTED if isinstance(decision, Promote) else Action.ENDED
             if action is Action.PROMOTED:
                 self.champion, self._champion_ms = trial.candidate.served, trial.fresh_after_ms
@@ -192,11 +192,11 @@ class Versions:
             figures=figures,
             parity={"rows": len(batch), "largest_difference": difference},
         )
-        if self.standing.champion is None and self._settings.promotion == "auto":
+        if self.aliases.champion is None and self._settings.promotion == "auto":
             self._add_entry(Action.PROMOTED, name, FIRST, lake_seq=position)
             self.champion, self._champion_ms = served, self._coverage.newest_ms
         elif self.trial is None:
-            reason = f"compared with {self.standing.champion}" if self.standing.champion else "waits for `exfm promote`"
+            reason = f"compared with {self.aliases.champion}" if self.aliases.champion else "waits for `exfm promote`"
             self._add_entry(Action.TRIAL, name, reason, lake_seq=position)
             self._begin_trial(served, self._coverage.newest_ms or 0)
 
@@ -209,19 +209,19 @@ class Versions:
                 return False
             if version.features != student.features or version.tasks != student.tasks:
                 self.alarm = (
-                    f"champion {self.standing.champion} reads other features than the student does now: no trial can "
+                    f"champion {self.aliases.champion} reads other features than the student does now: no trial can "
                     "compare them; `exfm promote` makes a version champion by hand"
                 )
                 return False
         assert champion is not None
         after = max(fresh_after_ms, self._champion_ms or 0)
-        self.trial = Trial(
+        self.trial = ChallengerTest(
             self._tasks, self._settings, VersionScorer(champion, student), VersionScorer(candidate, student), after
         )
         return True
 
     def _add_entry(self, action: Action, version: str | None, reason: str, **more: Any) -> None:
-        self.standing = self.standing.after(action, version)
+        self.aliases = self.aliases.after(action, version)
         self._entries.append(
             {"action": str(action), "version": version, "reason": reason, "others": self._others, **more}
         )
@@ -237,11 +237,11 @@ class Versions:
         others = [entry for entry in self._ledger.entries() if entry["by"] != POLICY]
         if len(others) <= self._others:
             return
-        self._others, was = len(others), self.standing.champion
-        self.standing, self.trial = standing_after(others[-1])._replace(candidate=None), None
-        if self.standing.champion != was:
+        self._others, was = len(others), self.aliases.champion
+        self.aliases, self.trial = aliases_after(others[-1])._replace(candidate=None), None
+        if self.aliases.champion != was:
             self._load_champion()
-        log.info("champion is %s now, by %s: %s", self.standing.champion, others[-1]["by"], others[-1]["reason"])
+        log.info("champion is %s now, by %s: %s", self.aliases.champion, others[-1]["by"], others[-1]["reason"])
 
     # --- what lasts --------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Versions:
     def meta(self) -> dict[str, Any]:
         return {
             NAME: {
-                "standing": self.standing.as_json(),
+                "standing": self.aliases.as_json(),
                 "others": self._others,
                 "entries": list(self._entries),
                 **vars(self._coverage),
@@ -308,7 +308,7 @@ class Versions:
         """Values for status.json."""
         trial = self.trial  # another thread asks
         on = None if trial is None else trial.as_json() | {"so_far": trial.decide().reason}
-        return self.standing.as_json() | {"trial": on}
+        return self.aliases.as_json() | {"trial": on}
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:

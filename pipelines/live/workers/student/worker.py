@@ -14,8 +14,8 @@ from typing import Any
 from exfm.errors import Diverged
 from exfm.evaluate import IndexedBatch, progressive
 from exfm.features.batch import Batch, BatchBuilder
+from exfm.features.feature_cache import FeatureCache
 from exfm.features.sampling import sample_negatives
-from exfm.features.stretches import Stretches
 from exfm.models.engine import STUDENT, TWIN, StudentEngine
 from exfm.models.growth.refit import MadeWith, fitted_student
 from exfm.snapshots.checkpoint import Checkpoint
@@ -26,19 +26,19 @@ from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir, version_name
-from pipelines.live.feeds.commons import Commons
 from pipelines.live.feeds.own_rows import OwnRows
+from pipelines.live.feeds.shared_cache import SharedCache
 from pipelines.live.feeds.student import Cut, RowSource, StudentFeed
 from pipelines.live.training.account import Account
 from pipelines.live.training.live_metrics import FIGURES
 from pipelines.live.training.predictions import PredictionLog
-from pipelines.live.workers.keeper import Keeper
+from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.report import Report
+from pipelines.live.workers.student.challenger_test import NAME as VERSIONS
 from pipelines.live.workers.student.export import Exports
 from pipelines.live.workers.student.increments import Increments
-from pipelines.live.workers.student.past import Past
-from pipelines.live.workers.student.record import Record
-from pipelines.live.workers.student.trial import NAME as VERSIONS
+from pipelines.live.workers.student.provenance import Provenance
+from pipelines.live.workers.student.record import StudentRecord
 from pipelines.live.workers.student.versions import Versions
 from pipelines.live.workers.student.warm import start_warm
 from pipelines.live.workers.worker import Worker, seconds_since
@@ -56,32 +56,34 @@ class StudentWorker(Worker):
         super().__init__(f"student-{settings.name}")
         self._config, self._settings, self._run_dir = config, settings, run_dir
         # The last learned row is read again: the export is checked with it.
-        self.keeper = Keeper(self.name, run_dir, self.watch, queue=config.resources.checkpoint_queue, rereads=1)
+        self.checkpointer = Checkpointer(
+            self.name, run_dir, self.watch, queue=config.resources.checkpoint_queue, rereads=1
+        )
         self._own = config.own_rows(settings)
         self._position = self._saved_position = settings.first_seq - 1
         self._saved_rows = 0
         self._last_batch: Batch | None = None
         self.feed: StudentFeed | None = None
-        self._commons: Commons | None = None
+        self._shared_cache: SharedCache | None = None
         self.increments: Increments | None = None
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
     def join(self, others: Collection[Worker]) -> None:
-        students = [other for other in others if isinstance(other, StudentWorker) and other._commons is not None]
-        self._commons = students[0]._commons if students else None
+        students = [other for other in others if isinstance(other, StudentWorker) and other._shared_cache is not None]
+        self._shared_cache = students[0]._shared_cache if students else None
 
     def open(self) -> None:
         grew = self.resume()
-        if self._commons is None:
+        if self._shared_cache is None:
             shared_bytes = self._config.resources.shared_rows_bytes
-            self._commons = Commons(self._run_dir.lake, self._config.rows, shared_bytes)
-        self._lake = self._commons.lake
-        self.build = self._builder(self._commons.stretches)
+            self._shared_cache = SharedCache(self._run_dir.lake, self._config.rows, shared_bytes)
+        self._lake = self._shared_cache.lake
+        self.build = self._builder(self._shared_cache.stretches)
         self.record.predictions.open(self._position)
         if self._position >= self._settings.first_seq and not grew:
             self._export_again()
-        self.keeper.put(self.versions.pending_write())  # what a crash kept from the ledger
+        self.checkpointer.put(self.versions.pending_write())  # what a crash kept from the ledger
         self.feed_from(self._lake_source())
 
     def resume(self) -> bool:
@@ -93,7 +95,7 @@ class StudentWorker(Worker):
         folders = {STUDENT: self._run_dir.served(settings.name), TWIN: self._run_dir.served_twin(settings.name)}
         self._exports = Exports(self.engine, folders)
         self.build = self._builder()
-        stored = self.keeper.open(self.engine, partial(accepted_identities, self._run_dir, config, self.name))
+        stored = self.checkpointer.open(self.engine, partial(accepted_identities, self._run_dir, config, self.name))
         if stored is None and settings.starts_from is not None:
             start_warm(self.engine, self._run_dir.roster.start(settings.name), config, settings)
             log.info("started with weights of %s", settings.starts_from)
@@ -103,7 +105,7 @@ class StudentWorker(Worker):
             self.engine.student, live, config.registry, self.watch, identity=config.identity(self.name)
         )
         meta = stored.meta if stored is not None else None
-        self._past = Past(meta, meta["lake_seq"] if meta is not None else self._position)
+        self._provenance = Provenance(meta, meta["lake_seq"] if meta is not None else self._position)
         grew = stored is not None and self._load(stored)
         self.versions = Versions(config, settings, self._run_dir, self.engine)
         trial = {} if stored is None else {k: v for k, v in stored.tensors.items() if k.startswith(f"{VERSIONS}/")}
@@ -116,7 +118,7 @@ class StudentWorker(Worker):
             sampled=bool(settings.negative_rate),
             meta=meta,
         )
-        self.keeper.write_quarantine(self.account.quarantine_state())
+        self.checkpointer.write_quarantine(self.account.quarantine_state())
         return grew
 
     def _new_engine(self) -> StudentEngine:
@@ -134,16 +136,16 @@ class StudentWorker(Worker):
             watch=self.watch,
         )
 
-    def _new_record(self) -> Record:
+    def _new_record(self) -> StudentRecord:
         config, settings = self._config, self._settings
-        return Record(
+        return StudentRecord(
             config.student_tasks(settings),
             PredictionLog(self._run_dir.predictions(settings.name), config.resources.predictions_bytes),
             weighted=config.rows.weighted or bool(settings.negative_rate),
             metrics=config.metrics,
         )
 
-    def _builder(self, stretches: Stretches | None = None) -> BatchBuilder:
+    def _builder(self, stretches: FeatureCache | None = None) -> BatchBuilder:
         config, settings = self._config, self._settings
         features, tasks = config.student_features(settings), config.student_tasks(settings)
         return BatchBuilder(features, tasks, settings.negative_rate, stretches=stretches)
@@ -157,7 +159,7 @@ class StudentWorker(Worker):
         self._position = self._saved_position = meta["lake_seq"]
         log.info("resumed after lake_seq %d", self._position)
         if grew := made_with != now.model_dump(mode="json"):
-            self._past.grow(self._position, made_with)
+            self._provenance.grow(self._position, made_with)
         return grew
 
     def _lake_source(self) -> LakeSource:
@@ -208,7 +210,7 @@ class StudentWorker(Worker):
 
     def step(self) -> bool:
         """Learn one batch, if available."""
-        self.keeper.check()
+        self.checkpointer.check()
         if self.increments is not None:
             self.increments.publish()
         self.versions.read_decisions()
@@ -218,7 +220,7 @@ class StudentWorker(Worker):
             with self.watch("wait for rows") if self.feed.threaded else nullcontext():
                 cut = self.feed.read()
         except EndOfStream:
-            return self.keeper.finish(self._save_last)
+            return self.checkpointer.finish(self._save_last)
         if cut is None:
             self._pass_over()
             return False
@@ -238,7 +240,7 @@ class StudentWorker(Worker):
             try:
                 self.account.note(taught, judged, None if every else cut.batch.own_places)
             except Diverged:  # people find what was left out, though no checkpoint holds it
-                self.keeper.write_quarantine(self.account.quarantine_state())
+                self.checkpointer.write_quarantine(self.account.quarantine_state())
                 raise
             self.record.note(own, judged, others=cut.rows.num_rows - own.rows.num_rows)
             if self.record.metrics_due:
@@ -266,7 +268,7 @@ class StudentWorker(Worker):
         """Move past rows of other verticals now and then; otherwise a student of a quiet vertical would keep the whole
         lake from its retention."""
         position = self.position
-        if position > self._position and self.keeper.registered_long_ago:
+        if position > self._position and self.checkpointer.registered_long_ago:
             self._move_to(position)
             self.checkpoint()
 
@@ -283,7 +285,7 @@ class StudentWorker(Worker):
 
     @property
     def done(self) -> bool:
-        return self.keeper.done
+        return self.checkpointer.done
 
     # --- what lasts --------------------------------------------------------------------------------------------
 
@@ -309,7 +311,7 @@ class StudentWorker(Worker):
             export()
             register()
 
-        self.keeper.commit(name, tensors, meta, kind="student-checkpoint", before=before, after=after)
+        self.checkpointer.commit(name, tensors, meta, kind="student-checkpoint", before=before, after=after)
         self._saved_position, self._saved_rows = self._position, 0
 
     def _meta(self) -> dict[str, Any]:
@@ -318,7 +320,7 @@ class StudentWorker(Worker):
             "config_hash": self.engine.identity,
             "lake_seq": self._position,
             "made_with": made_with.model_dump(mode="json"),
-            **self._past.meta(),
+            **self._provenance.meta(),
             **self.account.meta(self.engine.trained_rows, self._position),
             **self.record.meta(),
             **self.versions.meta(),
@@ -332,23 +334,23 @@ class StudentWorker(Worker):
         if rows.num_rows:
             name, tensors = version_name(self._position + 1), self.engine.state()
             with self.watch("export"):
-                self.keeper.put(self._exports.of(self.build(rows), name, tensors))
+                self.checkpointer.put(self._exports.of(self.build(rows), name, tensors))
 
     def close(self) -> None:
         self._stop_reading()
         try:
-            if self.keeper.unfinished:
+            if self.checkpointer.unfinished:
                 self.checkpoint()
             if self.increments is not None:
                 self.increments.close()
         finally:
-            self.keeper.close()
+            self.checkpointer.close()
 
     def abandon(self) -> None:
         self._stop_reading()
         if self.increments is not None:
             self.increments.abandon()
-        self.keeper.abandon()
+        self.checkpointer.abandon()
 
     def _stop_reading(self) -> None:
         if self.feed is not None:
@@ -369,13 +371,13 @@ class StudentWorker(Worker):
         report.total_rows = self.account.rows
         if self._settings.label_rows == "own":  # the account has rows whose labels are learned
             report.total_rows += self.record.other_rows
-        notes = [self.keeper.note, *self.account.notes, self.record.figures.heavy]
+        notes = [self.checkpointer.note, *self.account.notes, self.record.figures.heavy]
         notes += [] if self.increments is None else [self.increments.notice]
         report.note = "; ".join(filter(None, notes)) or None
         report.alarm = self.alarm
         report.versions = self.versions.as_json()
         report.counts = self.counts()
-        self.keeper.renew()
+        self.checkpointer.renew()
 
     @property
     def alarm(self) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exfm.models.engine import Prepared
+from exfm.models.engine import PreparedBatch
 from pipelines.live.feeds.teacher import Portion
 from streaming.position import Positions
 
@@ -20,7 +20,7 @@ class AgreedBlock:
     cuts: np.ndarray
     positions: Positions
     next_step: int = 0
-    sent: Prepared | None = None
+    sent: PreparedBatch | None = None
 
     @property
     def steps(self) -> int:

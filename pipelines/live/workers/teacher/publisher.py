@@ -16,7 +16,7 @@ from exfm.snapshots.checkpoint import checkpoint_names, open_checkpoint, prune_c
 from exfm.snapshots.manifest import read_manifest
 from exfm.snapshots.staging import Storable
 from pipelines.core.run_dir.paths import RunDir, version_name
-from pipelines.live.workers.keeper import Keeper
+from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks
 from streaming.position import NOTHING_YET
 
@@ -27,8 +27,8 @@ class SnapshotPublisher:
     """Publishes snapshots; `published` is the last version, None before the first; `rows_since`: rows learned since
     then. `keep`: how many snapshots stay on disk."""
 
-    def __init__(self, run_dir: RunDir, keeper: Keeper, ranks: Ranks, *, keep: int) -> None:
-        self._folder, self._keeper, self._ranks, self._keep = run_dir.snapshots, keeper, ranks, keep
+    def __init__(self, run_dir: RunDir, checkpointer: Checkpointer, ranks: Ranks, *, keep: int) -> None:
+        self._folder, self._checkpointer, self._ranks, self._keep = run_dir.snapshots, checkpointer, ranks, keep
         self.published: int | None = None
         self.rows_since = 0
 
@@ -36,13 +36,15 @@ class SnapshotPublisher:
         self, version: int, tensors: Mapping[str, Storable], meta: Mapping[str, Any], *, alone: bool = False
     ) -> None:
         """Write a snapshot in the writer's thread. `alone`: this rank holds all of it."""
-        self._keeper.write(self._folder, version_name(version), tensors, meta, kind="teacher-snapshot", alone=alone)
+        self._checkpointer.write(
+            self._folder, version_name(version), tensors, meta, kind="teacher-snapshot", alone=alone
+        )
         if self._ranks.first:
             prune_checkpoints(self._folder, keep=self._keep)
 
     def publish(self, version: int, tensors: Mapping[str, Storable], meta: Mapping[str, Any]) -> None:
         """Queue a snapshot for background writing; all ranks together."""
-        self._keeper.put(partial(self.write, version, tensors, meta))
+        self._checkpointer.put(partial(self.write, version, tensors, meta))
         self.mark(version)
 
     def mark(self, version: int) -> None:
@@ -67,18 +69,18 @@ class SnapshotPublisher:
         return None if found == NOTHING_YET else found
 
     def _find_damaged(self) -> int:
-        if not self._keeper.idle:
+        if not self._checkpointer.idle:
             return NOTHING_YET
         for path in self._folder.glob(f"{DAMAGED}v*"):
             name = path.name.removeprefix(DAMAGED)
-            there = name == version_name(0) or name in checkpoint_names(self._keeper.checkpoints)
+            there = name == version_name(0) or name in checkpoint_names(self._checkpointer.checkpoints)
             if there and not (self._folder / name).exists():
                 return int(name[1:])
         return NOTHING_YET
 
     def write_again(self, version: int, keys: Mapping[str, Any]) -> None:
         """Rewrite a snapshot on rank 0 from the checkpoint of that version, with a snapshot's meta (`keys`)."""
-        stored = open_checkpoint(self._keeper.checkpoints / version_name(version))
+        stored = open_checkpoint(self._checkpointer.checkpoints / version_name(version))
         meta = {key: stored.meta[key] for key in keys if key in stored.meta}
         write = partial(self.write, version, snapshot_of(stored.tensors), meta, alone=True)
-        self._keeper.put(write, alone=True)
+        self._checkpointer.put(write, alone=True)

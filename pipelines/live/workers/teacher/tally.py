@@ -17,9 +17,9 @@ from exfm.models.engine import TEACHER
 from exfm.step import REASONS, StepResult
 from pipelines.live.feeds.teacher import Step
 from pipelines.live.training.account import Account
-from pipelines.live.training.learned import Learned
+from pipelines.live.training.learned import LearnedCounts
 from pipelines.live.training.live_metrics import TaskMetrics
-from pipelines.live.training.quarantine import Left, Quarantine, places_of
+from pipelines.live.training.quarantine import Quarantine, QuarantinedRows, places_of
 from pipelines.live.workers.ranks import Ranks
 
 
@@ -38,7 +38,7 @@ class BlockTally:
     def __init__(self, tasks: Sequence[str], ranks: Ranks) -> None:
         self._tasks, self._ranks = tuple(tasks), ranks
         self._steps: list[_Noted] = []
-        self._learned = Learned(tasks)
+        self._learned = LearnedCounts(tasks)
         self.figures = TaskMetrics(tasks)
         self.trained_rows = self.own_rows = 0
         self.event_time_ms: int | None = None
@@ -65,7 +65,7 @@ class BlockTally:
 
     def _leave_out(self, quarantine: Quarantine, step: Step, result: StepResult, *, of: int) -> None:
         """Put into quarantine what all ranks left out of a step: single rows, or all of it."""
-        lost = Learned(self._tasks)
+        lost = LearnedCounts(self._tasks)
         if not result.finite:
             lost.add(step.rows)
         elif result.left_out is not None:
@@ -80,7 +80,7 @@ class BlockTally:
         if not result.finite:  # as one
             every = np.array([[every[:, 0].min(), every[:, 1].max(), every[:, 2].sum(), every[:, 3].min()]])
         every = every[np.argsort(every[:, 0], kind="stable")]
-        places = [Left(first, last, rows, REASONS[reason]) for first, last, rows, reason in every.tolist()]
+        places = [QuarantinedRows(first, last, rows, REASONS[reason]) for first, last, rows, reason in every.tolist()]
         with np.errstate(over="ignore"):
             numbers = self._ranks.sum(lost.numbers())
         quarantine.leave_out(places, numbers, of=of)
@@ -97,4 +97,4 @@ class BlockTally:
             logits, labels, known, weights = np.moveaxis(values[end - step.rows : end], 1, 0)
             self.figures.count(logits, labels, known != 0, weights)
         account.learned.merge(self._ranks.sum(self._learned.numbers()))
-        self._steps, self._learned = [], Learned(self._tasks)
+        self._steps, self._learned = [], LearnedCounts(self._tasks)

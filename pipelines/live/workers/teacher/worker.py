@@ -35,8 +35,8 @@ from pipelines.live.feeds.cuts import block_cuts
 from pipelines.live.feeds.growth import block_growth
 from pipelines.live.feeds.teacher import Step, TeacherFeed
 from pipelines.live.training.account import Account
-from pipelines.live.training.learned import Learned
-from pipelines.live.workers.keeper import Keeper
+from pipelines.live.training.learned import LearnedCounts
+from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.teacher.block import AgreedBlock
@@ -69,7 +69,9 @@ class TeacherWorker(Worker):
         self._held = ExitStack()  # the rank group and the engine, as far as they were opened
         # In lockstep, the checkpoint of every snapshot that may still be asked for.
         keep = max(2, config.pace.lag if config.pace.mode == "lockstep" else 0)
-        self.keeper = Keeper(self.name, run_dir, self.watch, queue=config.resources.checkpoint_queue, keep=keep)
+        self.checkpointer = Checkpointer(
+            self.name, run_dir, self.watch, queue=config.resources.checkpoint_queue, keep=keep
+        )
         self.feed: TeacherFeed | None = None
         self._block: AgreedBlock | None = None
         self.place = TeacherPlace(0, NOTHING_YET, {})
@@ -102,16 +104,16 @@ class TeacherWorker(Worker):
         self.engine = TeacherEngine(self._seeded(), identity=config.identity(self.name))
         self._held.callback(self.engine.close)
         keep = max(config.teacher.keep_snapshots, config.pace.lag + 2)
-        self.publisher = SnapshotPublisher(self._run_dir, self.keeper, self._ranks, keep=keep)
+        self.publisher = SnapshotPublisher(self._run_dir, self.checkpointer, self._ranks, keep=keep)
         self.tally = BlockTally(config.tasks, self._ranks)
-        stored = self.keeper.open(
+        stored = self.checkpointer.open(
             self.engine, partial(accepted_identities, self._run_dir, config, self.name), self._ranks
         )
         meta = stored.meta if stored is not None else None
         most = config.resources.max_quarantined_in_a_row
         grave = config.losses.fail_share
         self.account = Account([TEACHER], config.tasks, most_in_a_row=most, grave_share=grave, meta=meta)
-        self.keeper.write_quarantine(self.account.quarantine_state())
+        self.checkpointer.write_quarantine(self.account.quarantine_state())
         if stored is not None:
             self._load(stored)
 
@@ -173,10 +175,10 @@ class TeacherWorker(Worker):
 
     def step(self) -> bool:
         """Learn one batch, or agree on the next block."""
-        self.keeper.check()
+        self.checkpointer.check()
         if self._block is None:
             if self.orders.end_seq is not None and self.place.lake_seq >= self.orders.end_seq:
-                return self.keeper.finish(self._save_last)
+                return self.checkpointer.finish(self._save_last)
             self._block = self._agree()
             if self._block is None:
                 self._publish_again()
@@ -231,7 +233,7 @@ class TeacherWorker(Worker):
             try:
                 self.tally.note(ready, result, self.account, place=block.place_of(self._mine, step), rows=rows)
             except Diverged:  # people find what was left out, though no checkpoint holds it
-                self.keeper.write_quarantine(self.account.quarantine_state())
+                self.checkpointer.write_quarantine(self.account.quarantine_state())
                 raise
         self.rows += rows
         self.publisher.rows_since += rows
@@ -277,7 +279,7 @@ class TeacherWorker(Worker):
 
     @property
     def done(self) -> bool:
-        return self.keeper.done
+        return self.checkpointer.done
 
     def _go_on(self, mine: bool) -> bool:
         return bool(self._ranks.broadcast(mine))
@@ -299,7 +301,7 @@ class TeacherWorker(Worker):
             if publish:
                 self.publisher.write(version, snapshot_of(tensors), snapshot_meta)
 
-        self.keeper.commit(version_name(version), tensors, meta, kind="teacher-checkpoint", after=snapshot)
+        self.checkpointer.commit(version_name(version), tensors, meta, kind="teacher-checkpoint", after=snapshot)
         self._saved_version = version
         if publish:
             self.publisher.mark(version)
@@ -318,11 +320,11 @@ class TeacherWorker(Worker):
         log.warning("snapshot %s was found damaged: it is written again", version_name(version))
         if version == 0:
             seeded = TeacherEngine(self._seeded())
-            first = {"version": 0, "lake_seq": NOTHING_YET, "learned": Learned(self._config.tasks).state()}
+            first = {"version": 0, "lake_seq": NOTHING_YET, "learned": LearnedCounts(self._config.tasks).state()}
             tensors, meta = seeded.snapshot(), self._meta() | first
             seeded.close()
             self._ranks.barrier()
-            self.keeper.put(partial(self.publisher.write, version, tensors, meta))
+            self.checkpointer.put(partial(self.publisher.write, version, tensors, meta))
         elif self._ranks.first:  # from what is on disk: no other rank is needed
             self.publisher.write_again(version, self._meta())
 
@@ -338,13 +340,13 @@ class TeacherWorker(Worker):
     def close(self) -> None:
         with self._held:
             try:
-                self.keeper.close()
+                self.checkpointer.close()
             finally:
                 self._stop_reading()
 
     def abandon(self) -> None:
         try:
-            self.keeper.abandon()
+            self.checkpointer.abandon()
         finally:
             self._stop_reading()
 
@@ -358,11 +360,11 @@ class TeacherWorker(Worker):
         report.lake_seq, report.teacher_version = self.place.lake_seq, self.place.version
         report.own_rows, report.ne = self.tally.own_rows, self.tally.figures.ne
         report.total_rows = self.account.rows
-        report.note = "; ".join(filter(None, [self.keeper.note, *self.account.notes])) or None
+        report.note = "; ".join(filter(None, [self.checkpointer.note, *self.account.notes])) or None
         report.counts = self.account.counts((TEACHER,), {TEACHER: self.tally.trained_rows})
         if not self._ranks.first:
             return
-        self.keeper.renew()
+        self.checkpointer.renew()
         self._lake.refresh()
         report.lag_rows = max(0, self._lake.last_lake_seq - self.place.lake_seq)
         if self._config.pace.mode == "free":

@@ -40,12 +40,12 @@ def batches(draw, dtype=torch.float64):
     z_S, z_D, z_D2, z_F, adapted = normal(5, B, T)
     labels = (normal(B, T) > 0).to(dtype)
     shares = torch.rand(2, T, generator=g, dtype=dtype).unbind()
-    lesson = Lesson(z_F, adapted, *map(maybe, shares))
+    targets = Lesson(z_F, adapted, *map(maybe, shares))
     rate = maybe(torch.rand(T, generator=g, dtype=dtype) * 0.9 + 0.1)
     weights = maybe(3 * torch.rand(B, generator=g, dtype=dtype))
     cold = mask(B) if arm.single_head_rows else None
     every = (maybe(mask(B, T)), maybe(mask(B, T)), weights, rate, cold, maybe(mask(B)), maybe(mask(B)))
-    return arm, labels, lesson, RowMasks(*every), [z_S, z_D, z_D2]
+    return arm, labels, targets, RowMasks(*every), [z_S, z_D, z_D2]
 
 
 def told(terms, leaves):
@@ -59,26 +59,26 @@ def told(terms, leaves):
     return [*(term.detach() for term in terms), *(g for of in gradients for g in of)]
 
 
-def terms_of(arm, labels, lesson, rows, leaves):
-    found = objective(arm, leaves[0], labels, lesson, z_D=leaves[1], z_D2=leaves[2], rows=rows)
+def terms_of(arm, labels, targets, rows, leaves):
+    found = objective(arm, leaves[0], labels, targets, z_D=leaves[1], z_D2=leaves[2], rows=rows)
     return [found.label, found.distillation, found.adapted, found.single_head]
 
 
 @settings(deadline=None, max_examples=300)
 @given(batches())
 def test_terms_and_gradients_are_those_of_the_oracle(case):
-    arm, labels, lesson, rows, logits = case
+    arm, labels, targets, rows, logits = case
     leaves = [z.clone().requires_grad_() for z in logits]
-    expected = told(terms_by_autograd(arm, labels, lesson, rows, *leaves), leaves)
-    for mine, theirs in zip(told(terms_of(arm, labels, lesson, rows, leaves), leaves), expected, strict=True):
+    expected = told(terms_by_autograd(arm, labels, targets, rows, *leaves), leaves)
+    for mine, theirs in zip(told(terms_of(arm, labels, targets, rows, leaves), leaves), expected, strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
 @settings(deadline=None, max_examples=100)
 @given(batches())
 def test_the_total_is_the_weighted_sum_of_the_terms(case):
-    arm, labels, lesson, rows, (z_S, z_D, z_D2) = case
-    found = objective(arm, z_S, labels, lesson, z_D=z_D, z_D2=z_D2, rows=rows)
+    arm, labels, targets, rows, (z_S, z_D, z_D2) = case
+    found = objective(arm, z_S, labels, targets, z_D=z_D, z_D2=z_D2, rows=rows)
     of_teacher = arm.weight * found.distillation + found.adapted + arm.single_head_weight * found.single_head
     torch.testing.assert_close(found.of_teacher, of_teacher)
     torch.testing.assert_close(found.total, found.label + of_teacher)
@@ -88,15 +88,15 @@ def test_the_total_is_the_weighted_sum_of_the_terms(case):
 @given(batches(torch.float32))
 def test_floats_are_as_close_to_the_truth_as_they_can_be(case):
     """Losses of logits in single precision are computed in double: the error is no larger than a bit or two."""
-    arm, labels, lesson, rows, logits = case
+    arm, labels, targets, rows, logits = case
 
     def double(parts):
         return [t.double() if t is not None and t.is_floating_point() else t for t in parts]
 
     exact, leaves = ([z.clone().requires_grad_() for z in of] for of in (double(logits), logits))
-    given_double = (labels.double(), Lesson(*double(lesson)), RowMasks(*double(rows)))
+    given_double = (labels.double(), Lesson(*double(targets)), RowMasks(*double(rows)))
     truth = told(terms_of(arm, *given_double, exact), exact)
-    for mine, theirs in zip(told(terms_of(arm, labels, lesson, rows, leaves), leaves), truth, strict=True):
+    for mine, theirs in zip(told(terms_of(arm, labels, targets, rows, leaves), leaves), truth, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=5e-7, atol=5e-7)
 
 

@@ -73,12 +73,12 @@ def test_what_is_learned_is_what_fbgemm_learns(width, most, optimizer, compare):
         ours.lr = LR / (1 + step)
         theirs.set_learning_rate(ours.lr)
         sparse = bags(keys, most, B, random)
-        looked = ours(sparse)
+        lookup = ours(sparse)
         pooled = theirs(sparse.values(), sparse.offsets())
-        compare(looked.pooled, pooled.detach())
+        compare(lookup.pooled, pooled.detach())
         gradient = torch.randn(pooled.shape, generator=random) * 10.0 ** (step - 3)
         pooled.backward(gradient)
-        ours.learn(looked, gradient)
+        ours.learn(lookup, gradient)
     found = zip(theirs.split_embedding_weights(), theirs.split_optimizer_states(), strict=True)
     for (weight, (m,)), (name, of) in zip(found, ours.weights.items(), strict=True):
         compare(of, weight)
@@ -95,14 +95,14 @@ def test_tables_of_several_widths_and_sequences_learn_as_each_by_itself():
     sparse = KeyedJaggedTensor(list(together.keys), ids, lengths=lengths.view(-1))
     tables = FusedTables.drawn(together, 4, seed=1, lr=LR, eps=EPS)
     gradient = torch.randn(16, 4 + 8 + 3 * 4, generator=random)
-    looked = tables(sparse)
-    tables.learn(looked, gradient)
+    lookup = tables(sparse)
+    tables.learn(lookup, gradient)
     columns = {"user": (0, 4, 0, 1), "ad": (4, 12, 1, 2)}
     for feature in (user, ad):
         first, last, key, end = columns[feature.name]
         alone = FusedTables.drawn(FeatureSet(sparse=(feature,)), 4, seed=1, lr=LR, eps=EPS)
         own = alone(KeyedJaggedTensor([feature.name], *_of(sparse, key, end)))
-        assert torch.equal(own.pooled, looked.pooled[:, first:last])
+        assert torch.equal(own.pooled, lookup.pooled[:, first:last])
         alone.learn(own, gradient[:, first:last])
         assert torch.equal(alone.weights[feature.name], tables.weights[feature.name])
     assert tables.accumulators["seen"].nonzero().view(-1).tolist() == sorted(set(_of(sparse, 2, 5)[0].tolist()))
@@ -117,11 +117,11 @@ def test_a_batch_without_any_id_changes_nothing():
     features = FeatureSet(sparse=(SparseFeature(name="ad", rows=5),))
     tables = FusedTables.drawn(features, 4, seed=0, lr=LR, eps=EPS)
     before = tables.weights["ad"].clone()
-    looked = tables(
+    lookup = tables(
         KeyedJaggedTensor(["ad"], torch.empty(0, dtype=torch.int64), lengths=torch.zeros(3, dtype=torch.int64))
     )
-    tables.learn(looked, torch.ones(3, 4))
-    assert torch.equal(looked.pooled, torch.zeros(3, 4))
+    tables.learn(lookup, torch.ones(3, 4))
+    assert torch.equal(lookup.pooled, torch.zeros(3, 4))
     assert torch.equal(tables.weights["ad"], before)
 
 
@@ -150,5 +150,5 @@ def test_a_row_begins_where_a_line_of_the_cache_does():
 def test_a_weight_of_minus_zero_is_looked_up_as_zero():
     tables = FusedTables([TableSize("ad", 2, 12, ("ad",))], lr=LR, eps=EPS)
     tables.weights["ad"].fill_(-0.0)
-    (looked,) = tables(KeyedJaggedTensor(["ad"], torch.tensor([1]), lengths=torch.tensor([1]))).pooled
-    to_the_bit(looked, torch.zeros(12))
+    (lookup,) = tables(KeyedJaggedTensor(["ad"], torch.tensor([1]), lengths=torch.tensor([1]))).pooled
+    to_the_bit(lookup, torch.zeros(12))

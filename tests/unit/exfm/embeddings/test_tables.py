@@ -32,9 +32,9 @@ def fused(seed=0):
 
 
 def learn(tables, seed):
-    looked = tables(batch(seed).sparse)
-    tables.learn(looked, torch.randn(looked.pooled.shape, generator=torch.Generator().manual_seed(seed)))
-    return looked.pooled
+    lookup = tables(batch(seed).sparse)
+    tables.learn(lookup, torch.randn(lookup.pooled.shape, generator=torch.Generator().manual_seed(seed)))
+    return lookup.pooled
 
 
 def test_weights_start_uniform_within_one_over_root_rows():

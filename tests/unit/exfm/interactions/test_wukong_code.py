@@ -33,7 +33,7 @@ def test_it_has_the_representation_of_the_interaction_and_all_its_gradients(opti
     torch.manual_seed(0)
     trunk, e, dense = made(**options)
     found = []
-    for way in (trunk, trunk.as_code):
+    for way in (trunk, trunk.exportable):
         units = e.clone().requires_grad_()
         h = way(units, dense)
         gradients = torch.autograd.grad(h.square().sum(), [units, *trunk.parameters()])
@@ -53,7 +53,7 @@ def test_in_bf16_it_is_as_near_to_fp32_as_the_interaction_is(options):
         exact = found(trunk, trunk, e, dense)
         with torch.autocast("cpu", torch.bfloat16):
             eager += off(found(trunk, trunk, e, dense), exact)
-            code += off(found(trunk, trunk.as_code, e, dense), exact)
+            code += off(found(trunk, trunk.exportable, e, dense), exact)
     assert 0 < code < 1.25 * eager
 
 
@@ -78,5 +78,5 @@ def test_in_bf16_what_does_not_vary_has_a_norm_and_gradients(level):
     torch.nn.init.ones_(trunk.layers[0].Y_T)
     e, dense = torch.full((9, 6, 4), level), torch.empty(9, 0)
     with torch.autocast("cpu", torch.bfloat16):
-        found_there = found(trunk, trunk.as_code, e, dense)
+        found_there = found(trunk, trunk.exportable, e, dense)
     assert all(bool(tensor.isfinite().all()) for tensor in found_there)

@@ -47,9 +47,9 @@ def test_it_counts_the_labels_of_finite_steps_alone(group):
     for batch in batches:
         one.train_step(batch)
         one.train_step(replace(batch, dense=batch.dense * float("nan")))
-    for lesson in lessons:
-        teacher.train_step(lesson)
-        teacher.train_step(replace(lesson, dense=lesson.dense * float("inf")))
+    for targets in lessons:
+        teacher.train_step(targets)
+        teacher.train_step(replace(targets, dense=targets.dense * float("inf")))
     assert sums_of(one.state()).tolist() == counted(batches)
     assert sums_of(teacher.state()).tolist() == counted(lessons)
 

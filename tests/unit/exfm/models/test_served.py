@@ -57,8 +57,8 @@ def test_it_has_the_parameters_of_a_student_that_never_had_a_teacher(arm, trunk)
 def test_flops_are_those_of_the_products_of_matrices():
     served = student(trunk=TrunkConfig(name="mlp", mlp=(16, 8))).export()
     inputs, tasks = 3 * 4 + 2, len(TASKS)
-    by_hand = 2 * (inputs * 16 + 16 * 8 + 8 * tasks)
-    assert flops_per_example(served, stream(64, batch_rows=64)[0]) == by_hand
+    fused = 2 * (inputs * 16 + 16 * 8 + 8 * tasks)
+    assert flops_per_example(served, stream(64, batch_rows=64)[0]) == fused
 
 
 def test_an_export_stays_as_it_was_when_the_student_learns_on(trained):

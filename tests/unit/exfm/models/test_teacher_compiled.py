@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from exfm.errors import ConfigError
-from exfm.models import sieve, teacher_net
+from exfm.models import bad_rows, teacher_net
 from exfm.models.engine import TeacherEngine
 from exfm.models.scorer import TeacherScorer
 from exfm.models.teacher import Teacher
@@ -145,7 +145,7 @@ def test_what_scores_says_what_the_teacher_says_and_needs_no_compiler_any_more(g
 @compiling
 @pytest.mark.parametrize(("name", "value", "reason"), [("dense", 3e38, LOGIT), ("weights", float("inf"), LOSS)])
 def test_rows_that_spoil_a_step_are_left_out_as_if_they_had_not_come(group, monkeypatch, name, value, reason):
-    monkeypatch.setattr(sieve, "LARGEST_INPUT", float("inf"))
+    monkeypatch.setattr(bad_rows, "LARGEST_INPUT", float("inf"))
     one, other = (TeacherEngine(trained(group, COMPILED, range(3))) for _ in range(2))
     whole = batch(7)
     changed = getattr(whole, name).clone()

@@ -65,7 +65,7 @@ def test_a_dry_run_says_what_it_would_read_and_asks_for_nothing(capsys, run_dir)
     assert (told["first_seq"], told["last_seq"], told["state"]) == (0, ROWS - 1, "dry run")
     assert told["bytes"] > 0
     assert told["minutes"] is None  # no student of this run has worked
-    assert run_dir.roster.wishes == []
+    assert run_dir.roster.desired_states == []
 
 
 def test_a_condition_and_a_beginning_select_rows(capsys, run_dir):
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_said_in_words_and_nothing_is_asked_for(capsys, run_di
     assert code == 2
     assert words in err
     assert "Traceback" not in err
-    assert run_dir.roster.wishes == []
+    assert run_dir.roster.desired_states == []
 
 
 def test_a_spawn_is_remembered_once_and_the_start_of_the_run_has_it(capsys, run_dir):
@@ -107,8 +107,8 @@ def test_a_spawn_is_remembered_once_and_the_start_of_the_run_has_it(capsys, run_
     told = value(capsys, "spawn", run_dir, *asked)
     assert told["state"] == "asked"
     assert run(capsys, "spawn", run_dir, *asked)[0] == 0
-    (wish,) = run_dir.roster.wishes
-    assert (wish.number, wish.wanted) == (1, Presence.RUNNING)
+    (desired,) = run_dir.roster.desired_states
+    assert (desired.number, desired.wanted) == (1, Presence.RUNNING)
     student = with_roster(load(run_dir.config), run_dir.roster).student(VERTICAL)
     assert (student.tasks, student.batch_rows, student.twin) == (("ctr",), 64, True)
     code, _, err = run(capsys, "spawn", run_dir, VERTICAL, "--like", "shop", "--set", "batch_rows=128")
@@ -134,17 +134,17 @@ def test_of_two_spawns_of_one_name_at_once_one_wins_and_the_other_is_told(run_di
     (loser,) = [number for number, error in enumerate(errors) if error is not None]
     assert isinstance(errors[loser], BadInput)
     assert "is named `travel` already" in str(errors[loser])
-    wish = run_dir.roster.wish(VERTICAL)
-    assert wish.number == 1
-    assert (wish.section["tasks"] == ["ctr"]) is (loser == 1)
-    assert (wish.section.get("first_seq") == 100) is (loser == 0)
+    desired = run_dir.roster.desired(VERTICAL)
+    assert desired.number == 1
+    assert (desired.section["tasks"] == ["ctr"]) is (loser == 1)
+    assert (desired.section.get("first_seq") == 100) is (loser == 0)
 
 
 def test_a_request_that_another_overtakes_before_its_answer_is_refused(run_dir, monkeypatch):
     monkeypatch.setattr(Pipeline, "lives", True)  # and answers nothing
     with ThreadPoolExecutor(1) as pool:
         pausing = pool.submit(Pipeline(run_dir.root).pause, "feed", wait_s=20)
-        while run_dir.roster.wish("feed") is None:
+        while run_dir.roster.desired("feed") is None:
             assert not pausing.done()
         run_dir.roster.ask("feed", Presence.RETIRED)
         with pytest.raises(BadInput, match=r"it is to be retired .*, not paused"):
@@ -168,13 +168,13 @@ def test_pausing_and_retiring_are_remembered_too(capsys, run_dir):
 def test_what_the_run_refused_is_shown_and_may_be_asked_again(run_dir):
     pipeline = Pipeline(run_dir.root)
     pipeline.spawn(SpawnRequest(VERTICAL))
-    (wish,) = run_dir.roster.open
-    run_dir.roster.answer(wish, "there is no room", refused=True)
+    (desired,) = run_dir.roster.open
+    run_dir.roster.answer(desired, "there is no room", refused=True)
     (found,) = [each for each in pipeline.students() if each.name == VERTICAL]
     assert (found.state, found.reason) == ("refused", "there is no room")
     assert VERTICAL not in {student.name for student in pipeline.config.students}
     pipeline.spawn(SpawnRequest(VERTICAL))
-    assert [wish.number for wish in run_dir.roster.open] == [2]
+    assert [desired.number for desired in run_dir.roster.open] == [2]
 
 
 def test_a_damaged_wish_is_named(run_dir):
@@ -182,7 +182,7 @@ def test_a_damaged_wish_is_named(run_dir):
     path = run_dir.roster.folder / VERTICAL / "wish.json"
     path.write_text('{"name": 3}')
     with pytest.raises(BadInput, match=r"wish\.json is damaged"):
-        _ = run_dir.roster.wishes
+        _ = run_dir.roster.desired_states
 
 
 def test_the_table_fits_eighty_columns(capsys, run_dir, monkeypatch):

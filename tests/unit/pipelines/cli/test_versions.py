@@ -9,8 +9,8 @@ import pytest
 from pipelines.cli import console as cli
 from pipelines.core.config.settings import dump, parse
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.track.registry.aliases import Action, Aliases
 from pipelines.track.registry.ledger import POLICY, Ledger
-from pipelines.track.registry.standing import Action, Standing
 from tests.support.pipelines.raw_configs import small
 
 V1, V2, V3 = "v00000001", "v00000002", "v00000003"
@@ -42,7 +42,7 @@ def test_the_candidate_is_promoted_by_hand_and_the_reason_kept(capsys, tmp_path,
     code, out, _ = run(capsys, tmp_path, "promote feed", "--reason", "seen in the shadow test")
     assert code == 0
     assert f"feed: {V3} is champion (by hand" in out
-    assert ledger.standing() == Standing(champion=V3, previous=V2)
+    assert ledger.aliases() == Aliases(champion=V3, previous=V2)
     last = ledger.entries()[-1]
     assert (last["by"], last["reason"], last["version"]) == ("hand", "seen in the shadow test", V3)
 
@@ -60,7 +60,7 @@ def test_a_rollback_goes_one_step_back_however_often_it_is_asked_for(capsys, tmp
     found = [json.loads(run(capsys, tmp_path, "rollback feed", "--reason", "bad ads", "--json")[1]) for _ in range(3)]
     assert [value["changed"] for value in found] == [True, False, False]
     assert {value["champion"] for value in found} == {V1}
-    assert ledger.standing() == Standing(champion=V1)
+    assert ledger.aliases() == Aliases(champion=V1)
 
 
 @pytest.mark.parametrize(

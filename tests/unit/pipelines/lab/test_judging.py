@@ -13,7 +13,7 @@ from exfm.metrics.paired import paired_gain
 from pipelines.lab.judging.decisions import Stakes, decided
 from pipelines.lab.judging.evidence import by_segment, first_miscalibrated, flips, over_windows, watched
 from pipelines.lab.judging.figures import JudgedRows
-from pipelines.lab.judging.segments import Columns, segments_of
+from pipelines.lab.judging.segments import SegmentColumns, segments_of
 from pipelines.lab.judging.settings import Judging, Ranking
 from pipelines.lab.policy.choices import choices
 from pipelines.lab.replay.settings import Spec
@@ -67,7 +67,7 @@ def losses_of(logits, rows):
 def test_segments_are_conditions_values_and_what_the_stream_tells():
     table = stream()
     places = np.flatnonzero(np.array(table["settlement"].to_pylist()) == "ctr")
-    columns = Columns(table, places, ROWS)
+    columns = SegmentColumns(table, places, ROWS)
     asked = {"cheap": "price < 0.5 and position in (1, 2)", "at": "position", "seen": "rows_of_user_id >= 5"}
     masks = {one.name: one.mask(columns) for one in segments_of(asked, columns, ["user_id"])}
     assert list(masks) == ["cheap", "at 1", "at 2", "at 3", "at 4", "seen"]
@@ -83,7 +83,7 @@ def test_segments_are_conditions_values_and_what_the_stream_tells():
 
 
 def test_without_segments_the_usual_ones_are_there_as_far_as_the_stream_has_them():
-    columns = Columns(stream(), np.arange(6000), ROWS)
+    columns = SegmentColumns(stream(), np.arange(6000), ROWS)
     names = [one.name for one in segments_of({}, columns, ["user_id"])]
     assert names == [
         "hours 0 to 5", "hours 6 to 11", "hours 12 to 17", "hours 18 to 23", "new user_id", "known user_id",
@@ -95,7 +95,7 @@ def test_a_lake_knows_how_old_logits_are_and_how_long_labels_took():
     table = stream(4)
     table = table.append_column("scored_at_ms", pa.array(np.array(table["event_time_ms"]) + 5000))
     table = table.append_column("teacher_version", pa.array([1, 1, None, 2]))
-    columns = Columns(table, np.arange(4), ROWS)
+    columns = SegmentColumns(table, np.arange(4), ROWS)
     assert columns["label_delay_s"].to_pylist() == [5.0] * 4
     age = columns["logit_age_s"].to_numpy(zero_copy_only=False)
     assert age[[0, 1, 3]].tolist() == [0.0, 6 * 3600, 0.0]
@@ -103,13 +103,13 @@ def test_a_lake_knows_how_old_logits_are_and_how_long_labels_took():
 
 
 def test_a_segment_that_cannot_be_told_is_refused_by_its_name():
-    columns = Columns(stream(), np.arange(10), ROWS)
+    columns = SegmentColumns(stream(), np.arange(10), ROWS)
     with pytest.raises(BadInput, match=r"segments\.mine: `positon > 3`: rows have no column `positon`; did you mean"):
         segments_of({"mine": "positon > 3"}, columns, [])
 
 
 def test_a_column_of_many_numbers_is_cut_into_quarters():
-    columns = Columns(stream(), np.arange(6000), ROWS)
+    columns = SegmentColumns(stream(), np.arange(6000), ROWS)
     masks = [one.mask(columns) for one in segments_of({"price": "price"}, columns, [])]
     assert len(masks) == 4
     assert sum(masks).tolist() == [1] * 6000

@@ -12,9 +12,9 @@ import pytest
 from exfm.models.served import load_served
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import RequestLimits, Server
-from pipelines.serve.asked import ARROW
 from pipelines.serve.logged import LogSettings, ServedLog
-from pipelines.serve.shelf import shelf_of
+from pipelines.serve.model_store import model_store_of
+from pipelines.serve.prediction_request import ARROW
 from pipelines.served_model import ServedModel
 from streaming.kafka.settings import KafkaSettings
 from streaming.messages.ipc import write_ipc
@@ -31,7 +31,7 @@ def ledger(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(ledger):
-    return Server(shelf_of(RunDir(ledger.path.parents[1]), ["feed"], "champion"), RequestLimits(20_000, 50, 5.0))
+    return Server(model_store_of(RunDir(ledger.path.parents[1]), ["feed"], "champion"), RequestLimits(20_000, 50, 5.0))
 
 
 def asked(server: Server, value: Any, path: str = PREDICT) -> Said:
@@ -207,7 +207,7 @@ ONE_HOUR_MS = 3_600_000
 
 def test_the_hour_is_that_of_the_request_or_now(tmp_path, monkeypatch):
     run_with_versions(tmp_path, V1, sparse=[HOUR])
-    server = Server(shelf_of(RunDir(tmp_path), ["feed"], "champion"), RequestLimits(20_000, 50, 5.0))
+    server = Server(model_store_of(RunDir(tmp_path), ["feed"], "champion"), RequestLimits(20_000, 50, 5.0))
 
     def at(hour: int | None) -> list[float]:
         context = {} if hour is None else {"context": {"event_time_ms": hour * ONE_HOUR_MS}}
@@ -225,7 +225,7 @@ def test_the_hour_is_that_of_the_request_or_now(tmp_path, monkeypatch):
 def test_a_server_answers_though_no_broker_takes_its_log(ledger):
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1", connect_timeout_s=0.1)
     served_log = ServedLog(LogSettings(nowhere, "served", share=1.0))
-    shelf = shelf_of(RunDir(ledger.path.parents[1]), ["feed"], "champion")
-    said = asked(Server(shelf, served_log=served_log), {"rows": [{"impression_id": 7, **ROWS[0]}]})
+    model_store = model_store_of(RunDir(ledger.path.parents[1]), ["feed"], "champion")
+    said = asked(Server(model_store, served_log=served_log), {"rows": [{"impression_id": 7, **ROWS[0]}]})
     served_log.close()
     assert (said.code, served_log.written, served_log.dropped) == (200, 0, 1)

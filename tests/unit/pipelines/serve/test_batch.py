@@ -12,9 +12,9 @@ import pytest
 
 from pipelines.cli import console as cli
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.serve.asked import Asked
 from pipelines.serve.batch import ROWS as AT_A_TIME
-from pipelines.serve.shelf import shelf_of
+from pipelines.serve.model_store import model_store_of
+from pipelines.serve.prediction_request import PredictionRequest
 from tests.support.pipelines.served_runs import ROWS, run_with_versions
 
 V1 = "v00000100"
@@ -44,9 +44,9 @@ def test_a_parquet_file_keeps_its_columns_and_gets_predictions_bit_equal_to_the_
     assert json.loads(out) == {"version": V1, "rows": 9000, "refused": {}, "out": str(tmp_path / "p.parquet")}
     found = pq.read_table(tmp_path / "p.parquet")
     assert found.schema.names == ["user_id", "ad_id", "bid", "note", "prediction_ctr"]
-    version = shelf_of(RunDir(root), ["feed"], "champion").version("feed")
+    version = model_store_of(RunDir(root), ["feed"], "champion").version("feed")
     columns = {name: [row[name] for row in rows[:AT_A_TIME]] for name in ("user_id", "ad_id", "bid")}
-    answer = version.answer(Asked(columns, {}, AT_A_TIME))
+    answer = version.answer(PredictionRequest(columns, {}, AT_A_TIME))
     assert found["prediction_ctr"].to_pylist()[:AT_A_TIME] == answer.probabilities[:, 0].tolist()
 
 

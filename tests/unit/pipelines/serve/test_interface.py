@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import RequestLimits, Server
 from pipelines.serve.client import Client, Refused
-from pipelines.serve.shelf import shelf_of
+from pipelines.serve.model_store import model_store_of
 from tests.support.pipelines.served_runs import ROWS, ask, live, run_with_versions
 
 PREDICT = "/v1/models/feed:predict"
@@ -22,7 +22,7 @@ PREDICT = "/v1/models/feed:predict"
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("served")
     run_with_versions(root, "v00000100")
-    return Server(shelf_of(RunDir(root), [], "champion"), RequestLimits(4000, 50, 5.0))
+    return Server(model_store_of(RunDir(root), [], "champion"), RequestLimits(4000, 50, 5.0))
 
 
 @pytest.fixture(scope="module")

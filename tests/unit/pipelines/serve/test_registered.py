@@ -11,10 +11,10 @@ import pytest
 
 from pipelines.cli import console as cli
 from pipelines.serve.app import Server
-from pipelines.serve.asked import Asked
-from pipelines.serve.shelf import open_shelf
-from pipelines.serve.sources.chosen import origins_of
-from pipelines.serve.tables import Tables
+from pipelines.serve.model_store import open_model_store
+from pipelines.serve.prediction_request import PredictionRequest
+from pipelines.serve.sources.chosen import model_sources
+from pipelines.serve.tables import TableSettings
 from pipelines.track.mlflow import Tracker
 from streaming.errors import BadInput
 from tests.support.models.served_students import ROWS, registration, save_student
@@ -36,9 +36,9 @@ def store(tmp_path_factory):
     return uri
 
 
-def answer(shelf):
+def answer(model_store):
     rows = json.loads(ROWS.to_json(orient="records", double_precision=15))
-    said = ask(Server(shelf).app, "POST", f"/v1/models/{MODEL}:predict", json.dumps({"rows": rows}).encode())
+    said = ask(Server(model_store).app, "POST", f"/v1/models/{MODEL}:predict", json.dumps({"rows": rows}).encode())
     assert said.code == 200, said.body
     value = json.loads(said.body)
     return value["version"], np.array([[row["ctr"], row["cvr"]] for row in value["predictions"]])
@@ -50,26 +50,26 @@ def expected(store, number):
 
 
 def test_an_alias_is_followed_and_a_number_is_not(store):
-    shelf = open_shelf(origins_of([f"models:/{MODEL}@champion"], None, tracking_uri=store))
-    pinned = open_shelf(origins_of([f"models:/{MODEL}/2"], None, tracking_uri=store))
-    version, said = answer(shelf)
+    model_store = open_model_store(model_sources([f"models:/{MODEL}@champion"], None, tracking_uri=store))
+    pinned = open_model_store(model_sources([f"models:/{MODEL}/2"], None, tracking_uri=store))
+    version, said = answer(model_store)
     assert version == "2"
     assert np.array_equal(said, expected(store, 2))
     client = mlflow.MlflowClient(store)
     client.set_registered_model_alias(MODEL, "champion", "1")
-    for each in (shelf, pinned):
+    for each in (model_store, pinned):
         each.look()
-    version, said = answer(shelf)
+    version, said = answer(model_store)
     assert version == "1"
     assert np.array_equal(said, expected(store, 1))
     assert answer(pinned)[0] == "2"
-    (model,) = json.loads(ask(Server(shelf).app, "GET", "/v1/models").body)["models"]
+    (model,) = json.loads(ask(Server(model_store).app, "GET", "/v1/models").body)["models"]
     assert (model["follows"], model["published"]["tags"]["role"]) == (f"models:/{MODEL}@champion", "student")
     client.delete_registered_model_alias(MODEL, "champion")
-    shelf.look()
-    assert answer(shelf)[0] == "1"  # nothing is wanted now: what answers goes on
+    model_store.look()
+    assert answer(model_store)[0] == "1"  # nothing is wanted now: what answers goes on
     client.set_registered_model_alias(MODEL, "champion", "2")
-    for each in (shelf, pinned):
+    for each in (model_store, pinned):
         each.close()
 
 
@@ -87,7 +87,7 @@ def test_an_alias_is_followed_and_a_number_is_not(store):
 def test_what_is_not_there_is_refused_and_leaves_no_folder(store, tmp_path, monkeypatch, names, options, words):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(BadInput, match=words):
-        origins_of(names, None, tracking_uri=store, **options)
+        model_sources(names, None, tracking_uri=store, **options)
     gc.collect()
     assert not list(tmp_path.iterdir())
 
@@ -120,18 +120,18 @@ def test_smaller_tables_are_taken_by_what_the_tags_of_the_version_state(tmp_path
     assert tracker.problem is None
 
     def served(number, tables):
-        shelf = open_shelf(origins_of([f"models:/{MODEL}/{number}"], None, tracking_uri=uri), tables)
-        shelf.close()
-        return shelf.version(MODEL), shelf.refused(MODEL)
+        model_store = open_model_store(model_sources([f"models:/{MODEL}/{number}"], None, tracking_uri=uri), tables)
+        model_store.close()
+        return model_store.version(MODEL), model_store.refused(MODEL)
 
-    exact, _ = served(1, Tables())
-    small, _ = served(1, Tables("int8"))
+    exact, _ = served(1, TableSettings())
+    small, _ = served(1, TableSettings("int8"))
     assert small.about["tables"]["kind"] == "int8"
     assert small.about["tables"]["bytes"] < exact.about["tables"]["bytes"] == small.about["tables"]["bytes_fp32"]
     assert small.about["tables"]["ne_change"] == {"ctr": 0.0002, "cvr": -0.0001}
     rows = {name: ROWS[name].tolist() for name in exact.inputs.names}
-    said, meant = (each.answer(Asked(rows, {}, len(ROWS))).probabilities for each in (small, exact))
+    said, meant = (each.answer(PredictionRequest(rows, {}, len(ROWS))).probabilities for each in (small, exact))
     assert 0 < np.abs(said - meant).max() < 0.01
-    assert "raised the NE of `ctr` by 0.400% when this version was published" in served(1, Tables("int4"))[1]
-    assert served(1, Tables("int4", max_ne_loss=0.01))[0] is not None
-    assert "nor was it stated" in served(2, Tables("int8"))[1]
+    assert "raised the NE of `ctr` by 0.400% when this version was published" in served(1, TableSettings("int4"))[1]
+    assert served(1, TableSettings("int4", max_ne_loss=0.01))[0] is not None
+    assert "nor was it stated" in served(2, TableSettings("int8"))[1]

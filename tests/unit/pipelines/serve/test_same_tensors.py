@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.dense import DenseFeature
+from exfm.features.feature_cache import FeatureCache
 from exfm.features.features import FeatureSet, HistoryFeature
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.features.statistics import Statistics
-from exfm.features.stretches import Stretches
-from pipelines.serve.asked import ARROW, JSON, asked_in
+from pipelines.serve.prediction_request import ARROW, JSON, parse_request
 from pipelines.served_rows import checked, checked_columns, serving_rules
 from streaming.messages.codecs import make_codec
 from streaming.messages.ipc import write_ipc
@@ -163,7 +163,7 @@ def replayed(world: World, cut: int, trained: Batch) -> None:
     """Chunks of any size, batches of any cut, parts that were made for a longer stretch."""
     lake = world.rows.append_column("lake_seq", pa.array(range(ROWS)))
     chunks = pa.concat_tables([lake.slice(0, cut), lake.slice(cut)])
-    shared = BatchBuilder(world.features, ["ctr"], stretches=Stretches(lambda: [lake]))
+    shared = BatchBuilder(world.features, ["ctr"], stretches=FeatureCache(lambda: [lake]))
     assert_same(BatchBuilder(world.features, ["ctr"])(chunks), trained)
     later = trained.only(torch.arange(ROWS) >= cut)
     assert_same(BatchBuilder(world.features, ["ctr"])(lake.slice(cut)), later)
@@ -185,7 +185,7 @@ def served(world: World, expected: Batch) -> None:
         (write_ipc(rows.combine_chunks().to_batches()[0]), ARROW),
     ]
     for body, kind in bodies:
-        asked = asked_in(body if isinstance(body, bytes) else body.encode(), kind, only=names, max_rows=ROWS)
+        asked = parse_request(body if isinstance(body, bytes) else body.encode(), kind, only=names, max_rows=ROWS)
         batch, refusals = checked_columns(asked.columns, asked.context, asked.size, rules)
         assert not refusals
         assert_same(build(batch), expected)

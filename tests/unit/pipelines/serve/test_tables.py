@@ -22,12 +22,12 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.roster.listing import listed_students
 from pipelines.live.workers.student.tables import stated_tables
 from pipelines.serve.app import Server
-from pipelines.serve.shelf import open_shelf, shelf_of
-from pipelines.serve.sources.chosen import origins_of
-from pipelines.serve.sources.wanted import Wanted
-from pipelines.serve.tables import Tables, refuse_stated
+from pipelines.serve.model_store import model_store_of, open_model_store
+from pipelines.serve.sources.chosen import model_sources
+from pipelines.serve.sources.model_source import DesiredVersion
+from pipelines.serve.tables import TableSettings, refuse_stated
+from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import HAND, Ledger
-from pipelines.track.registry.standing import Action
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
 from tests.support.pipelines.written_lakes import write_lake
 
@@ -66,18 +66,18 @@ def root(tmp_path_factory):
     return root
 
 
-def shelf(root, kind, bound):
-    return open_shelf(origins_of(["feed"], root), Tables(kind, bound))
+def model_store(root, kind, bound):
+    return open_model_store(model_sources(["feed"], root), TableSettings(kind, bound))
 
 
 def test_what_smaller_tables_cost_is_said_of_the_model_and_fp32_keeps_its_bits(root):
     said = {}
     for kind in ("fp32", "int8", "int4"):
-        served = shelf(root, kind, 1.0)
+        served = model_store(root, kind, 1.0)
         (model,) = json.loads(ask(Server(served).app, "GET", "/v1/models").body)["models"]
         answer = ask(Server(served).app, "POST", "/v1/models/feed:predict", json.dumps({"rows": ROWS}).encode())
         said[kind] = model["tables"], [row["ctr"] for row in json.loads(answer.body)["predictions"]]
-    plain = shelf_of(RunDir(root), ["feed"], "champion")
+    plain = model_store_of(RunDir(root), ["feed"], "champion")
     own = ask(Server(plain).app, "POST", "/v1/models/feed:predict", json.dumps({"rows": ROWS}).encode())
     assert said["fp32"][1] == [row["ctr"] for row in json.loads(own.body)["predictions"]]
     tables = load_served(RunDir(root).versions("feed") / V1).table_bytes
@@ -95,10 +95,10 @@ def test_tables_that_cost_more_than_they_may_are_refused_and_what_answers_stays(
     with_loss = {}
     for version in (V1, V2):
         promote_in(root, version)
-        with_loss[version] = shelf(root, "int4", 1.0).version("feed").as_json()["tables"]["ne_change"]["ctr"]
+        with_loss[version] = model_store(root, "int4", 1.0).version("feed").as_json()["tables"]["ne_change"]["ctr"]
     better, worse = sorted(with_loss, key=with_loss.__getitem__)
     promote_in(root, better)
-    served = shelf(
+    served = model_store(
         root, "int4", bound := sum(with_loss.values()) / 2
     )  # which may be below 0: these models know nothing
     assert with_loss[better] < bound < with_loss[worse]
@@ -115,7 +115,7 @@ def promote_in(root, version):
 
 def test_without_labelled_rows_smaller_tables_are_not_served(tmp_path):
     run_with_versions(tmp_path, V1)
-    refused = shelf(tmp_path, "int8", 1.0)
+    refused = model_store(tmp_path, "int8", 1.0)
     assert refused.version("feed") is None
     assert "no lake at" in refused.refused("feed")
 
@@ -125,12 +125,12 @@ def test_a_registered_model_has_no_rows_to_judge_them_on(root):
         model = "feed"
 
         def wanted(self):
-            return Wanted("3", RunDir(root).versions("feed") / V1, config_of(RunDir(root)).rows, {})
+            return DesiredVersion("3", RunDir(root).versions("feed") / V1, config_of(RunDir(root)).rows, {})
 
         def close(self):
             pass
 
-    refused = open_shelf([Registered()], Tables("int8", 1.0))
+    refused = open_model_store([Registered()], TableSettings("int8", 1.0))
     assert "nor was it stated what they cost when the version was published" in refused.refused("feed")
 
 
@@ -155,7 +155,7 @@ def test_a_version_says_what_smaller_tables_cost_it_and_one_that_cost_too_much_i
         (listed,) = [student for student in listed_students(run_dir) if student.name == "feed"]
         assert listed.tables is not None
         with pytest.raises(ModelError, match=r"by 2\.000% when this version was published"):
-            refuse_stated(Tables("int4", 0.001), listed.tables)
-        refuse_stated(Tables("int8", 0.001), listed.tables)
+            refuse_stated(TableSettings("int4", 0.001), listed.tables)
+        refuse_stated(TableSettings("int8", 0.001), listed.tables)
     finally:
         promote(ledger, V1)

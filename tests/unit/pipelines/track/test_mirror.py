@@ -17,14 +17,14 @@ from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import conclude_versions
 from pipelines.live.training.predictions import PredictionLog
-from pipelines.report.results.losses import Losses, Severity
+from pipelines.report.results.losses import Losses, LossSeverity
 from pipelines.report.results.summary import Summary
 from pipelines.report.results.verdict import JUDGED
 from pipelines.track.mirror import Mirror, Mirrors
 from pipelines.track.mlflow import Tracker
 from pipelines.track.registration import Interface
+from pipelines.track.registry.aliases import Action, Aliases
 from pipelines.track.registry.ledger import CONCLUSION, HAND, POLICY, Ledger
-from pipelines.track.registry.standing import Action, Standing
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.pipelines.mlflow_stores import empty_store
 from tests.support.pipelines.raw_configs import small
@@ -209,7 +209,7 @@ def test_at_the_end_the_last_version_is_champion_unless_its_twin_is_better(run, 
     for _ in range(2):  # a full disk has it called again
         assert conclude(run, low, high) == {}
     ledger = Ledger(run, "feed")
-    assert ledger.standing() == Standing(champion=champion, previous=V1)
+    assert ledger.aliases() == Aliases(champion=champion, previous=V1)
     assert [(e["action"], e["version"]) for e in ledger.entries()][4:] == [
         ("published", END),
         ("published", f"{END}-twin"),
@@ -225,16 +225,16 @@ def test_whom_a_person_made_champion_stays_it_at_the_end(run):
     ledger = Ledger(run, "feed")
     add(ledger, Action.PROMOTED, V2, by=HAND, reason="seen live")
     assert conclude(run, 1.0, 3.0) == {"feed": "seen live"}
-    assert ledger.standing() == Standing(champion=V2, previous=V1)
+    assert ledger.aliases() == Aliases(champion=V2, previous=V1)
     assert ledger.entries()[-1]["action"] == "published"
 
 
 def test_of_a_run_that_lost_too_much_nothing_is_served(run):
-    grave = Losses(Severity.FAIL, (), ("60 % of the impressions were refused",))
+    grave = Losses(LossSeverity.FAIL, (), ("60 % of the impressions were refused",))
     for _ in range(2):
         conclude(run, 1.0, 3.0, grave=grave)
     ledger = Ledger(run, "feed")
-    assert ledger.standing() == Standing()
+    assert ledger.aliases() == Aliases()
     assert [e["reason"] for e in ledger.entries() if e["action"] == "withdrawn"] == list(grave.words)
 
 

@@ -8,7 +8,7 @@ import yaml
 from pipelines.core.config.settings import dump, load, parse
 from pipelines.core.config.text import override, passwords_in
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.loop.wanted import wanted_of
+from pipelines.live.loop.worker_spec import worker_specs
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed, refusal
 
@@ -31,7 +31,7 @@ def test_a_config_that_was_written_down_is_the_same_run_and_lacks_only_the_passw
 
 
 def test_a_worker_gets_the_password_beside_its_config():
-    wanted = wanted_of(parse(changed(SETTING, PASSWORD)), RunDir(Path("run")), "h:1", True)
+    wanted = worker_specs(parse(changed(SETTING, PASSWORD)), RunDir(Path("run")), "h:1", True)
     for build in (each.build for each in wanted):
         assert PASSWORD not in repr(build)
         assert build.passwords["sasl_plain_password"].get_secret_value() == PASSWORD

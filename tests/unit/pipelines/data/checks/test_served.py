@@ -12,9 +12,9 @@ import pytest
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.served.judged import judge_served
-from pipelines.data.checks.served.log import Logged
+from pipelines.data.checks.served.log import ServedLogRows
 from pipelines.data.findings import Severity
-from pipelines.serve.asked import Asked
+from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.version import ServedVersion
 from pipelines.track.registry.ledger import Ledger
 from streaming.errors import BadInput
@@ -36,7 +36,7 @@ def run(tmp_path_factory):
     rows = LakeReader(run_dir.lake, config.rows).read(verticals={"feed"}).table
     rows = rows.filter(rows["label_ctr"].is_valid()).combine_chunks()
     version = ServedVersion("feed", V1, Ledger(run_dir, "feed").folder(V1), config.rows, {})
-    asked = Asked({name: rows[name] for name in version.inputs.names}, {}, rows.num_rows)
+    asked = PredictionRequest({name: rows[name] for name in version.inputs.names}, {}, rows.num_rows)
     said = version.answer(asked).probabilities[:, 0]
     return run_dir, rows, said
 
@@ -45,7 +45,7 @@ def logged(rows, predictions, *, model="feed", version=V1, **changed):
     columns = {name: rows[name] for name in ("impression_id", "event_time_ms", "vertical", "user_id", "ad_id", "bid")}
     columns |= {"prediction_ctr": predictions, "served_model": [model] * rows.num_rows}
     columns |= {"served_version": [version] * rows.num_rows, "served_ms": np.zeros(rows.num_rows, np.int64)} | changed
-    return Logged({model: pa.table(columns)}, Counter())
+    return ServedLogRows({model: pa.table(columns)}, Counter())
 
 
 def findings(found):
@@ -116,7 +116,7 @@ def test_a_log_of_another_run_or_of_nothing_is_said_in_words(run):
     run_dir, rows, said = run
     by = findings(judge_served(run_dir, logged(rows, said, model="video")))
     assert by["the log"].id == "served.other-run"
-    assert findings(judge_served(run_dir, Logged({}, Counter())))["the log"].id == "served.empty"
+    assert findings(judge_served(run_dir, ServedLogRows({}, Counter())))["the log"].id == "served.empty"
     bad = judge_served(run_dir, logged(rows, said)._replace(unreadable=Counter({"it is torn": 2})))
     assert "2 messages are not read: it is torn" in [f.seen for f in bad.findings]
     with pytest.raises(BadInput, match="did you mean `feed`"):

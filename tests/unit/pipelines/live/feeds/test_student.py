@@ -17,7 +17,7 @@ from exfm.features.sampling import sample_negatives
 from pipelines.live.feeds.cuts import RIDERS
 from pipelines.live.feeds.growth import Growth, batch_growth
 from pipelines.live.feeds.own_rows import OwnRows
-from pipelines.live.feeds.student import LeftOut, StudentFeed
+from pipelines.live.feeds.student import SampledOutLabels, StudentFeed
 from pipelines.live.feeds.table import TableSource
 from streaming.messages.source import EndOfStream
 from tests.support.waiting import eventually
@@ -92,7 +92,7 @@ def test_what_was_left_out_is_told_once_up_to_the_position_asked_for(at_a_time, 
 
 
 def test_nothing_left_out_is_nothing():
-    assert LeftOut().take(99) is None
+    assert SampledOutLabels().take(99) is None
 
 
 def test_rows_that_lie_ready_are_not_passed_yet_and_those_of_others_behind_the_last_are():

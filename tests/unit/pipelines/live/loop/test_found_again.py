@@ -45,7 +45,7 @@ def test_a_run_that_fails_while_starting_has_the_rows_of_its_lake(run_dir, monke
 
 
 def test_the_status_of_a_run_that_is_resumed_begins_with_the_rows_of_its_lake(run_dir):
-    status = RunStatus.resuming("small", lifecycle.earlier_legs(run_dir.root), lifecycle.lake_rows(run_dir))
+    status = RunStatus.resuming("small", lifecycle.earlier_attempts(run_dir.root), lifecycle.lake_rows(run_dir))
     value = json.loads(json.dumps(status.as_json()))
     assert (value["lake"]["rows"], value["lake"]["last_lake_seq"]) == (ROWS, ROWS - 1)
     assert lifecycle.lake_rows(RunDir(run_dir.root / "none")) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.live.loop.wanted import Wanted
+from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState
@@ -31,7 +31,7 @@ def joins(name, when):
 
     def at_tell(run):
         if name not in run.coordinator.workers and when(run):
-            run.coordinator.add(Wanted(name, Kind.STUDENT, never_built))
+            run.coordinator.add(WorkerSpec(name, Kind.STUDENT, never_built))
 
     return at_tell
 
@@ -80,7 +80,7 @@ def test_a_student_that_gave_up_may_come_back_and_the_run_ends_well(tmp_path):
 
     def at_tell(run):
         if run.status.workers["student-feed"].state == "failed":
-            run.coordinator.add(Wanted("student-feed", Kind.STUDENT, never_built))
+            run.coordinator.add(WorkerSpec("student-feed", Kind.STUDENT, never_built))
 
     run = Run(tmp_path, slow, at_tell=at_tell)
     assert run.to_the_end() is RunState.DONE
@@ -111,7 +111,7 @@ def test_a_name_is_free_again_once_it_is_retired(tmp_path):
         stop_after(20)(run)
         if len(run.launcher.handles["student-feed"]) == 1 and run.clock() > 1005:
             run.coordinator.retire("student-feed")
-            run.coordinator.add(Wanted("student-feed", Kind.STUDENT, never_built))
+            run.coordinator.add(WorkerSpec("student-feed", Kind.STUDENT, never_built))
 
     run = Run(tmp_path, lives, at_tell=at_tell)
     assert run.to_the_end() is RunState.STOPPED
@@ -128,7 +128,7 @@ def test_a_student_that_comes_back_keeps_what_it_did_before_it_left(tmp_path):
         stop_after(20)(run)
         if len(run.launcher.handles["student-feed"]) == 2 and run.clock() > 1005:
             run.coordinator.retire("student-feed")
-            run.coordinator.add(Wanted("student-feed", Kind.STUDENT, never_built))
+            run.coordinator.add(WorkerSpec("student-feed", Kind.STUDENT, never_built))
 
     run = Run(tmp_path, lives, at_tell=at_tell)
     run.to_the_end()
@@ -140,11 +140,11 @@ def test_a_student_that_comes_back_keeps_what_it_did_before_it_left(tmp_path):
 def test_what_cannot_join_or_leave_is_refused_in_words(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(1))
     with pytest.raises(BadInput, match="`student-feed` is a worker of this run already"):
-        run.coordinator.add(Wanted("student-feed", Kind.STUDENT, never_built))
+        run.coordinator.add(WorkerSpec("student-feed", Kind.STUDENT, never_built))
     with pytest.raises(BadInput, match="`teacher` cannot leave: the run needs it"):
         run.coordinator.retire("teacher")
     with pytest.raises(BadInput, match="no worker is named `student-shop`; those that may leave: student-feed"):
         run.coordinator.retire("student-shop")
     run.to_the_end()
     with pytest.raises(BadInput, match="the run is stopped; no worker can join it"):
-        run.coordinator.add(Wanted("student-shop", Kind.STUDENT, never_built))
+        run.coordinator.add(WorkerSpec("student-shop", Kind.STUDENT, never_built))

@@ -10,7 +10,7 @@ from pipelines.core.config.settings import parse
 from pipelines.live.loop.monitor import AlarmMonitor
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
-from pipelines.live.status.legs import EarlierLegs
+from pipelines.live.status.attempts import EarlierAttempts
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.workers.report import Report
 from tests.support.pipelines.raw_configs import changed
@@ -20,13 +20,13 @@ from tests.support.streams.scripted import HandClock
 class Seen:
     """A live run with an augmentation and a student, and who looks at it."""
 
-    def __init__(self, legs: int = 1, **limits: float) -> None:
+    def __init__(self, attempts: int = 1, **limits: float) -> None:
         raw = changed("alarms", {"stalled_s": 100.0, "unread_s": 60.0, "refused_window_s": 300.0} | limits)
         config = parse(raw | {"source": None, "pace": {"mode": "free"}})
         self.topics = (config.kafka.impressions.topic, config.kafka.feedback.topic)
         self.clock = HandClock()
         self.monitor = AlarmMonitor(config, self.clock, lambda: datetime(2026, 11, 23, 12, tzinfo=UTC))
-        self.status = RunStatus("seen", RunState.RUNNING, earlier=EarlierLegs(legs=legs - 1))
+        self.status = RunStatus("seen", RunState.RUNNING, earlier=EarlierAttempts(attempts=attempts - 1))
         self.augmentation = self.add("augmentation", Kind.AUGMENTATION)
         self.student = self.add("student-feed", Kind.STUDENT)
         self.counts(0)
@@ -161,7 +161,7 @@ def test_refused_rows_count_in_a_window_and_of_a_new_run_from_its_begin():
 
 
 def test_of_a_resumed_run_what_was_refused_before_is_past_and_unmatched_feedback_is_not_refused():
-    seen = Seen(legs=2)
+    seen = Seen(attempts=2)
     seen.counts(100, feedback=100, **{"null:bid": 100})
     assert seen.after(3) == []
     seen.counts(60, **{"null:bid": 60})  # its process died before a commit

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from pipelines.live.loop.wanted import Wanted
+from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.policies import Cause
@@ -97,7 +97,7 @@ def test_a_summary_that_waits_for_a_student_waits_for_no_room_any_more(tmp_path)
             raise full.pop()
         joined = "student-late" in run.coordinator.workers
         if not joined:
-            run.coordinator.add(Wanted("student-late", Kind.STUDENT, never_built))
+            run.coordinator.add(WorkerSpec("student-late", Kind.STUDENT, never_built))
         return joined
 
     late = [*[working("student-late")] * 60, follows("student-late")]

@@ -109,7 +109,7 @@ def test_an_answer_that_finds_no_room_on_the_disk_is_given_at_the_next_look(rost
     with monkeypatch.context() as patch:
         patch.setattr(Roster, "answer", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         reconciler.reconcile(run)
-    assert [wish.name for wish in roster.open] == ["shop"]
+    assert [desired.name for desired in roster.open] == ["shop"]
     reconciler.reconcile(run)
     assert roster.open == []
 

@@ -132,7 +132,7 @@ from pipelines.core.config.sections import Resources
 from pipelines.live.loop.coordinator import Coordinator
 from pipelines.live.loop.reporting import Reporting
 from pipelines.live.loop.supervised import Supervision
-from pipelines.live.loop.wanted import Wanted
+from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.kinds import Kind
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import locked
@@ -150,7 +150,7 @@ class Busy(Worker):
 
 run_dir = RunDir(Path(sys.argv[1]))
 with locked(run_dir):
-    jobs = [Wanted("teacher", Kind.TEACHER, lambda rendezvous: Busy("teacher"))]
+    jobs = [WorkerSpec("teacher", Kind.TEACHER, lambda rendezvous: Busy("teacher"))]
     status, rules = RunStatus("busy"), Supervision.of(LocalLauncher(), run_dir, Resources())
     print(Coordinator(status, jobs, rules, Reporting(status, run_dir)).run())
 """

@@ -9,7 +9,7 @@ import pytest
 from pipelines.core.config.settings import Config, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Presence
-from pipelines.live.loop.wanted import wanted_of
+from pipelines.live.loop.worker_spec import worker_specs
 from pipelines.live.roster.estimate import MB, BackfillEstimate, processes_of, require_room
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed
@@ -32,7 +32,7 @@ def test_every_rank_is_a_process_and_students_that_share_are_as_few_as_will_do(t
     for many, processes in ((1, 1 + 1 + 2 + 2), (2, 1 + 1 + 2 + 1)):
         config = config_of(0.1, students_per_host=many)
         assert len(config.students) == 2
-        assert processes_of(config, wanted_of(config, RunDir(tmp_path), "", False)) == processes
+        assert processes_of(config, worker_specs(config, RunDir(tmp_path), "", False)) == processes
 
 
 def test_cores_are_asked_for_by_every_rank(tmp_path, cores):

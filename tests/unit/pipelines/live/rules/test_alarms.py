@@ -8,29 +8,29 @@ from datetime import UTC, datetime
 import pytest
 
 from pipelines.core.config.sections import AlarmLimits
-from pipelines.live.rules.alarms import Alarm, Raised, Refused, Sight, alarms_of, words_of
+from pipelines.live.rules.alarms import Alarm, Health, RaisedAlarm, RefusalCounts, alarms_of, words_of
 from pipelines.live.rules.kinds import Kind
 
 LIMITS = AlarmLimits(stalled_s=100, refused_share=0.2, refused_window_s=300, unread_s=60)
 NOW = 10_000.0
 
-INGEST = Sight("ingest", Kind.INGEST, NOW - 500, 0)
-AUGMENTATION = Sight("augmentation", Kind.AUGMENTATION, NOW, 0)
-TEACHER = Sight("teacher", Kind.TEACHER, NOW, 0)
-STUDENT = Sight("student-feed", Kind.STUDENT, NOW, 0)
+INGEST = Health("ingest", Kind.INGEST, NOW - 500, 0)
+AUGMENTATION = Health("augmentation", Kind.AUGMENTATION, NOW, 0)
+TEACHER = Health("teacher", Kind.TEACHER, NOW, 0)
+STUDENT = Health("student-feed", Kind.STUDENT, NOW, 0)
 ALL = (INGEST, AUGMENTATION, TEACHER, STUDENT)
 
 
-def still(sight, for_s, lag=0, **changes):
-    return replace(sight, moved_s=NOW - for_s, lag_rows=lag, **changes)
+def still(health, for_s, lag=0, **changes):
+    return replace(health, moved_s=NOW - for_s, lag_rows=lag, **changes)
 
 
-def said(*sights, refused=(), silent=None):
-    return alarms_of(sights, refused, silent or {}, LIMITS, NOW)
+def said(*healths, refused=(), silent=None):
+    return alarms_of(healths, refused, silent or {}, LIMITS, NOW)
 
 
 @pytest.mark.parametrize(
-    ("sights", "stalled"),
+    ("healths", "stalled"),
     [
         (ALL, []),
         ([INGEST, AUGMENTATION, still(TEACHER, 500), still(STUDENT, 500)], []),  # nothing waits for them
@@ -44,12 +44,12 @@ def said(*sights, refused=(), silent=None):
         ([still(AUGMENTATION, 200, 9)], ["augmentation"]),
     ],
 )
-def test_a_worker_is_stalled_where_rows_wait_and_neither_it_nor_what_it_waits_for_moves(sights, stalled):
-    found = [raised for raised in said(*sights) if raised.alarm is Alarm.STALLED]
+def test_a_worker_is_stalled_where_rows_wait_and_neither_it_nor_what_it_waits_for_moves(healths, stalled):
+    found = [raised for raised in said(*healths) if raised.alarm is Alarm.STALLED]
     assert [name for raised in found for name in raised.workers] == stalled
-    for raised, sight in zip(found, [s for s in sights if s.name in stalled], strict=True):
-        assert raised.since_s == sight.moved_s
-        assert f"{sight.lag_rows} rows wait for it" in raised.text
+    for raised, health in zip(found, [s for s in healths if s.name in stalled], strict=True):
+        assert raised.since_s == health.moved_s
+        assert f"{health.lag_rows} rows wait for it" in raised.text
 
 
 def test_where_nothing_moves_and_rows_wait_for_several_the_run_is_stalled_since_the_last_of_them_moved():
@@ -74,7 +74,7 @@ def test_where_nothing_moves_and_rows_wait_for_several_the_run_is_stalled_since_
     ],
 )
 def test_dead_letters_are_a_mass_where_their_share_of_the_last_minutes_is_surely_above_the_limit(read, reasons, grave):
-    found = said(*ALL, refused=[Refused("impressions", NOW - 290, read, reasons)])
+    found = said(*ALL, refused=[RefusalCounts("impressions", NOW - 290, read, reasons)])
     assert [raised.alarm for raised in found] == [Alarm.DEAD_LETTERS] * grave
     for raised in found:
         assert (raised.since_s, raised.workers) == (NOW - 290, ())
@@ -118,4 +118,4 @@ def test_topics_that_bring_nothing_are_noted(augmentation, silent_s, noted):
 )
 def test_words_have_the_state_first_and_the_time_of_day(for_s, words):
     noon = datetime(2026, 11, 23, 12, tzinfo=UTC)
-    assert words_of(Raised(Alarm.STALLED, NOW - for_s, "teacher"), NOW, noon) == words
+    assert words_of(RaisedAlarm(Alarm.STALLED, NOW - for_s, "teacher"), NOW, noon) == words

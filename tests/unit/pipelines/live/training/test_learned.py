@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.live.training.learned import Learned
+from pipelines.live.training.learned import LearnedCounts
 from streaming.hashing import hash64
 
 
@@ -23,7 +23,7 @@ def table(ids, ctr, cvr=None):
 
 
 def test_only_rows_with_a_label_of_the_task_count():
-    learned = Learned(["ctr", "cvr"])
+    learned = LearnedCounts(["ctr", "cvr"])
     learned.add(table([1, 2, 3], [0, 1, None], [None, None, 1]))
     assert learned.rows == {"ctr": 2, "cvr": 1}
     assert learned.hash_sums["cvr"] == int(hash64(pa.array([3]))[0])
@@ -31,7 +31,7 @@ def test_only_rows_with_a_label_of_the_task_count():
 
 def test_a_row_learned_twice_or_never_or_another_in_its_place_shows():
     def of(*ids):
-        learned = Learned(["ctr"])
+        learned = LearnedCounts(["ctr"])
         learned.add(table(list(ids), [1] * len(ids)))
         return learned.state()
 
@@ -43,12 +43,12 @@ def test_a_row_learned_twice_or_never_or_another_in_its_place_shows():
 @settings(max_examples=40, deadline=None)
 def test_however_the_rows_are_cut_and_resumed_the_state_is_the_same(rows, data):
     ids, labels = [i for i, _ in rows], [label for _, label in rows]
-    whole = Learned(["ctr"])
+    whole = LearnedCounts(["ctr"])
     whole.add(table(pa.array(ids, pa.int64()), labels))
     cut = data.draw(st.integers(0, len(rows)))
-    first = Learned(["ctr"])
+    first = LearnedCounts(["ctr"])
     first.add(table(pa.array(ids[:cut], pa.int64()), labels[:cut]))
-    second = Learned(["ctr"], first.state())
+    second = LearnedCounts(["ctr"], first.state())
     second.add(table(pa.array(ids[cut:], pa.int64()), labels[cut:]))
     assert second.state() == whole.state()
     hashes = hash64(pa.array(ids, pa.int64())).tolist()
@@ -58,14 +58,14 @@ def test_however_the_rows_are_cut_and_resumed_the_state_is_the_same(rows, data):
 
 def test_ids_may_be_strings_and_tables_may_have_several_chunks():
     parts = pa.concat_tables([table(["a", "b"], [1, 0]), table(["c"], [1])])
-    learned = Learned(["ctr"])
+    learned = LearnedCounts(["ctr"])
     learned.add(parts)
     assert learned.rows["ctr"] == 3
     assert learned.hash_sums["ctr"] == int(hash64(pa.array(["a", "b", "c"])).sum(dtype=np.uint64))
 
 
 def test_a_task_new_to_a_state_starts_at_nothing():
-    assert Learned(["ctr", "cvr"], {"ctr": {"rows": 5, "hash_sum": 9}}).state() == {
+    assert LearnedCounts(["ctr", "cvr"], {"ctr": {"rows": 5, "hash_sum": 9}}).state() == {
         "ctr": {"rows": 5, "hash_sum": 9},
         "cvr": {"rows": 0, "hash_sum": 0},
     }
@@ -73,4 +73,4 @@ def test_a_task_new_to_a_state_starts_at_nothing():
 
 def test_a_table_without_the_label_is_a_fault():
     with pytest.raises(KeyError):
-        Learned(["like"]).add(table([1], [1]))
+        LearnedCounts(["like"]).add(table([1], [1]))

@@ -12,7 +12,7 @@ from exfm.errors import Diverged
 from exfm.models.engine import Judged
 from exfm.step import StepResult
 from pipelines.live.training.account import Account
-from pipelines.live.training.learned import Learned
+from pipelines.live.training.learned import LearnedCounts
 from pipelines.live.training.quarantine import KEPT, Quarantine
 
 
@@ -34,7 +34,7 @@ def quarantine(state=None, limit=16) -> Quarantine:
 
 
 def test_learned_and_left_out_are_together_all_rows_by_task_and_by_hash():
-    kept, everything, left_out = Learned(["ctr"]), Learned(["ctr"]), quarantine()
+    kept, everything, left_out = LearnedCounts(["ctr"]), LearnedCounts(["ctr"]), quarantine()
     for number in range(20):
         batch = rows(number * 10)
         everything.add(batch)
@@ -105,7 +105,7 @@ def sieved(reasons) -> StepResult:
 
 
 def test_rows_that_were_left_out_of_a_batch_are_counted_and_placed_one_by_one():
-    one, everything, kept = quarantine(), Learned(["ctr"]), Learned(["ctr"])
+    one, everything, kept = quarantine(), LearnedCounts(["ctr"]), LearnedCounts(["ctr"])
     everything.add(rows(40))
     kept.add(rows(40).take([0, 1, 2, 4, 5, 6, 7, 8]))
     one.judge(rows(40), sieved([0, 0, 0, 2, 0, 0, 0, 0, 0, 4]))

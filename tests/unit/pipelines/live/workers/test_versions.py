@@ -13,8 +13,8 @@ from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.feeds.student import Cut
 from pipelines.live.workers.student import versions
+from pipelines.track.registry.aliases import Action, Aliases
 from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger
-from pipelines.track.registry.standing import Action, Standing
 from tests.support.models.states import same
 from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.pipelines.student_at_work import starting
@@ -47,7 +47,7 @@ def learn(worker, first: int, upto: int, **how) -> None:
         worker.versions.read_decisions()
         rows = rows_at(step, **how)
         worker.learn(Cut(rows, worker.build(rows)))
-    eventually(lambda: worker.keeper.idle)
+    eventually(lambda: worker.checkpointer.idle)
 
 
 def plain(entries) -> list[dict]:
@@ -74,7 +74,7 @@ def starting_in(root):
 
         def __call__(self):
             worker = self.start()
-            worker.keeper.put(worker.versions.pending_write())
+            worker.checkpointer.put(worker.versions.pending_write())
             return worker
 
         def __exit__(self, *error):
@@ -103,7 +103,7 @@ def test_versions_are_published_while_it_learns_and_a_better_one_becomes_champio
     assert (promoted["by"], promoted["champion"], promoted["previous"]) == ("policy", second, first)
     assert promoted["evidence"]["tasks"]["ctr"]["log_e"] > np.log(20)
     assert promoted["evidence"]["rows"] == promoted["lake_seq"] + 1 - 1280  # every row since, none before
-    assert worker.versions.standing.champion == student.ledger.standing().champion
+    assert worker.versions.aliases.champion == student.ledger.aliases().champion
 
 
 def test_a_version_says_what_it_was_made_of(student):
@@ -138,7 +138,7 @@ def test_an_export_that_is_another_model_is_refused_and_training_goes_on(student
     learn(worker, 0, 11)
     assert actions(student.ledger) == [("refused", "v00000640")]
     assert "differs from the student it was made of by" in student.ledger.entries()[0]["reason"]
-    assert student.ledger.standing() == Standing()
+    assert student.ledger.aliases() == Aliases()
     assert not student.ledger.folder("v00000640").exists()
     assert "version v00000640 was refused" in worker.versions.alarm
     monkeypatch.undo()
@@ -170,7 +170,7 @@ def test_a_killed_worker_comes_to_the_same_evidence_and_the_same_ledger(tmp_path
         assert second.position < killed_at * ROWS
         learn(second, (second.position + 1) // ROWS, 34)
         assert plain(killed.ledger.entries()) == plain(undisturbed.ledger.entries())
-        assert second.versions.standing == whole.versions.standing
+        assert second.versions.aliases == whole.versions.aliases
         assert same(second.versions.state(), whole.versions.state())
         assert same(second.engine.student.state(), whole.engine.student.state())
 
@@ -188,7 +188,7 @@ def test_entries_that_a_crash_kept_from_the_ledger_are_made_good(student, lost):
             file.unlink()
         student.ledger.folder("v00001280").rmdir()
     again = student()
-    eventually(lambda: again.keeper.idle)
+    eventually(lambda: again.checkpointer.idle)
     assert plain(student.ledger.entries()) == plain(whole)
     assert again.versions.trial is not None
     assert np.array_equal(
@@ -205,14 +205,14 @@ def decide(ledger, action, version):
 def test_what_people_decide_ends_a_trial_and_is_what_later_versions_are_compared_with(student):
     worker = student()
     learn(worker, 0, 31)
-    standing = worker.versions.standing
-    assert standing.previous == "v00000640"
+    aliases = worker.versions.aliases
+    assert aliases.previous == "v00000640"
     decide(student.ledger, Action.ROLLED_BACK, "v00000640")
     learn(worker, 31, 32)
-    assert worker.versions.standing == Standing(champion="v00000640")
+    assert worker.versions.aliases == Aliases(champion="v00000640")
     assert worker.versions.trial is None
     learn(worker, 32, 40)
-    assert student.ledger.standing() == Standing(candidate="v00002560", champion="v00000640")
+    assert student.ledger.aliases() == Aliases(candidate="v00002560", champion="v00000640")
     batch = worker.build(rows_at(99))
     champion = load_served(student.ledger.folder("v00000640")).score(batch)
     assert np.array_equal(worker.versions.champion.score(batch), champion)
@@ -224,12 +224,12 @@ def test_a_decision_by_hand_wins_over_one_that_the_policy_made_before_it_knew(st
     monkeypatch.setattr(worker.versions, "read_decisions", lambda: None)  # it was looking elsewhere
     decide(student.ledger, Action.PROMOTED, "v00000640")
     learn(worker, 20, 29)
-    assert worker.versions.standing.champion == "v00001280"
+    assert worker.versions.aliases.champion == "v00001280"
     assert student.ledger.entries()[-1]["by"] == HAND
     worker.abandon()
     again = student()
-    eventually(lambda: again.keeper.idle)
-    assert again.versions.standing == student.ledger.standing() == Standing(champion="v00000640")
+    eventually(lambda: again.checkpointer.idle)
+    assert again.versions.aliases == student.ledger.aliases() == Aliases(champion="v00000640")
 
 
 def test_by_hand_alone_nothing_is_promoted(tmp_path):
@@ -237,10 +237,10 @@ def test_by_hand_alone_nothing_is_promoted(tmp_path):
         ledger = Ledger(RunDir(tmp_path), "feed")
         worker = start()
         learn(worker, 0, 20)
-        assert ledger.standing() == Standing(candidate="v00001280")
+        assert ledger.aliases() == Aliases(candidate="v00001280")
         decide(ledger, Action.PROMOTED, "v00000640")
         learn(worker, 20, 45)
-        assert ledger.standing() == Standing(candidate="v00001920", champion="v00000640")
+        assert ledger.aliases() == Aliases(candidate="v00001920", champion="v00000640")
         assert worker.versions.as_json()["trial"]["so_far"].startswith("better on ctr")
 
 
@@ -265,16 +265,16 @@ def test_a_run_that_was_concluded_by_others_is_taken_up_as_it_stands(student):
     with student.ledger.writing() as writing:
         writing.add(Action.WITHDRAWN, None, by=CONCLUSION, reason="the stream lost too much")
     worker.versions.read_decisions()
-    assert worker.versions.standing == Standing()
+    assert worker.versions.aliases == Aliases()
 
 
 def test_other_blocks_begin_the_trial_again(student, tmp_path):
     worker = student()
     learn(worker, 0, 22)
     worker.checkpoint()
-    eventually(partial(getattr, worker.keeper, "idle"))
+    eventually(partial(getattr, worker.checkpointer, "idle"))
     worker.abandon()
     with starting(load(SMALL_RUN, [*SETTINGS, "registry.block_rows=16"]), tmp_path) as start:
         again = start()
-        assert again.versions.standing.candidate == "v00001280"
+        assert again.versions.aliases.candidate == "v00001280"
         assert again.versions.trial.rows == 0

@@ -11,7 +11,7 @@ from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import parse
 from pipelines.report.results.counts import counts_hold, counts_of
 from pipelines.report.results.figures import Columns, judge
-from pipelines.report.results.losses import Severity, TaskFeedback, losses_in, losses_of
+from pipelines.report.results.losses import LossSeverity, TaskFeedback, losses_in, losses_of
 from streaming.settlement.admission import RAN_AWAY
 from tests.support.pipelines.raw_configs import small
 
@@ -58,7 +58,7 @@ def refused(number: int, reason: str = "null:bid") -> dict[str, Any]:
 
 def test_where_all_is_well_there_is_an_account_and_no_word_of_warning():
     found = losses_of(counts(), LossLimits(), ended=True)
-    assert found.severity is Severity.FINE
+    assert found.severity is LossSeverity.FINE
     assert found.words == ()
     assert found.lines == ("feedback 942 read = 942 joined + 0 late + 0 unmatched + 0 duplicate + 0 dead letters",)
 
@@ -76,7 +76,7 @@ def test_feedback_adds_up_to_what_was_read():
 def test_clicks_after_their_window_are_explained_by_their_delays_with_the_window_that_holds_them():
     late = TaskFeedback("ctr", 60.0, 14, beyond=920, in_time=8, before=0, unknown=0, within_s=[(0.95, 3540.0)])
     found = losses_of(delayed(), LossLimits(), feedback=[late], ended=True)
-    assert found.severity is Severity.FAIL
+    assert found.severity is LossSeverity.FAIL
     assert found.lines[0] == ("feedback 942 read = 14 joined + 8 late + 920 unmatched + 0 duplicate + 0 dead letters")
     assert found.words == (
         "928 of 942 rows of feedback (98.5 %) set no label: 920 of 942 `ctr` rows came later than the window of 60 s: "
@@ -104,7 +104,7 @@ def test_each_cause_of_lost_feedback_has_its_own_remedy(why, words):
 
 def test_while_a_run_lives_lost_feedback_is_said_without_its_delays():
     found = losses_of(delayed(), LossLimits())
-    assert found.severity is Severity.FAIL
+    assert found.severity is LossSeverity.FAIL
     assert "8 came after the window of their task, 920 met no impression" in found.words[0]
     assert "lengthen rows.tasks.*.window_s" in found.words[0]
 
@@ -112,7 +112,7 @@ def test_while_a_run_lives_lost_feedback_is_said_without_its_delays():
 def test_dead_letters_are_listed_by_reason_with_an_example_and_a_remedy():
     examples = {"impression": {"null:bid": PLACE | {"detail": "`bid` is None; the column is not nullable"}}}
     found = losses_of(refused(7873), LossLimits(), examples=examples, ended=True)
-    assert found.severity is Severity.FAIL
+    assert found.severity is LossSeverity.FAIL
     assert found.lines[1:] == (
         "dead letters 7,873 of 8,000 impressions",
         "  null:bid 7,873, e.g. impressions/1 offset 17 row 3: `bid` is None; the column is not nullable",
@@ -155,26 +155,26 @@ def test_limits_are_passed_once_the_share_is_sure_to_lie_above_them(lost, severi
 def test_three_rows_decide_nothing_and_an_empty_lake_all():
     few = {"impressions_read": 3, "settled": {"ctr": 1}, "lake_rows": 1, "verticals": {"feed": 1}}
     letters = {"impression": {"undecodable": 2}, "feedback": {}}
-    assert losses_of(counts(**few, dead_letters=letters), LossLimits(), ended=True).severity is Severity.WARN
+    assert losses_of(counts(**few, dead_letters=letters), LossLimits(), ended=True).severity is LossSeverity.WARN
     for limits in (LossLimits(), LossLimits(warn_share=1, fail_share=1)):
         empty = counts(impressions_read=0, settled={"ctr": 0}, lake_rows=0, feedback_read=0, matched_feedback=0)
         found = losses_of(empty, limits, ended=True)
-        assert found.severity is Severity.FAIL
+        assert found.severity is LossSeverity.FAIL
         assert "the stream held no impression: the lake is empty" in found.words[0]
-        assert losses_of(refused(8000), limits, ended=True).severity is Severity.FAIL
-        assert losses_of(empty, limits).severity is Severity.FINE  # it has just begun
+        assert losses_of(refused(8000), limits, ended=True).severity is LossSeverity.FAIL
+        assert losses_of(empty, limits).severity is LossSeverity.FINE  # it has just begun
 
 
 def test_a_stream_without_feedback_is_no_silent_run_of_zeros():
     found = losses_of(counts(feedback_read=0, matched_feedback=0), LossLimits(), ended=True)
-    assert found.severity is Severity.WARN
+    assert found.severity is LossSeverity.WARN
     assert found.words[0].startswith("no feedback was read: every label is 0")
 
 
 def test_a_student_without_rows_is_named_with_the_verticals_that_exist():
     wanted = {"feed": ["feed"], "typo": ["fed"], "brand": ["nowhere", "shop"]}
     found = losses_of(counts(), LossLimits(), wanted=wanted)
-    assert found.severity is Severity.WARN
+    assert found.severity is LossSeverity.WARN
     assert found.words == ("student `typo` has no row: none is of `fed`; rows by vertical: feed 5,000, shop 3,000",)
 
 
@@ -203,7 +203,7 @@ def test_one_row_of_most_of_the_weight_is_named_at_the_end():
     columns = Columns(np.arange(4000), labels, {"student": rng.normal(size=4000)}, 0, weights)
     students = {"feed": {"ctr": judge(columns) | {"last_half": judge(columns.after(2000))}}}
     found = losses_in(finished(students), CONFIG)
-    assert (found.severity, len(found.words)) == (Severity.WARN, 1)
+    assert (found.severity, len(found.words)) == (LossSeverity.WARN, 1)
     assert found.words[0].startswith(
         "one of 4,000 rows (lake_seq 2500) has 100 % of the `sample_weight` of the whole stream for `ctr`: figures and "
         "models follow this row."
@@ -214,12 +214,12 @@ def test_one_row_of_most_of_the_weight_is_named_at_the_end():
     assert "one of 1,999 rows (lake_seq 2500) has 13 % of the `sample_weight` of its last half" in word
     weights[2500] = 100
     students = {"feed": {"ctr": judge(columns)}}
-    assert losses_in(finished(students), CONFIG).severity is Severity.FINE
+    assert losses_in(finished(students), CONFIG).severity is LossSeverity.FINE
 
 
 def test_candidates_that_share_the_id_of_their_request_are_warned_about():
     found = losses_of(counts(duplicates_dropped=7200, settled={"ctr": 800}, lake_rows=800), LossLimits(), ended=True)
-    assert found.severity is Severity.WARN
+    assert found.severity is LossSeverity.WARN
     assert found.words[0].startswith(
         "7,200 of 8,000 impressions (90.0 %) carry the impression_id of an earlier one and"
     )
@@ -229,7 +229,7 @@ def test_candidates_that_share_the_id_of_their_request_are_warned_about():
 def test_conversions_without_a_click_are_counted_and_named():
     found = losses_of(counts(), LossLimits(), unmet={"cvr": [40, 100]}, ended=True)
     assert "`cvr` feedback without what it is given: 40 of 100 impressions, not applicable" in found.lines
-    assert found.severity is Severity.WARN
+    assert found.severity is LossSeverity.WARN
     assert found.words[0].startswith("40 of 100 impressions with `cvr` feedback (40.0 %) have no positive label of the")
     assert losses_of(counts(), LossLimits(), unmet={"cvr": [0, 100]}, ended=True).lines == (
         losses_of(counts(), LossLimits(), ended=True).lines
@@ -238,10 +238,10 @@ def test_conversions_without_a_click_are_counted_and_named():
 
 def test_verticals_beyond_the_cap_warn_and_fail_by_their_share():
     some = losses_of(refused(2880, "too_many_verticals"), LossLimits(), ended=True)
-    assert some.severity is Severity.WARN
+    assert some.severity is LossSeverity.WARN
     assert "2,880 of 8,000 impressions (36.0 %) are dead letters, most for `too_many_verticals`" in some.words[0]
     assert "raise lake.max_verticals" in some.words[0]
-    assert losses_of(refused(4400, "too_many_verticals"), LossLimits(), ended=True).severity is Severity.FAIL
+    assert losses_of(refused(4400, "too_many_verticals"), LossLimits(), ended=True).severity is LossSeverity.FAIL
 
 
 def test_tombstones_are_named_and_no_loss():
@@ -249,19 +249,19 @@ def test_tombstones_are_named_and_no_loss():
     found = losses_of(
         counts(impressions_read=12_000, feedback_read=1842, dead_letters=letters), LossLimits(), ended=True
     )
-    assert found.severity is Severity.FINE
+    assert found.severity is LossSeverity.FINE
     assert "  tombstone 4,000" in found.lines
     letters["impression"]["null:bid"] = 8000
     found = losses_of(
         counts(impressions_read=12_000, lake_rows=0, dead_letters=letters, verticals={}), LossLimits(), ended=True
     )
-    assert found.severity is Severity.FAIL
+    assert found.severity is LossSeverity.FAIL
     assert "8,000 of 8,000 impressions (100 %) are dead letters, most for `null:bid` (8,000)" in found.words[0]
 
 
 def test_warnings_about_rows_that_were_taken_are_said():
     found = losses_of(counts(warnings=["timestamps of records cannot be right"]), LossLimits(), ended=True)
-    assert found.severity is Severity.WARN
+    assert found.severity is LossSeverity.WARN
     assert found.words == ("timestamps of records cannot be right",)
 
 

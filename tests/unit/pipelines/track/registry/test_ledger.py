@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.track.registry import ledger
+from pipelines.track.registry.aliases import Action, Aliases
 from pipelines.track.registry.ledger import HAND, POLICY, Ledger
-from pipelines.track.registry.standing import Action, Standing
 from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 
@@ -26,28 +26,28 @@ def add(feed, *actions):
 
 
 def test_every_decision_is_kept_with_the_standing_that_it_left(feed):
-    assert (feed.entries(), feed.standing()) == ([], Standing())
+    assert (feed.entries(), feed.aliases()) == ([], Aliases())
     add(feed, (Action.PUBLISHED, "v1"), (Action.PROMOTED, "v1"), (Action.PUBLISHED, "v2"), (Action.TRIAL, "v2"))
-    assert feed.standing() == Standing(candidate="v2", champion="v1")
+    assert feed.aliases() == Aliases(candidate="v2", champion="v1")
     add(feed, (Action.PROMOTED, "v2"))
-    assert feed.standing() == Standing(champion="v2", previous="v1")
+    assert feed.aliases() == Aliases(champion="v2", previous="v1")
     with feed.writing() as writing:
         writing.add(Action.ROLLED_BACK, "v1", by=HAND, reason="v2 shows bad ads")
-    assert feed.standing() == Standing(champion="v1")
+    assert feed.aliases() == Aliases(champion="v1")
     assert [(e["action"], e["champion"]) for e in feed.entries()][-2:] == [("promoted", "v2"), ("rolled back", "v1")]
     assert feed.entries()[-1]["reason"] == "v2 shows bad ads"
 
 
 def test_a_trial_that_ended_leaves_the_champion(feed):
     add(feed, (Action.PROMOTED, "v1"), (Action.TRIAL, "v2"), (Action.ENDED, "v2"))
-    assert feed.standing() == Standing(champion="v1")
+    assert feed.aliases() == Aliases(champion="v1")
 
 
 def test_half_a_line_that_a_crash_left_was_never_an_entry(feed):
     add(feed, (Action.PROMOTED, "v1"))
     with feed.path.open("a") as file:
         file.write('{"action": "promoted", "version": "v2", "cha')
-    assert feed.standing().champion == "v1"
+    assert feed.aliases().champion == "v1"
     add(feed, (Action.PROMOTED, "v3"))
     assert [json.loads(line)["version"] for line in feed.path.read_text().splitlines()] == ["v1", "v3"]
 
@@ -56,7 +56,7 @@ def test_a_ledger_that_was_altered_is_named(feed):
     add(feed, (Action.PROMOTED, "v1"))
     feed.path.write_text("no json\n")
     with pytest.raises(StreamingError, match=r"feed\.jsonl is damaged"):
-        feed.standing()
+        feed.aliases()
 
 
 def test_who_cannot_have_the_lock_is_told_and_writes_nothing(feed, monkeypatch):
@@ -64,7 +64,7 @@ def test_who_cannot_have_the_lock_is_told_and_writes_nothing(feed, monkeypatch):
     add(feed, (Action.PROMOTED, "v1"))
     with file_lock(feed.path.with_suffix(".lock")), pytest.raises(StreamingError, match="another process"):
         add(feed, (Action.PROMOTED, "v2"))
-    assert feed.standing().champion == "v1"
+    assert feed.aliases().champion == "v1"
 
 
 def test_versions_that_stand_for_something_are_not_pruned(feed):

@@ -20,7 +20,7 @@ from streaming.messages.times import milliseconds
 from streaming.sources.tables import conversion
 from streaming.sources.tables.conversion import as_parquet
 from streaming.sources.tables.copies import Copies, Reading
-from streaming.sources.tables.engine import Engine
+from streaming.sources.tables.engine import TableEngine
 from streaming.sources.tables.forms import files_at
 
 SAMPLE = 60
@@ -85,7 +85,7 @@ def same(text: str, value: Any, kind: pa.DataType) -> bool:
 
 
 def read(path: Path, folder: Path, **how: Any) -> pa.Table:
-    with Engine(folder) as engine:
+    with TableEngine(folder) as engine:
         list(as_parquet(engine, files_at(path), folder / "read.parquet", **how))
     return pq.read_table(folder / "read.parquet")
 
@@ -282,7 +282,7 @@ def test_files_of_other_columns_are_united_by_name_and_what_is_missing_is_said(t
     (folder := tmp_path / "parts").mkdir()
     (folder / "a.csv").write_text("id,x\n1,2\n")
     (folder / "b.csv").write_text("x,id,extra\n5,6,7\n")
-    with Engine(tmp_path) as engine:
+    with TableEngine(tmp_path) as engine:
         said = list(as_parquet(engine, files_at(folder), tmp_path / "read.parquet"))
     assert pq.read_table(tmp_path / "read.parquet").to_pylist() == [
         {"id": 1, "x": 2, "extra": None},
@@ -362,7 +362,7 @@ def test_another_encoding_is_named_with_its_setting_and_read_with_it(tmp_path):
 )
 def test_what_a_column_is_read_as_is_said_where_it_might_surprise(tmp_path, values, said):
     (path := tmp_path / "rows.csv").write_text("id;x\n" + "".join(f"{n};{v}\n" for n, v in enumerate(values)))
-    with Engine(tmp_path) as engine:
+    with TableEngine(tmp_path) as engine:
         lines = list(as_parquet(engine, files_at(path), tmp_path / "read.parquet"))
     assert any(re.search(said, line) for line in lines), lines
 

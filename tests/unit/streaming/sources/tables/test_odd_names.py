@@ -10,7 +10,7 @@ import pytest
 
 from streaming.errors import BadInput
 from streaming.sources.tables.conversion import as_parquet
-from streaming.sources.tables.engine import Engine, parquet
+from streaming.sources.tables.engine import TableEngine, parquet
 from streaming.sources.tables.forms import files_at
 
 FOLDERS = ["plain", "a b#c%d[e]ü", "st*r", "q?m", "day=7", "it's"]
@@ -31,7 +31,7 @@ def write(path, rows):
 
 
 def read(path, to):
-    with Engine(to.parent) as engine:
+    with TableEngine(to.parent) as engine:
         files = files_at(path)
         if not files.is_one_parquet:
             list(as_parquet(engine, files, to))

@@ -59,7 +59,7 @@ def rows_of(batch: Batch, kept: np.ndarray) -> Batch:
     return batch.only(torch.from_numpy(kept).to(batch.dense.device))
 
 
-def sieved(model: Learner, batch: Batch, failed: StepResult, group: RankGroup | None = None) -> StepResult:
+def learn_good_rows(model: Learner, batch: Batch, failed: StepResult, group: RankGroup | None = None) -> StepResult:
     """Learn the good rows of a batch whose step `failed`; returns the failed step if no rows can be learned."""
     left_out = np.zeros(len(batch), np.int8)
     left_out[~(np.abs(model.score(batch)) < LARGEST).all(1)] = LOGIT

@@ -26,7 +26,7 @@ from streaming.store.files import sync
 log = logging.getLogger(__name__)
 
 
-def mend(lake: Path, schema: RowSchema, settings: KafkaSettings, topic: str, partitions: int) -> list[str]:
+def repair(lake: Path, schema: RowSchema, settings: KafkaSettings, topic: str, partitions: int) -> list[str]:
     """Rebuild torn files of the lake; returns a sentence for each. Nothing is read where all are whole.
 
     The lake's one writer calls this before it writes. Raises DataLost where the topic no longer holds the rows, with
@@ -57,7 +57,7 @@ def _from_topic(
     """The topic's rows whose `lake_seq` a torn file may have had, in order, each once."""
     codec, wanted = ExamplesCodec(schema), [(each.file.first, each.file.last) for each in torn]
     all_partitions = [Partition(topic, number) for number in range(partitions)]
-    tables: list[pa.Table] = [schema.augmented.empty_table()]
+    found: list[pa.Table] = [schema.augmented.empty_table()]
     reader = TopicReader(settings, all_partitions)
     try:
         reader.open()
@@ -66,10 +66,10 @@ def _from_topic(
             for message in reader.next_batch(1.0) or ():
                 header = Header.decode(message)
                 if any(header.first_seq <= last and header.last_seq >= first for first, last in wanted):
-                    tables.append(pa.Table.from_batches([codec.decode(message)]))
+                    found.append(pa.Table.from_batches([codec.decode(message)]))
     finally:
         reader.close()
-    rows = pa.concat_tables(tables)
+    rows = pa.concat_tables(found)
     _, first = np.unique(rows["lake_seq"].to_numpy(), return_index=True)  # a restarted publisher repeats itself
     return rows.take(pa.array(first))
 

@@ -11,15 +11,15 @@ from pipelines.live.training.machine import software
 NAME = "past"
 
 
-class Past:
+class Provenance:
     """`learned_by`: versions and machine, each from behind a `lake_seq` on. `grown`: behind which `lake_seq` the
     tables grew, and what they were made with before.
 
-    >>> past = Past(None, position=-1)
+    >>> past = Provenance(None, position=-1)
     >>> past.grow(41, {"seed": 1})
     >>> past.meta()["past"]["grown"]
     [{'after': 41, 'was': {'seed': 1}}]
-    >>> len(Past(past.meta(), position=99).learned_by)  # the same software goes on
+    >>> len(Provenance(past.meta(), position=99).learned_by)  # the same software goes on
     1
     """
 

@@ -80,10 +80,10 @@ class Parts:
             except Exception as error:
                 self._made[key] = _Failed(error.with_traceback(None))
                 raise
-        part = self._made[key]
-        if isinstance(part, _Failed):
-            raise part.error.with_traceback(None)  # each time anew: it would keep the rows of all that asked
-        return part  # type: ignore[return-value]
+        found = self._made[key]
+        if isinstance(found, _Failed):
+            raise found.error.with_traceback(None)  # each time anew: it would keep the rows of all that asked
+        return found  # type: ignore[return-value]
 
 
 class Taken:
@@ -112,11 +112,11 @@ class Taken:
         return Bags(bags.values[np.repeat(first_N[self.at], lengths) + within], lengths)
 
 
-class Stretches:
+class FeatureCache:
     """The cached tables of the process. `tables`: their rows, each in order of `lake_seq`, as long as they are there.
 
     >>> table = pa.table({"lake_seq": [4, 6, 7, 9], "ad": [1, 2, 3, 4]})
-    >>> stretches = Stretches(lambda: [table])
+    >>> stretches = FeatureCache(lambda: [table])
     >>> stretches.taken(table.slice(1, 2)).at, stretches.taken(pa.table({"lake_seq": [7, 8]}))
     (array([1, 2]), None)
     """

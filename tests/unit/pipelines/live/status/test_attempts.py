@@ -14,8 +14,8 @@ import pytest
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.attempts import EarlierAttempts, earlier_attempts
 from pipelines.live.status.file import StatusFile
-from pipelines.live.status.legs import EarlierLegs, earlier_legs
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.workers.report import Report
 from tests.support.waiting import PATIENCE_S
@@ -26,7 +26,7 @@ def written(root: Path, status: RunStatus, **changes: object) -> None:
 
 
 def at_work(root: Path, rows: int, restarts: int = 0) -> RunStatus:
-    status = RunStatus.resuming("small", earlier_legs(root))
+    status = RunStatus.resuming("small", earlier_attempts(root))
     report = Report("teacher", "teacher", rows=7, total_rows=rows, busy_s=2.0, phases_s={"train": 1.5}, lag_rows=40)
     worker = WorkerStatus("teacher", Kind.TEACHER, WorkerState.RUNNING, restarts, report=report)
     worker.earlier = status.earlier.of("teacher")
@@ -48,15 +48,15 @@ def test_the_second_start_goes_on_counting_where_the_first_ended(tmp_path):
 
 def test_before_its_first_report_a_worker_shows_the_rows_it_had(tmp_path):
     written(tmp_path, at_work(tmp_path, rows=1000))
-    status = RunStatus.resuming("small", earlier_legs(tmp_path))
+    status = RunStatus.resuming("small", earlier_attempts(tmp_path))
     worker = WorkerStatus("teacher", Kind.TEACHER, earlier=status.earlier.of("teacher"))
     assert worker.as_json()["rows"] == 1000
 
 
 def test_a_new_run_and_one_whose_status_is_damaged_begin_with_nothing(tmp_path):
-    assert earlier_legs(tmp_path) == EarlierLegs()
+    assert earlier_attempts(tmp_path) == EarlierAttempts()
     RunDir(tmp_path).status.write_text("{")
-    assert earlier_legs(tmp_path) == EarlierLegs()
+    assert earlier_attempts(tmp_path) == EarlierAttempts()
 
 
 KILLED = """
@@ -65,10 +65,10 @@ from pathlib import Path
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.file import StatusFile
 from pipelines.live.status.heartbeat import Heartbeat
-from pipelines.live.status.legs import earlier_legs
+from pipelines.live.status.attempts import earlier_attempts
 from pipelines.live.status.status import RunStatus
 root = Path(sys.argv[1])
-status = RunStatus.resuming("small", earlier_legs(root))
+status = RunStatus.resuming("small", earlier_attempts(root))
 with Heartbeat(StatusFile(RunDir(root).status), status):
     print("began", flush=True)
     time.sleep(600)
@@ -80,15 +80,15 @@ def test_kill_9_loses_a_second_or_two_of_the_wall_time(tmp_path):
         process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert process.stdout.readline() == "began\n"
-        before, began = earlier_legs(tmp_path).wall_s, time.monotonic()
-        while earlier_legs(tmp_path).wall_s < before + 0.9:  # a beat has come
+        before, began = earlier_attempts(tmp_path).wall_s, time.monotonic()
+        while earlier_attempts(tmp_path).wall_s < before + 0.9:  # a beat has come
             assert time.monotonic() - began < PATIENCE_S
             time.sleep(0.05)
         lived = time.monotonic() - began
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        found = earlier_legs(tmp_path)
-        assert found.legs == leg
+        found = earlier_attempts(tmp_path)
+        assert found.attempts == leg
         assert before + lived - 5 < found.wall_s
 
 

@@ -29,7 +29,7 @@ from exfm.snapshots.checkpoint import (
 )
 from exfm.snapshots.staging import Storable
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.training.resume import Found, last_checkpoint, needed_after
+from pipelines.live.training.resume import ResumePoint, last_checkpoint, needed_after
 from pipelines.live.training.writer import Watch, Writer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from streaming.errors import StreamingError
@@ -48,7 +48,7 @@ class Resumable(Protocol):
     identity: str
 
 
-class Keeper:
+class Checkpointer:
     """Checkpoints the worker `name`. With several ranks every method but `idle` is called by all of them in the same
     order; rank 0 holds the lock, prunes and registers.
 
@@ -90,7 +90,7 @@ class Keeper:
         Raises StreamingError while an earlier process holds the lock, ModelError where no checkpoint can be used.
         """
         self._ranks = ranks or self._ranks
-        found = Found(None, None)
+        found = ResumePoint(None, None)
         if self._ranks.first:
             self._take_lock()
             remove_leftovers(self.checkpoints)

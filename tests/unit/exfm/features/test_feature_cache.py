@@ -10,9 +10,9 @@ import torch
 from exfm.errors import ConfigError
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
+from exfm.features.feature_cache import FeatureCache
 from exfm.features.features import FeatureSet, HistoryFeature
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from exfm.features.stretches import Stretches
 
 FEATURES = FeatureSet(
     sparse=[
@@ -76,7 +76,7 @@ def assert_same(one: object, other: object) -> None:
 def test_a_batch_is_the_same_to_the_bit_wherever_its_parts_were_made(rate):
     table = rows()
     alone = BatchBuilder(FEATURES, ["ctr"], rate)
-    shared = BatchBuilder(FEATURES, ["ctr"], rate, Stretches(lambda: [table.slice(0, 250), table.slice(250)]))
+    shared = BatchBuilder(FEATURES, ["ctr"], rate, FeatureCache(lambda: [table.slice(0, 250), table.slice(250)]))
     chance = np.random.default_rng(1)
     for _ in range(30):
         at = np.flatnonzero(chance.random(400) < chance.random())
@@ -88,7 +88,7 @@ def test_a_batch_is_the_same_to_the_bit_wherever_its_parts_were_made(rate):
 
 def test_labels_are_those_of_the_rows_that_are_given():
     table = rows()
-    build = BatchBuilder(FEATURES, ["ctr"], stretches=Stretches(lambda: [table]))
+    build = BatchBuilder(FEATURES, ["ctr"], feature_cache=FeatureCache(lambda: [table]))
     sampled = table.set_column(table.schema.get_field_index("label_ctr"), "label_ctr", pa.nulls(400, pa.int8()))
     assert not build(sampled[:50]).label_mask.any()
 
@@ -96,24 +96,24 @@ def test_labels_are_those_of_the_rows_that_are_given():
 def test_what_is_wrong_with_rows_of_others_is_not_ours_and_with_our_own_is_said():
     table = rows(groups=("ctr", "cvr", "other"))
     spoiled = table.set_column(table.schema.get_field_index("slot"), "slot", pa.array([99] + [1] * 399))
-    build = BatchBuilder(FEATURES, ["ctr"], stretches=Stretches(lambda: [spoiled]))
+    build = BatchBuilder(FEATURES, ["ctr"], feature_cache=FeatureCache(lambda: [spoiled]))
     ours = spoiled.filter(pa.compute.field("settlement") != "other")
     assert_same(build(ours[1:]), BatchBuilder(FEATURES, ["ctr"])(ours[1:]))
     with pytest.raises(ConfigError, match="value 99 of column `slot`"):
-        BatchBuilder(FEATURES, ["ctr"], stretches=Stretches(lambda: [spoiled]))(spoiled)
+        BatchBuilder(FEATURES, ["ctr"], feature_cache=FeatureCache(lambda: [spoiled]))(spoiled)
 
 
 def test_a_feature_is_made_once_for_all_and_goes_with_its_stretch(monkeypatch):
     made: list[str] = []
-    from exfm.features import stretches as module
+    from exfm.features import feature_cache as module
 
     bags_of = module.bags_of
     monkeypatch.setattr(
         module, "bags_of", lambda feature, columns: made.append(feature.name) or bags_of(feature, columns)
     )
     table, held = rows(), []
-    stretches = Stretches(lambda: held)
-    builders = [BatchBuilder(FEATURES.select(names), ["ctr"], stretches=stretches)
+    feature_cache = FeatureCache(lambda: held)
+    builders = [BatchBuilder(FEATURES.select(names), ["ctr"], feature_cache=feature_cache)
                 for names in (FEATURES.names, ("user", "site"), ("user", "bid"))]  # fmt: skip
     held.append(table)
     for first in range(0, 400, 40):

@@ -28,7 +28,7 @@ NAME = "registry"
 DAY_MS = 86_400_000
 
 
-class Trial:
+class ChallengerTest:
     """`fresh_after_ms`: event time of the newest row that champion or candidate learned."""
 
     def __init__(

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from exfm.snapshots.increments.follower import Value
+from exfm.snapshots.increments.follower import ServedState
 from streaming.schema import RowSchema
 
 LOOK_EVERY_S = 0.5
 """So often an origin is asked that says nothing else."""
 
 
-class Wanted(NamedTuple):
+class DesiredVersion(NamedTuple):
     """A version to be served: its location, the row schema of requests, and its registry entry. `labelled(columns,
     count)`: its newest rows with labels, where there are some. `value`: the version itself, where it is in memory
     already. `refused`: a newer one that cannot be served, and why."""
@@ -25,17 +25,17 @@ class Wanted(NamedTuple):
     schema: RowSchema
     about: dict[str, Any]
     labelled: Callable[[list[str], int], pa.Table] | None = None
-    value: Value | None = None
+    value: ServedState | None = None
     refused: tuple[str, str] | None = None
 
 
-class Origin(Protocol):
+class ModelSource(Protocol):
     """Source of the versions of one model. `model` is its name to callers; every `look_every_s` it is asked."""
 
     model: str
     look_every_s: float
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> DesiredVersion | None:
         """The version to be served now; None while there is none. Asked again and again. Raises ModelError where
         there is one that cannot be read."""
         ...

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exfm.features.stretches import Stretches
+from exfm.features.feature_cache import FeatureCache
 from streaming.lake.reader import LakeReader
 from streaming.schema import RowSchema
 
 
-class Commons:
+class SharedCache:
     """Shared reader and features; `shared_bytes` bounds the rows that some student has yet to reach."""
 
     def __init__(self, lake: Path, rows: RowSchema, shared_bytes: int) -> None:
         self.lake = LakeReader(lake, rows, shared_bytes=shared_bytes)
-        self.stretches = Stretches(self._tables)
+        self.stretches = FeatureCache(self._tables)
 
     def _tables(self) -> list[pa.Table]:
         return [chunk.rows for chunk in self.lake.scan.held]

@@ -14,16 +14,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from pipelines.serve.logged import ServedLog
-from pipelines.serve.shelf import Shelf
+from pipelines.serve.model_store import ModelStore
 
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 OF_MODEL = ("process", "model")
 
 
-class Meters:
+class ServingMetrics:
     """Counters of requests, and what the shelf and the log of served rows say when they are asked."""
 
-    def __init__(self, shelf: Shelf, served_log: ServedLog | None = None) -> None:
+    def __init__(self, model_store: ModelStore, served_log: ServedLog | None = None) -> None:
         disable_created_metrics()
         self._registry = CollectorRegistry()
         self._requests = Counter("exfm_requests", "Requests by HTTP code", (*OF_MODEL, "code"), registry=self._registry)
@@ -32,7 +32,7 @@ class Meters:
         self._seconds = Histogram(
             "exfm_request_seconds", "Time of a request", OF_MODEL, buckets=BUCKETS_S, registry=self._registry
         )
-        self._registry.register(_Served(shelf, served_log))
+        self._registry.register(_Served(model_store, served_log))
 
     def note(self, model: str, code: int, seconds: float, rows: int = 0, refused: int = 0) -> None:
         """Count a request."""
@@ -50,26 +50,26 @@ class Meters:
 class _Served(Collector):
     """What is served, and what became of the log of it, at the moment of the question."""
 
-    def __init__(self, shelf: Shelf, served_log: ServedLog | None) -> None:
-        self._shelf, self._log = shelf, served_log
+    def __init__(self, model_store: ModelStore, served_log: ServedLog | None) -> None:
+        self._model_store, self._log = model_store, served_log
 
     def collect(self) -> Iterator[Metric]:
         me, now_s = str(os.getpid()), time.time()
         info = GaugeMetricFamily("exfm_version_info", "The version that answers", labels=(*OF_MODEL, "version"))
         age = GaugeMetricFamily("exfm_version_age_seconds", "Since the version was loaded", labels=OF_MODEL)
-        for model in self._shelf.models:
-            if (version := self._shelf.version(model)) is not None:
+        for model in self._model_store.models:
+            if (version := self._model_store.version(model)) is not None:
                 info.add_metric((me, model, version.name), 1)
                 age.add_metric((me, model), now_s - version.loaded_at)
         answered = HistogramMetricFamily("exfm_freshness_seconds", "From a step to its first answer", labels=OF_MODEL)
         served = HistogramMetricFamily("exfm_step_to_served_seconds", "From a step to its version", labels=OF_MODEL)
-        for model, fresh in self._shelf.freshness.items():
+        for model, fresh in self._model_store.freshness.items():
             answered.add_metric((me, model), *fresh.answers.histogram())
             served.add_metric((me, model), *fresh.served.histogram())
         yield from (info, age, answered, served)
         counts = {
-            "exfm_swaps": ("Versions taken up", self._shelf.swaps),
-            "exfm_refused_versions": ("Versions refused", self._shelf.refusals),
+            "exfm_swaps": ("Versions taken up", self._model_store.swaps),
+            "exfm_refused_versions": ("Versions refused", self._model_store.refusals),
         }
         if self._log is not None:
             for fate in ("written", "dropped", "unidentified"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from exfm.features.learned_rows import LearnedRows
-from exfm.models import sieve
+from exfm.models import bad_rows
 from exfm.models.engine import STUDENT, TWIN, StudentEngine, TeacherEngine
 from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
@@ -26,7 +26,7 @@ def group():
 @pytest.fixture
 def no_ceiling(monkeypatch):
     """Inputs of any size reach the models."""
-    monkeypatch.setattr(sieve, "LARGEST_INPUT", float("inf"))
+    monkeypatch.setattr(bad_rows, "LARGEST_INPUT", float("inf"))
 
 
 def engine(arm="adapter", **options):
@@ -148,7 +148,7 @@ def test_a_batch_that_would_take_too_long_is_left_out_whole(monkeypatch):
     assert not judged.results[STUDENT].finite
     assert judged.results[TWIN].finite
     assert same(*({k: v for k, v in state.items() if k.startswith("student/")} for state in (before, one.state())))
-    monkeypatch.setattr(sieve, "MOST_TRIES", 10**6)
+    monkeypatch.setattr(bad_rows, "MOST_TRIES", 10**6)
     judged = one.step(poisoned)
     assert judged.results[STUDENT].finite
     labelled = batch.labels[::2, 0] == 0
@@ -170,7 +170,7 @@ class Together:
     def try_step(self, batch):
         self.tried += 1
         finite = int((batch.weights == 2).sum()) <= 3
-        return sieve.StepResult(self.score(batch), 1.0, np.zeros(2), finite)
+        return bad_rows.StepResult(self.score(batch), 1.0, np.zeros(2), finite)
 
     def score(self, batch):
         return np.zeros((len(batch), 2), np.float32)
@@ -179,7 +179,7 @@ class Together:
 def test_rows_that_spoil_a_step_together_only_leave_it_out_whole():
     model, batch = Together(), with_values(stream(256)[0], "weights", dict.fromkeys((3, 70, 140, 210), 2.0))
     failed = model.train_step(batch)
-    assert sieve.sieved(model, batch, failed) is failed
+    assert bad_rows.learn_good_rows(model, batch, failed) is failed
     assert model.learned == []
     assert model.tried < 20
 
@@ -194,7 +194,7 @@ def teacher_engine(group, **changes):
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("ceiling", [2.0**24, float("inf")])
 def test_a_teacher_learns_the_rest_of_a_batch(group, monkeypatch, ahead, ceiling):
-    monkeypatch.setattr(sieve, "LARGEST_INPUT", ceiling)
+    monkeypatch.setattr(bad_rows, "LARGEST_INPUT", ceiling)
     one, other = teacher_engine(group), teacher_engine(group)
     poisoned = with_values(teachers.batch(7), "dense", {3: 3e38, 60: float("-inf")})
     alone, after = kept(poisoned, (3, 60)), teachers.batch(8)
@@ -217,7 +217,7 @@ def test_a_teacher_learns_the_rest_of_a_batch(group, monkeypatch, ahead, ceiling
 
 
 def test_a_teacher_finds_a_row_of_which_only_the_loss_is_not_finite(group, monkeypatch):
-    monkeypatch.setattr(sieve, "LARGEST_INPUT", float("inf"))
+    monkeypatch.setattr(bad_rows, "LARGEST_INPUT", float("inf"))
     one, other = teacher_engine(group), teacher_engine(group)
     poisoned = with_values(teachers.batch(7), "weights", {11: float("inf")})
     judged = one.step(poisoned)

@@ -32,31 +32,31 @@ class Action(StrEnum):
     """Nothing of this run is to be served."""
 
 
-class Standing(NamedTuple):
+class Aliases(NamedTuple):
     """Versions by alias; None if unassigned."""
 
     candidate: str | None = None
     champion: str | None = None
     previous: str | None = None
 
-    def after(self, action: Action, version: str | None = None) -> Standing:
+    def after(self, action: Action, version: str | None = None) -> Aliases:
         """Apply an action to `version`.
 
-        >>> Standing(candidate="v2", champion="v1").after(Action.PROMOTED, "v2")
-        Standing(candidate=None, champion='v2', previous='v1')
-        >>> Standing(champion="v2", previous="v1").after(Action.ROLLED_BACK, "v1")
-        Standing(candidate=None, champion='v1', previous=None)
+        >>> Aliases(candidate="v2", champion="v1").after(Action.PROMOTED, "v2")
+        Aliases(candidate=None, champion='v2', previous='v1')
+        >>> Aliases(champion="v2", previous="v1").after(Action.ROLLED_BACK, "v1")
+        Aliases(candidate=None, champion='v1', previous=None)
         """
         if action is Action.TRIAL:
             return self._replace(candidate=version)
         if action is Action.PROMOTED:
-            return Standing(None, version, self.champion if self.champion != version else self.previous)
+            return Aliases(None, version, self.champion if self.champion != version else self.previous)
         if action is Action.ROLLED_BACK:
-            return Standing(None, version, None)
+            return Aliases(None, version, None)
         if action is Action.ENDED:
             return self._replace(candidate=None)
         if action is Action.WITHDRAWN:
-            return Standing()
+            return Aliases()
         return self
 
     def as_json(self) -> dict[str, str | None]:

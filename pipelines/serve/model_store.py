@@ -17,23 +17,25 @@ from exfm.compiled.package import Packages
 from exfm.errors import ModelError
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.freshness import Freshness
-from pipelines.serve.sources.chosen import Follow, origins_of
-from pipelines.serve.sources.wanted import Origin, Wanted
-from pipelines.serve.tables import Tables
+from pipelines.serve.sources.chosen import Follow, model_sources
+from pipelines.serve.sources.model_source import DesiredVersion, ModelSource
+from pipelines.serve.tables import TableSettings
 from pipelines.serve.version import ServedVersion
 
 log = logging.getLogger(__name__)
 
 
-class Shelf:
+class ModelStore:
     """Served versions by model name."""
 
-    def __init__(self, origins: Sequence[Origin], tables: Tables = Tables(), packages: Packages | None = None) -> None:
+    def __init__(
+        self, sources: Sequence[ModelSource], tables: TableSettings = TableSettings(), packages: Packages | None = None
+    ) -> None:
         """`packages`: versions are served compiled."""
         self._tables, self._packages = tables, packages
-        self._origins = {origin.model: origin for origin in origins}
-        self._versions: dict[str, ServedVersion | None] = dict.fromkeys(self._origins)
-        self.freshness = {model: Freshness() for model in self._origins}
+        self._sources = {source.model: source for source in sources}
+        self._versions: dict[str, ServedVersion | None] = dict.fromkeys(self._sources)
+        self.freshness = {model: Freshness() for model in self._sources}
         self._refused: dict[str, tuple[str, str]] = {}
         self._damaged: set[tuple[str, str]] = set()
         self._over = threading.Event()
@@ -54,8 +56,8 @@ class Shelf:
 
     def refused(self, model: str) -> str | None:
         """Reason why the desired version is not served."""
-        refusal = self._refused.get(model)
-        return None if refusal is None else f"{refusal[0]} is not served: {refusal[1]}"
+        found = self._refused.get(model)
+        return None if found is None else f"{found[0]} is not served: {found[1]}"
 
     @property
     def missing(self) -> list[str]:
@@ -71,13 +73,13 @@ class Shelf:
                 self._refuse(model, "the registry's version", f"{type(error).__name__}: {error}")
 
     def _follow_one(self, model: str) -> None:
-        wanted, before = self._origins[model].wanted(), self._versions[model]
+        wanted, before = self._sources[model].wanted(), self._versions[model]
         if wanted is None or (before is not None and before.name == wanted.name):
             self._answers(model, wanted)
         elif (model, wanted.name) not in self._damaged:
             self._take(model, wanted, before)
 
-    def _take(self, model: str, wanted: Wanted, before: ServedVersion | None) -> None:
+    def _take(self, model: str, wanted: DesiredVersion, before: ServedVersion | None) -> None:
         try:
             version = ServedVersion(
                 model, wanted.name, wanted.path, wanted.schema, wanted.about, self._tables, wanted.labelled,
@@ -93,10 +95,10 @@ class Shelf:
         self._versions[model] = version
         self._answers(model, wanted)
         self.swaps += before is not None
-        log_line = log.debug if wanted.value is not None and before is not None else log.info  # increments are many
-        log_line("%s: %s answers%s", model, version.name, "" if before is None else f" in place of {before.name}")
+        said = log.debug if wanted.value is not None and before is not None else log.info  # increments are many
+        said("%s: %s answers%s", model, version.name, "" if before is None else f" in place of {before.name}")
 
-    def _answers(self, model: str, wanted: Wanted | None) -> None:
+    def _answers(self, model: str, wanted: DesiredVersion | None) -> None:
         """What is wanted answers; a newer one may have been refused by where it comes from."""
         if wanted is not None and wanted.refused is not None:
             self._refuse(model, *wanted.refused)
@@ -117,7 +119,7 @@ class Shelf:
         self._thread.start()
 
     def _looking(self) -> None:
-        every = min(origin.look_every_s for origin in self._origins.values())
+        every = min(source.look_every_s for source in self._sources.values())
         while not self._over.wait(every):
             self.look()
 
@@ -125,17 +127,19 @@ class Shelf:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        for origin in self._origins.values():
-            origin.close()
+        for source in self._sources.values():
+            source.close()
 
 
-def shelf_of(run_dir: RunDir, students: Sequence[str], follow: Follow) -> Shelf:
-    """A model store with the run's current versions; raises like `origins_of`."""
-    return open_shelf(origins_of(students, run_dir.root, follow))
+def model_store_of(run_dir: RunDir, students: Sequence[str], follow: Follow) -> ModelStore:
+    """A model store with the run's current versions; raises like `model_sources`."""
+    return open_model_store(model_sources(students, run_dir.root, follow))
 
 
-def open_shelf(origins: Sequence[Origin], tables: Tables = Tables(), packages: Packages | None = None) -> Shelf:
+def open_model_store(
+    sources: Sequence[ModelSource], tables: TableSettings = TableSettings(), packages: Packages | None = None
+) -> ModelStore:
     """A model store with the current versions."""
-    shelf = Shelf(origins, tables, packages)
-    shelf.look()
-    return shelf
+    model_store = ModelStore(sources, tables, packages)
+    model_store.look()
+    return model_store

@@ -28,10 +28,10 @@ class EarlierWork:
 
 
 @dataclass(frozen=True)
-class EarlierLegs:
+class EarlierAttempts:
     """Totals of earlier attempts; `started_at`: of the first one, None without any."""
 
-    legs: int = 0
+    attempts: int = 0
     wall_s: float = 0.0
     started_at: str | None = None
     workers: Mapping[str, EarlierWork] = field(default_factory=dict)
@@ -40,13 +40,13 @@ class EarlierLegs:
         return self.workers.get(worker, EarlierWork())
 
 
-def earlier_legs(root: Path) -> EarlierLegs:
+def earlier_attempts(root: Path) -> EarlierAttempts:
     """Earlier attempts of the run in `root`; empty if it is new, or its status is damaged."""
     try:
         value = read_status(root)
     except StreamingError:
-        return EarlierLegs()
-    return EarlierLegs(
+        return EarlierAttempts()
+    return EarlierAttempts(
         value["legs"],
         value["wall_s"],
         value["started_at"],

@@ -22,7 +22,7 @@ STUDENTS = "students"
 """The kind of host that students share."""
 
 
-class Wanted(NamedTuple):
+class WorkerSpec(NamedTuple):
     """Spec of a worker: how it is built, its number of processes, and the kind of host it may share."""
 
     name: str
@@ -32,13 +32,13 @@ class Wanted(NamedTuple):
     host: str | None = None
 
 
-def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[Wanted]:
+def worker_specs(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[WorkerSpec]:
     """Specs of all workers of a run."""
     config_json, root = json.dumps(config.model_dump(mode="json")), str(run_dir.root.absolute())
 
-    def wanted(kind: Kind, name: str, ranks: int = 1, host: str | None = None) -> Wanted:
-        build = WorkerRecipe(kind, name, config_json, root, servers, until_end, config.kafka.given)
-        return Wanted(name, kind, build, ranks, host)
+    def wanted(kind: Kind, name: str, ranks: int = 1, host: str | None = None) -> WorkerSpec:
+        build = WorkerBuilder(kind, name, config_json, root, servers, until_end, config.kafka.given)
+        return WorkerSpec(name, kind, build, ranks, host)
 
     host = STUDENTS if config.resources.students_per_host > 1 else None
     return [
@@ -50,7 +50,7 @@ def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) ->
 
 
 @dataclass(frozen=True)
-class WorkerRecipe:
+class WorkerBuilder:
     """Recipe of a worker, or one rank of it, executed in the worker's process.
 
     Its fields are plain text and numbers, so that any process can be reached. The config is JSON, which is read in a
@@ -89,5 +89,5 @@ class WorkerRecipe:
 
     def _config(self) -> Config:
         config = parse(json.loads(self.config_json), f"{self.root}/config.yaml")
-        broker = {"bootstrap_servers": self.servers, "security": {**config.kafka.security, **self.passwords}}
-        return config.model_copy(update={"kafka": config.kafka.model_copy(update=broker)})
+        known = {"bootstrap_servers": self.servers, "security": {**config.kafka.security, **self.passwords}}
+        return config.model_copy(update={"kafka": config.kafka.model_copy(update=known)})

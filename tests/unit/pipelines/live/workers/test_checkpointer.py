@@ -18,7 +18,7 @@ from pipelines.core.config.settings import load as load_config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.feeds.student import Cut
 from pipelines.live.training.predictions import read_predictions
-from pipelines.live.workers import keeper
+from pipelines.live.workers import checkpointer
 from pipelines.live.workers.student.worker import StudentWorker
 from pipelines.live.workers.teacher.worker import TeacherWorker
 from pipelines.live.workers.worker import Orders
@@ -53,7 +53,7 @@ class SlowDisk:
                 raise DiskFull(28, "No space left on device")
             return save(*args, **kwargs)
 
-        monkeypatch.setattr(keeper, "save_checkpoint", slow)
+        monkeypatch.setattr(checkpointer, "save_checkpoint", slow)
 
     def let_through(self, count: int) -> None:
         for _ in range(count):
@@ -140,7 +140,7 @@ def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_
     assert teacher.watch.phases_s["wait for disk"] > 0.05
 
     disk.let_through(2)
-    eventually(lambda: teacher.keeper.idle)
+    eventually(lambda: teacher.checkpointer.idle)
     saved = tmp_path / "checkpoints" / "teacher"
     assert checkpoint_names(saved) == ["v00000002", "v00000003"]
     for version in (2, 3):  # each is its own moment, although training went on while it was written
@@ -162,12 +162,12 @@ def test_the_snapshot_never_comes_before_its_checkpoint_nor_the_readers_position
     assert not (tmp_path / "snapshots" / "teacher" / "v00000001").exists()
     assert position() == -1
     disk.let_through(1)
-    eventually(lambda: teacher.keeper.idle)
+    eventually(lambda: teacher.checkpointer.idle)
     assert position() == 31
     for number in (1, 2):
         learn_block(teacher, number)
         disk.let_through(1)
-    eventually(lambda: teacher.keeper.idle)
+    eventually(lambda: teacher.checkpointer.idle)
     assert position() == 63  # the checkpoint before the last is kept too, and would go on from there
 
 
@@ -180,7 +180,7 @@ def test_a_snapshot_that_was_set_aside_as_damaged_is_written_again_to_the_same_b
     teacher.publish()
     for number in range(3):
         learn_block(teacher, number)
-    eventually(lambda: teacher.keeper.idle)
+    eventually(lambda: teacher.checkpointer.idle)
     snapshots = tmp_path / "snapshots" / "teacher"
     before = {name: contents(snapshots / name) for name in checkpoint_names(snapshots)}
     assert list(before) == [f"v{version:08d}" for version in range(4)]
@@ -189,7 +189,7 @@ def test_a_snapshot_that_was_set_aside_as_damaged_is_written_again_to_the_same_b
     teacher.feed_from(Topic(), NO_LAKE)
     for _ in range(3):  # a step that finds nothing to learn looks for them
         assert not teacher.step()
-        eventually(lambda: teacher.keeper.idle)
+        eventually(lambda: teacher.checkpointer.idle)
     assert {name: contents(snapshots / name) for name in checkpoint_names(snapshots)} == before
 
 
@@ -234,7 +234,7 @@ def test_a_student_whose_vertical_is_quiet_moves_past_the_rows_of_others_too(stu
     student.feed_from(Quiet())
     assert not student.step()
     assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == []  # it has registered just now
-    monkeypatch.setattr(keeper, "REGISTER_EVERY_S", 0.0)
+    monkeypatch.setattr(checkpointer, "REGISTER_EVERY_S", 0.0)
     assert not student.step()
     readers = Readers(tmp_path / "lake" / "readers")
     eventually(lambda: readers.lowest(now_s=0, expiry_s=1e12) == 98)
@@ -300,8 +300,8 @@ def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_n
     disk.full = True
     disk.let_through(1)
     with pytest.raises(DiskFull, match="No space left"):
-        eventually(lambda: teacher.keeper.check() is not None)
-    for ask in (teacher.step, teacher.keeper.close):
+        eventually(lambda: teacher.checkpointer.check() is not None)
+    for ask in (teacher.step, teacher.checkpointer.close):
         with pytest.raises(DiskFull, match="No space left"):
             ask()
 
@@ -317,7 +317,7 @@ def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned
         if first == 1:
             disk.let_through(1)
     disk.let_through(2)
-    eventually(lambda: student.keeper.idle)
+    eventually(lambda: student.checkpointer.idle)
     assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == ["v00000064", "v00000096"]
     assert checkpoint_names(tmp_path / "snapshots" / "students" / "feed") == ["v00000064", "v00000096"]
     served = load_served(tmp_path / "snapshots" / "students" / "feed" / "v00000096")
@@ -335,17 +335,17 @@ def test_an_export_that_is_not_the_student_of_its_moment_is_refused_and_training
     load = module.load_student
     disk.let_through(3)
     learn(student, 0)
-    eventually(lambda: student.keeper.idle)
+    eventually(lambda: student.checkpointer.idle)
     monkeypatch.setattr(module, "load_student", lambda served, state: None)  # serves what it was before
     learn(student, 1)
-    eventually(lambda: student.keeper.idle)
+    eventually(lambda: student.checkpointer.idle)
     exported = tmp_path / "snapshots" / "students" / "feed"
     assert checkpoint_names(exported) == ["v00000032"]
     assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == ["v00000032", "v00000064"]
     assert "export v00000064 of the no_teacher was refused: the export differs from the student" in student.alarm
     monkeypatch.setattr(module, "load_student", load)
     learn(student, 2)
-    eventually(lambda: student.keeper.idle)
+    eventually(lambda: student.checkpointer.idle)
     assert student.alarm is None
     assert checkpoint_names(exported) == ["v00000032", "v00000096"]
 
@@ -353,6 +353,6 @@ def test_an_export_that_is_not_the_student_of_its_moment_is_refused_and_training
 def test_a_student_keeps_the_row_that_its_export_is_checked_with(student, disk, tmp_path):
     disk.let_through(1)
     learn(student, 0)
-    eventually(lambda: student.keeper.idle)
+    eventually(lambda: student.checkpointer.idle)
     (reader,) = Readers(tmp_path / "lake" / "readers").all()
     assert reader.position == 30

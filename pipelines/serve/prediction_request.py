@@ -37,28 +37,28 @@ class Unreadable(Exception):
         super().__init__(why.encode(errors="replace").decode())  # a key may be half a character
 
 
-class Asked(NamedTuple):
+class PredictionRequest(NamedTuple):
     """A request for `size` rows: columns as sent, and values shared by all rows."""
 
     columns: Mapping[str, list[Any] | pa.ChunkedArray]
     context: Mapping[str, Any]
     size: int
 
-    def at(self, time_ms: int) -> Asked:
+    def at(self, time_ms: int) -> PredictionRequest:
         """The same rows with `time_ms` as the default event time.
 
-        >>> Asked({}, {"user": 3}, 2).at(1_700_000_000_000).context
+        >>> PredictionRequest({}, {"user": 3}, 2).at(1_700_000_000_000).context
         {'user': 3, 'event_time_ms': 1700000000000}
         """
-        has_time = "event_time_ms" in self.columns or "event_time_ms" in self.context
-        return self if has_time else self._replace(context={**self.context, "event_time_ms": time_ms})
+        said = "event_time_ms" in self.columns or "event_time_ms" in self.context
+        return self if said else self._replace(context={**self.context, "event_time_ms": time_ms})
 
 
-def asked_in(body: bytes, content_type: str, *, only: Collection[str], max_rows: int) -> Asked:
+def parse_request(body: bytes, content_type: str, *, only: Collection[str], max_rows: int) -> PredictionRequest:
     """Parse the rows of a request, restricted to the columns `only`. Raises Unreadable.
 
-    >>> asked_in(b'{"context": {"user": 3}, "columns": {"ad": [7, 8]}}', JSON, only={"user", "ad"}, max_rows=10)
-    Asked(columns={'ad': [7, 8]}, context={'user': 3}, size=2)
+    >>> parse_request(b'{"context": {"user": 3}, "columns": {"ad": [7, 8]}}', JSON, only={"user", "ad"}, max_rows=10)
+    PredictionRequest(columns={'ad': [7, 8]}, context={'user': 3}, size=2)
     """
     kind = content_type.partition(";")[0].strip().lower() or JSON
     if kind != ARROW and kind not in AS_JSON:
@@ -71,7 +71,7 @@ def _few_enough(rows: int, max_rows: int) -> None:
         raise Unreadable(f"the request has {rows:,} rows, and {max_rows:,} are allowed; send several requests")
 
 
-def _of_arrow(body: bytes, only: Collection[str], max_rows: int) -> Asked:
+def _of_arrow(body: bytes, only: Collection[str], max_rows: int) -> PredictionRequest:
     try:
         table = read_ipc(body, max(len(body), 1), _narrow_enough)
     except (ValueError, OSError, pa.ArrowException) as error:
@@ -83,7 +83,7 @@ def _of_arrow(body: bytes, only: Collection[str], max_rows: int) -> Asked:
         if twice := [name for name in only if counts[name] > 1]:
             raise Unreadable(f"column `{twice[0]}` stands {counts[twice[0]]} times in the body; give it once")
         table = table.select([name for name in only if name in counts])
-    return Asked(TableColumns(table), {}, table.num_rows)
+    return PredictionRequest(TableColumns(table), {}, table.num_rows)
 
 
 def _narrow_enough(schema: pa.Schema) -> None:
@@ -93,7 +93,7 @@ def _narrow_enough(schema: pa.Schema) -> None:
         )
 
 
-def _of_json(body: bytes, only: Collection[str], max_rows: int) -> Asked:
+def _of_json(body: bytes, only: Collection[str], max_rows: int) -> PredictionRequest:
     try:
         value = json_of(body)
     except (ValueError, RecursionError) as error:
@@ -109,7 +109,7 @@ def _of_json(body: bytes, only: Collection[str], max_rows: int) -> Asked:
     columns, count = _of_rows(named, only, max_rows) if "rows" in value else _of_columns(named, max_rows)
     if twice := sorted(context.keys() & columns.keys()):
         raise Unreadable(f'`{twice[0]}` stands in "context" and in the rows; give it once')
-    return Asked(columns, context, count)
+    return PredictionRequest(columns, context, count)
 
 
 def _of_rows(rows: Any, only: Collection[str], max_rows: int) -> tuple[dict[str, list[Any]], int]:

@@ -11,7 +11,7 @@
 The objective needs torch, numba and pydantic alone. In a training loop of your own:
 
 >>> import torch
->>> from exfm.distillation.arm import Arm; from exfm.distillation.loss import objective, scale_gradient
+>>> from exfm.distillation import Arm, objective, scale_gradient
 >>> arm = Arm(kind="auxiliary_head", weight=1.5)
 >>> trunk, serving, auxiliary = torch.nn.Linear(16, 32), torch.nn.Linear(32, 1), torch.nn.Linear(32, 1)
 >>> optimizer = torch.optim.Adam(torch.nn.ModuleList([trunk, serving, auxiliary]).parameters(), lr=0.01)

@@ -198,7 +198,7 @@ class _TablesOfWidth:
         return pooled
 
     def learn(self, at: RowIndices, gradient: Tensor, lr: float, eps: float) -> None:
-        g_PD, own = gradient.reshape(-1, self.D).numpy(), at.bags
+        g_PD, own = gradient.reshape(-1, self.D).contiguous().numpy(), at.bags
         if not at.one_each:  # ids of a bag have its gradient each
             g_PD, own = g_PD[at.bags], np.arange(len(at.bags), dtype=np.int32)
         learn = learn_by_row if self.m.ndim == 1 else learn_by_element

@@ -21,6 +21,7 @@ from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
 from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
 from exfm.snapshots.staging import PIECE_BYTES
+from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.scoring import ReplicaScorer
@@ -87,9 +88,8 @@ def publish(config: Config, run_dir: RunDir, version: int) -> Path:
     drawn = torch.Generator().manual_seed(version)
     for name in sorted(tensors):
         tensors[name].normal_(0, 0.5, generator=drawn)
-    return save_checkpoint(
-        run_dir.snapshots, f"v{version:08d}", tensors, {"lake_seq": version}, kind="teacher-snapshot"
-    )
+    meta = {"lake_seq": version, "made_with": made_with_teacher(config).model_dump(mode="json")}
+    return save_checkpoint(run_dir.snapshots, f"v{version:08d}", tensors, meta, kind="teacher-snapshot")
 
 
 def damage(snapshot: Path) -> Path:

@@ -125,8 +125,7 @@ def test_a_sweep_of_its_lake_cuts_weighs_and_leaves_out_as_its_students_did(fini
         data = data_of(workspace.lake(config.seed, fresh), config, student)
         told = read_predictions(finished.run_dir.predictions(student.name))
         assert told is not None
-        (stretch,) = data.stretches
-        learned = np.concatenate(stretch.learned)
+        learned = np.concatenate([batch.rows for batch in data.stream if batch.learned])
         assert data.places[learned].tolist() == told["lake_seq"].to_pylist()
         life = learned_alone(workspace, config.seed, student, data)
         assert np.isfinite(life["logits"]).all()

@@ -111,7 +111,8 @@ def _ends(folder: Path) -> None:
 
 def _status(folder: Path) -> None:
     worker = dict.fromkeys(["pid", "reason", "note", "lag_rows", "rss_bytes", "ne", "teacher_version", "logit_age_s"])
-    worker |= {"state": "running", "restarts": 0, "rows": 10, "rows_per_s": 2.5}
+    worker |= {"state": "running", "restarts": 0, "rows": 10, "rows_per_s": 2.5, "lag_known": True, "busy_s": 1.5}
+    worker |= {"alarms": [], "peak_rss_bytes": 1 << 20, "phases_s": {"read": 0.5}, "ranks": []}
     value = {
         "name": "demo",
         "state": "running",
@@ -119,6 +120,12 @@ def _status(folder: Path) -> None:
         "pid": 2**22,
         "updated_at": "2026-01-01T00:00:00.000+00:00",
         "wall_s": 3.5,
+        "legs": 1,
+        "started_at": None,
+        "waits_for": None,
+        "losses": None,
+        "alarms": [],
+        "disk": {"lake": 5000},
         "fraction": 0.25,
         "workers": {"teacher": worker, "student-feed": worker | {"ne": {"ctr": 0.9}, "note": "slow"}},
         "broker": {"bootstrap_servers": "localhost:9092", "pid": None},

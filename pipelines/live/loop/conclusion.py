@@ -243,7 +243,7 @@ def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: 
             continue
         with ledger.writing() as writing:
             if grave is not None:
-                if writing.standing.champion is not None:
+                if writing.aliases.champion is not None:
                     writing.add(Action.WITHDRAWN, None, by=CONCLUSION, reason="; ".join(grave.words))
                 continue
             for role, (name, export) in exports.items():
@@ -255,7 +255,7 @@ def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: 
             changes = [e for e in writing.entries if e["action"] in (Action.PROMOTED, Action.ROLLED_BACK)]
             if changes and changes[-1]["by"] == HAND:
                 kept[student.name] = changes[-1]["reason"]
-            elif writing.standing.champion != exports[chosen][0]:
+            elif writing.aliases.champion != exports[chosen][0]:
                 reason = f"the run has ended: {verdict_on(results)}"
                 writing.add(Action.PROMOTED, exports[chosen][0], by=CONCLUSION, reason=reason)
     return kept

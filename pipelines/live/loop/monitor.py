@@ -117,7 +117,7 @@ class AlarmMonitor:
             self._since(what, (now.rows,), now_s)
             if not samples:
                 # A new run has read everything since it began; what a resumed one had read before is not known.
-                samples.append((self._began_s, NOTHING) if status.legs == 1 else (now_s, now))
+                samples.append((self._began_s, NOTHING) if status.attempts == 1 else (now_s, now))
             while samples and samples[-1][1].rows > now.rows:
                 samples.pop()  # of a process that died before its commit
             if not samples:

@@ -91,14 +91,14 @@ def _listed(
         logit_age_s=worker.get("logit_age_s"),
         host=worker.get("pid") if lives else None,
         rss_bytes=worker.get("rss_bytes") if lives else None,
-        versions=ledger.standing().as_json(),
+        versions=ledger.aliases().as_json(),
         tables=_tables(ledger),
     )
 
 
 def _tables(ledger: Ledger) -> dict[str, Any] | None:
     """As stated of the champion when it was published; None of a version for which no row could tell."""
-    champion = ledger.standing().champion
+    champion = ledger.aliases().champion
     published = (e for e in ledger.entries() if e["action"] == Action.PUBLISHED and e["version"] == champion)
     return next((entry["tables"] for entry in published if "tables" in entry), None)
 

@@ -43,16 +43,16 @@ class _StoredWorker(BaseModel):
     rows: Count
     rows_per_s: Seconds | None
     lag_rows: Count | None
-    lag_known: bool = True
-    alarms: list[str] = []
+    lag_known: bool
+    alarms: list[str]
     rss_bytes: Count | None
     ne: dict[str, Seconds | None] | None
-    busy_s: Seconds = 0.0
-    peak_rss_bytes: Count = 0
-    phases_s: dict[Name, Seconds] = {}
+    busy_s: Seconds
+    peak_rss_bytes: Count
+    phases_s: dict[Name, Seconds]
     teacher_version: Count | None
     logit_age_s: Seconds | None
-    ranks: list[dict[str, Any]] = []
+    ranks: list[dict[str, Any]]
 
 
 class _StoredLake(BaseModel):
@@ -96,15 +96,16 @@ class _StoredStatus(BaseModel):
     pid: Annotated[int, Field(gt=0, lt=2**31)]
     updated_at: Annotated[str, AfterValidator(_a_time)]
     wall_s: Seconds
-    legs: Count = 1
-    started_at: Annotated[str, AfterValidator(_a_time)] | None = None
-    waits_for: str | None = None
-    losses: _StoredLosses | None = None
-    alarms: list[_StoredAlarm] = []
+    legs: Count
+    started_at: Annotated[str, AfterValidator(_a_time)] | None
+    waits_for: str | None
+    losses: _StoredLosses | None
+    alarms: list[_StoredAlarm]
     fraction: Seconds | None
     workers: dict[Name, _StoredWorker]
     lake: _StoredLake
     broker: _StoredBroker
+    disk: dict[Name, Count]
 
 
 def read_status(root: Path) -> dict[str, Any]:

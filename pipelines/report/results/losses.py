@@ -98,13 +98,15 @@ def losses_of(
     unmet     by conditional task: impressions with feedback, first those whose condition did not come, then all
     ended     the run is over: a lake without rows is a failure
 
-    >>> counts = {"impressions_read": 8000, "lake_rows": 127, "dead_letters": 7873, "feedback_read": 0,
-    ...           "duplicates_dropped": 0, "dead_letters_by_reason": {"impression": {"null:bid": 7873}, "feedback": {}}}
+    >>> counts = {"impressions_read": 8000, "lake_rows": 127, "dead_letters": 7873, "duplicates_dropped": 0,
+    ...           "feedback_read": 0, "joined_feedback": 0, "late_feedback": 0, "unmatched_feedback": 0,
+    ...           "duplicate_feedback": 0, "feedback_dead_letters": 0,
+    ...           "dead_letters_by_reason": {"impression": {"null:bid": 7873}, "feedback": {}}}
     >>> letter = {"topic": "impressions", "partition": 0, "offset": 17, "row": 3, "detail": "`bid` is null"}
     >>> found = losses_of(counts, LossLimits(), examples={"impression": {"null:bid": letter}})
-    >>> found.severity, found.lines[0]
+    >>> found.severity, found.lines[1]
     (<LossSeverity.FAIL: 'fail'>, 'dead letters 7,873 of 8,000 impressions')
-    >>> found.lines[1]
+    >>> found.lines[2]
     '  null:bid 7,873, e.g. impressions/0 offset 17 row 3: `bid` is null'
     """
     examples, wanted = examples or {}, wanted or {}

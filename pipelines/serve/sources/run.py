@@ -42,7 +42,7 @@ class RunSource:
         return self._read[1]
 
     def _of_ledger(self, ledger: Ledger) -> DesiredVersion | None:
-        name = getattr(ledger.standing(), self._follow)
+        name = getattr(ledger.aliases(), self._follow)
         if name is None:
             return None
         published = ledger.published(name)

@@ -62,8 +62,9 @@ def test_the_prior_counts_the_rows_of_all_ranks_to_the_last_bit_of_one_process(r
 
 
 def test_row_wise_adagrad_over_ranks_and_hosts_is_what_it_is_in_one_process(root):
-    assert apart(root, "rows", "one-row_wise_adagrad-True") <= 1e-10
-    assert apart(root, "hosts", "one-row_wise_adagrad-True") <= 1e-10
+    """To the rounding of fp32: squares of a row are summed in another order than FBGEMM's."""
+    assert apart(root, "rows", "one-row_wise_adagrad-True") <= 1e-6
+    assert apart(root, "hosts", "one-row_wise_adagrad-True") <= 1e-6
     for kind, ranks in read(root, "hosts")["plan"].values():
         assert (kind, ranks) in [("table_row_wise", [0, 1]), ("table_row_wise", [2, 3])]
 

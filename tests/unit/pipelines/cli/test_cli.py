@@ -90,7 +90,9 @@ def test_version(capsys):
 
 
 def test_help_loads_nothing_heavy_and_is_quick():
-    script = "import sys, contextlib, pipelines.cli as c\nwith contextlib.suppress(SystemExit): c.main(['--help'])\n"
+    script = (
+        "import sys, contextlib, pipelines.cli.console as c\nwith contextlib.suppress(SystemExit): c.main(['--help'])\n"
+    )
     script += "print(*sys.modules, file=sys.stderr)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

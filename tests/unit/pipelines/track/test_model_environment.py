@@ -82,7 +82,7 @@ def test_a_wheel_holds_the_running_source_and_the_same_source_gives_the_same_byt
     assert (first.name, first.read_bytes()) == (second.name, second.read_bytes())
     with zipfile.ZipFile(first) as archive:
         assert archive.read("exfm/models/served.py") == (ROOT / "exfm/models/served.py").read_bytes()
-        assert {"exfm/models/__init__.pyi", "exfm/py.typed"} <= set(archive.namelist())
+        assert {"exfm/metrics/__init__.pyi", "exfm/py.typed"} <= set(archive.namelist())
 
 
 def test_another_source_is_another_version(tmp_path, monkeypatch):

@@ -147,7 +147,7 @@ def test_steps_that_are_logged_together_are_logged_as_each_by_itself():
     steps = []
     for at in (0, 3, 6):
         z, w = logits[at : at + 3], weights[at : at + 3]
-        steps.append(Predicted(table.slice(at, 3), {"student": z}, {"student": -z}, w))
+        steps.append(Predicted(table.slice(at, 3), {"student": z}, w))
     every = [predictions_of(["ctr"], step, group_by="user_id", cluster_by=["user_id"]) for step in steps]
     joined = predictions_of(["ctr"], Predicted.joined(steps), group_by="user_id", cluster_by=["user_id"])
     assert pa.Table.from_batches([joined]).equals(pa.Table.from_batches(every).combine_chunks())

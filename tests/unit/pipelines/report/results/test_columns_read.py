@@ -36,18 +36,18 @@ def test_each_column_of_the_lake_is_counted_over_all_its_windows(tmp_path):
     }  # fmt: skip
     seq = np.concatenate([np.arange(3000), np.arange(4000, 6000)])
     user, score, tags = found["user_id"], found["score"], found["tags"]
-    assert (user.type, user.nulls, user.lowest, user.highest, user.distinct) == ("int64", 0, 0, 99, 100)
+    assert (user.type, user.nulls, user.low, user.high, user.distinct) == ("int64", 0, 0, 99, 100)
     scattered = ((seq.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % 1000
     read = scattered[seq % 10 != 0]
-    assert (score.type, score.nulls, score.lowest, score.highest, score.distinct) == (
+    assert (score.type, score.nulls, score.low, score.high, score.distinct) == (
         "float", len(seq) - len(read), read.min(), read.max(), len(np.unique(read))
     )  # fmt: skip
     inside = {value for s in seq.tolist() if s % 3 for value in (s, s + 1)}
-    assert (tags.nulls, tags.lowest, tags.highest, tags.distinct) == (
+    assert (tags.nulls, tags.low, tags.high, tags.distinct) == (
         int((seq % 3 == 0).sum()), min(inside), max(inside), len(inside)
     )  # fmt: skip
     assert found["vertical"].distinct == 4
-    assert found["vertical"].lowest == "home & garden/α=%"
+    assert found["vertical"].low == "home & garden/α=%"
 
 
 def test_of_a_long_lake_the_newest_rows_are_counted(tmp_path):

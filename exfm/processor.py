@@ -1,4 +1,4 @@
-"""What this machine's processor has instructions for."""
+"""Instructions that this machine's processor has."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     arm           which losses and corrections a student has, as config; presets by name
     loss          the objective of each arm, from logits and labels to one scalar
-    lesson        what of a batch it is made of: corrected logits of the teacher, and the rows that count
+    targets       what of a batch it is made of: corrected logits of the teacher, and the rows that count
     correction    what a correction of the teacher is: learn, apply, state
     corrections   those of one student, in their order
     platt, adapter, advantage   one correction each

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.lesson import Lesson
+from exfm.distillation.targets import Targets
 from exfm.features.sampling import label_shift
 from exfm.loops import loop
 from exfm.randomness import named_generator
@@ -207,12 +207,12 @@ class StudentAdapter(NamedTuple):
         fitted = initial_adapter(tasks, arm.adapter_width, seed, 1 + width if has_context else 0)
         return cls(fitted, arm.adapter_lr, has_context)
 
-    def learn(self, seen: SeenBatch, targets: Lesson, before: Callable[[], Lesson]) -> StudentAdapter:
+    def learn(self, seen: SeenBatch, targets: Targets, before: Callable[[], Targets]) -> StudentAdapter:
         batch = seen.batch
         taught = (batch.labels, seen.known, batch.weights, self._context(seen), batch.negative_rate)
         return self._replace(fitted=updated(self.fitted, self.lr, targets.teacher_logits, *taught))
 
-    def apply(self, targets: Lesson, seen: SeenBatch) -> Lesson:
+    def apply(self, targets: Targets, seen: SeenBatch) -> Targets:
         said = adapted_logits(self.fitted.weights, targets.teacher_logits, self._context(seen))
         return targets._replace(adapted=said)
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.lesson import Lesson
+from exfm.distillation.targets import Targets
 from exfm.logistic import PRIOR, Regression, RegressionSettings, initial, learned
 from exfm.loops import loop
 
@@ -123,14 +123,14 @@ class Advantage(NamedTuple):
         regression = no_advantage_yet(said * tasks)
         return cls(regression, regression, said)
 
-    def learn(self, seen: SeenBatch, targets: Lesson, before: Callable[[], Lesson]) -> Advantage:
+    def learn(self, seen: SeenBatch, targets: Targets, before: Callable[[], Targets]) -> Advantage:
         logged, adapted = seen.batch.teacher_logits, before().adapted
         z_F = logged if adapted is None else torch.cat([logged, adapted], dim=1)
         taught = (seen.batch.labels, seen.known, seen.batch.weights)
         after = measured(self.regression, seen.student_logits, z_F, *taught)
         return self._replace(regression=after, of_earlier_rows=self.regression)
 
-    def apply(self, targets: Lesson, seen: SeenBatch) -> Lesson:
+    def apply(self, targets: Targets, seen: SeenBatch) -> Targets:
         factors, *adapted = factor(self.of_earlier_rows).chunk(self.said)
         return targets._replace(factors=factors, adapted_factors=adapted[0] if adapted else None)
 

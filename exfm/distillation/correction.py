@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from torch import Tensor
 
-from exfm.distillation.lesson import Lesson
+from exfm.distillation.targets import Targets
 
 if TYPE_CHECKING:
     from exfm.features.batch import Batch
@@ -43,7 +43,7 @@ class SeenBatch:
 class Correction(Protocol):
     """One correction of the teacher, for all tasks. Immutable: to learn is to return a successor."""
 
-    def learn(self, seen: SeenBatch, targets: Lesson, before: Callable[[], Lesson]) -> Self:
+    def learn(self, seen: SeenBatch, targets: Targets, before: Callable[[], Targets]) -> Self:
         """The correction after this batch.
 
         `targets` is what the earlier corrections, which have learned from the batch, make of the teacher; `before`
@@ -51,7 +51,7 @@ class Correction(Protocol):
         """
         ...
 
-    def apply(self, targets: Lesson, seen: SeenBatch) -> Lesson:
+    def apply(self, targets: Targets, seen: SeenBatch) -> Targets:
         """Apply the correction to the targets `targets`."""
         ...
 

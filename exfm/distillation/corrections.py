@@ -23,8 +23,8 @@ from exfm.distillation.adapter import StudentAdapter
 from exfm.distillation.advantage import Advantage
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import Correction, SeenBatch
-from exfm.distillation.lesson import Lesson
 from exfm.distillation.platt import PlattScaling
+from exfm.distillation.targets import Targets
 
 
 class Corrections(NamedTuple):
@@ -44,11 +44,11 @@ class Corrections(NamedTuple):
             each.append(Advantage.initial(len(tasks), said=1 + arm.adapter))
         return cls(tuple(each))
 
-    def learn(self, seen: SeenBatch) -> tuple[Corrections, Lesson]:
+    def learn(self, seen: SeenBatch) -> tuple[Corrections, Targets]:
         """Learn a batch; return the updated corrections and the corrected targets."""
         if not self.each:
-            return self, Lesson(seen.batch.teacher_logits)
-        targets, learned = Lesson(seen.batch.teacher_logits), []
+            return self, Targets(seen.batch.teacher_logits)
+        targets, learned = Targets(seen.batch.teacher_logits), []
         for n, correction in enumerate(self.each):
             earlier = Corrections(self.each[:n])
             successor = correction.learn(seen, targets, before=partial(earlier.apply, seen))
@@ -56,9 +56,9 @@ class Corrections(NamedTuple):
             learned.append(successor)
         return Corrections(tuple(learned)), targets
 
-    def apply(self, seen: SeenBatch) -> Lesson:
+    def apply(self, seen: SeenBatch) -> Targets:
         """Apply the current corrections to a batch's teacher logits."""
-        targets = Lesson(seen.batch.teacher_logits)
+        targets = Targets(seen.batch.teacher_logits)
         for correction in self.each:
             targets = correction.apply(targets, seen)
         return targets

@@ -46,7 +46,7 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from exfm.distillation.arm import Arm
-from exfm.distillation.lesson import Lesson, RowMasks
+from exfm.distillation.targets import RowMasks, Targets
 from exfm.errors import ConfigError
 from exfm.features.sampling import label_shift, label_weights, row_weights
 
@@ -91,7 +91,7 @@ def objective(
     arm: Arm,
     z_S: Tensor,
     labels: Tensor,
-    teacher: Tensor | Lesson,
+    teacher: Tensor | Targets,
     *,
     z_D: Tensor | None = None,
     z_D2: Tensor | None = None,
@@ -99,7 +99,7 @@ def objective(
 ) -> Objective:
     """The loss of one batch under an arm.
 
-    Shapes: z_S, labels, z_D and z_D2 are (B, T). `teacher` is the teacher's logits (B, T), or a `Lesson` with what
+    Shapes: z_S, labels, z_D and z_D2 are (B, T). `teacher` is the teacher's logits (B, T), or a `Targets` with what
     corrects them. `z_D` belongs to the kind `auxiliary_head`, `z_D2` to its adapter. Values under a False mask of
     `rows` have no influence.
 
@@ -110,7 +110,7 @@ def objective(
     >>> bool(terms.total == terms.label + 0.5 * terms.distillation)
     True
     """
-    targets = teacher if isinstance(teacher, Lesson) else Lesson(teacher)
+    targets = teacher if isinstance(teacher, Targets) else Targets(teacher)
     settled = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask
     known = settled if rows.label_rows is None else settled & rows.label_rows.unsqueeze(1)
     wanted = settled if arm.rows == "labelled" else torch.ones_like(settled)

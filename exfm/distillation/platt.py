@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.lesson import Lesson
+from exfm.distillation.targets import Targets
 from exfm.features.sampling import label_shift
 from exfm.logistic import Regression, RegressionSettings, initial, learned
 
@@ -90,12 +90,12 @@ class PlattScaling(NamedTuple):
         """Initial scaling; `residuals_by` names the features that have residuals r_f."""
         return cls(initial_platt(tasks, len(residuals_by)), half_life_rows, tuple(residuals_by))
 
-    def learn(self, seen: SeenBatch, targets: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
+    def learn(self, seen: SeenBatch, targets: Targets, before: Callable[[], Targets]) -> PlattScaling:
         taught = (seen.batch.labels, seen.known, seen.batch.weights, seen.batch.negative_rate, seen.residuals)
         made = updated(self.regression, self.half_life_rows, targets.teacher_logits, *taught)
         return self._replace(regression=made)
 
-    def apply(self, targets: Lesson, seen: SeenBatch) -> Lesson:
+    def apply(self, targets: Targets, seen: SeenBatch) -> Targets:
         return targets._replace(teacher_logits=recalibrated(self.regression, targets.teacher_logits, seen.residuals))
 
     def state(self) -> dict[str, Tensor]:

@@ -34,9 +34,9 @@ from exfm.adam import Adam
 from exfm.baselines.prior import Prior, label_sums
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.corrections import Corrections
-from exfm.distillation.lesson import Lesson, RowMasks
 from exfm.distillation.loss import Objective, objective, scale_gradient
 from exfm.distillation.residuals import Residuals
+from exfm.distillation.targets import RowMasks, Targets
 from exfm.embeddings.accumulators import scale_accumulator
 from exfm.embeddings.fused import FusedTables, Lookup
 from exfm.features.as_served import AsServed
@@ -260,7 +260,7 @@ class Student:
         x = self.net.trunk(units, self.histories(batch.sparse, batch.dense))
         return _Forward(lookup, pooled, x, offset, self.net.serving(x) + offset)
 
-    def _losses(self, batch: Batch, forward: _Forward, targets: Lesson, rows: RowMasks) -> Objective:
+    def _losses(self, batch: Batch, forward: _Forward, targets: Targets, rows: RowMasks) -> Objective:
         others = self.net.training_logits(forward.x, forward.offset, rows.cold)
         return objective(self.cfg.arm, forward.z, batch.labels, targets, rows=rows, **others)
 
@@ -294,7 +294,7 @@ class Student:
             self.random.advance()
         return True
 
-    def _distil_again(self, batch: Batch, targets: Lesson, rows: RowMasks) -> None:
+    def _distil_again(self, batch: Batch, targets: Targets, rows: RowMasks) -> None:
         """A further step on a batch that was just learned, by its distillation terms alone: labels are learned once.
 
         Where these weigh nothing, or are not finite, nothing changes."""

@@ -12,7 +12,7 @@ from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefau
 if TYPE_CHECKING:
     from pipelines.core.config.settings import Config
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.data.checks.report import Report
+    from pipelines.data.checks.report import CheckReport
     from pipelines.live.status.status import RunStatus
     from streaming.sources.tables.copies import Copies
 
@@ -105,7 +105,7 @@ def _check_served(
     _show(report, json_=json_)
 
 
-def _show(report: Report, *, json_: bool) -> None:
+def _show(report: CheckReport, *, json_: bool) -> None:
     """Raises Exit with 2 where something is wrong."""
     import json
     import shutil
@@ -121,7 +121,7 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.data.checks.examine import examined
-    from pipelines.data.profile.column import Column
+    from pipelines.data.profile.column import ColumnProfile
     from pipelines.data.profile.rows import read_parquet, rows_of_file, rows_of_lake
     from streaming.errors import BadInput
 
@@ -140,7 +140,7 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
         if "impression_id" not in {*recorded.schema.names} & {*rows.schema.names}:
             raise BadInput(f"rows of {what} and {against} are matched by `impression_id`, which one of them lacks")
     report = examined(rows, recorded, given, name=str(what))
-    report.columns = [Column.of(name, rows[name]) for name in rows.column_names]
+    report.columns = [ColumnProfile.of(name, rows[name]) for name in rows.column_names]
     _show(report, json_=json_)
 
 

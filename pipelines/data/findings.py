@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 
 class Severity(StrEnum):
-    """How grave a finding is, the gravest first."""
+    """Severity of a finding, the gravest first."""
 
     STOP = "stop"
     """The run is not started: it would fail, or learn nothing of what was meant."""

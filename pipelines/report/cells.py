@@ -35,7 +35,8 @@ TOO_FEW = "/too few/"
 
 
 class Key(NamedTuple):
-    """What a figure is of. Models that are no arm (teachers, the optimum) have their name in brackets as `arm`."""
+    """Key of a figure: condition, student, task and arm. Models that are no arm (teachers, the optimum) have their name
+    in brackets as `arm`."""
 
     condition: str
     student: str
@@ -164,7 +165,7 @@ class Figures:
         return None if found is None else found.value
 
     def below(self, metric: str) -> dict[str, Cell]:
-        """What stands one part below a metric, by that part.
+        """Figures one part below a metric, by that part.
 
         >>> of = Figures({m: Cell("", "", "", "", m, 1.0) for m in ("ne/tenth/0", "ne/tenth/1", "ne/tenth/1/p")})
         >>> list(of.below("ne/tenth"))
@@ -175,7 +176,7 @@ class Figures:
         return {name: cell for name, cell in names.items() if "/" not in name}
 
     def lacking(self, metric: str) -> str | None:
-        """What there is too little of: `positives (9)`."""
+        """Name and count of the thing that there is too little of: `positives (9)`."""
         for what, cell in self.below(metric + TOO_FEW.rstrip("/")).items():
             return f"{what} ({cell.value:.0f})"
         return None

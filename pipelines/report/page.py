@@ -48,7 +48,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Figures:
+class PageFigures:
     """Pictures side by side, where there is room."""
 
     figures: Sequence[Figure]
@@ -63,7 +63,7 @@ class Folded:
     open: bool = False
 
 
-Block = Words | Facts | Code | Card | Figures | Folded | TextTable
+Block = Words | Facts | Code | Card | PageFigures | Folded | TextTable
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Ages:
         return {"count": sum(self._buckets), "last_s": round(newest[-1], 3), "p50_s": p50, "p95_s": p95}
 
     def histogram(self) -> tuple[list[tuple[str, float]], float]:
-        """How many seconds are at most each bound, as Prometheus counts them; and their sum."""
+        """Cumulative histogram of the seconds, as Prometheus counts them; and their sum."""
         return list(zip([*map(str, BUCKETS_S), "+Inf"], accumulate(self._buckets), strict=True)), self._sum
 
 

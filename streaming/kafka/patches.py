@@ -35,7 +35,7 @@ FITS = "3.0.12"
 
 
 class Unpacking:
-    """How large a batch may be once it is unpacked, for every client of this process."""
+    """Limit on the size of an unpacked batch, for every client of this process."""
 
     most_bytes = unpacking.LEAST_BYTES
 
@@ -155,7 +155,7 @@ def continue_as(producer: Any, topic: str, identity: int, numbers: Sequence[int]
 
 
 def stop_sending(producer: Any, wait_s: float = 0.0) -> None:
-    """Have a producer send nothing any more, not even what waits; wait so long for its thread to end."""
+    """Stop a producer at once, without sending what waits; wait so long for its thread to end."""
     producer._sender.force_close()
     if wait_s:
         producer._sender.join(wait_s)

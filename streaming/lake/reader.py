@@ -23,7 +23,7 @@ from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.lake.delta.identifiers import FIRST_SEQ, LAKE_SEQ, STATE
 from streaming.lake.delta.torn import torn_files
-from streaming.lake.scan import Chunk, CombinedQuery, Cursor, Query, Scan
+from streaming.lake.scan import CombinedQuery, Cursor, Query, Scan, ScannedChunk
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
@@ -253,7 +253,7 @@ class LakeReader:
         rows = pa.concat_tables(tables) if tables else self._nothing(query.columns)
         return LakeRead(rows, cursor.position)
 
-    def _chunk_after(self, query: CombinedQuery, position: int) -> Chunk:
+    def _chunk_after(self, query: CombinedQuery, position: int) -> ScannedChunk:
         """The chunk that follows `position`; what has no file of the verticals is stepped over."""
         first = max(position, self._files.next_start(position, query.verticals) - 1)
         return self._load(query, position, min(first + self.chunk_rows, self.last_lake_seq))
@@ -261,10 +261,10 @@ class LakeReader:
     def _nothing(self, columns: Sequence[str]) -> pa.Table:
         return pa.schema([self.schema.augmented.field(name) for name in columns]).empty_table()
 
-    def _load(self, query: CombinedQuery, low: int, high: int) -> Chunk:
+    def _load(self, query: CombinedQuery, low: int, high: int) -> ScannedChunk:
         chosen = self._files.holding(low, high, query.verticals)
         if not len(chosen):
-            return Chunk(query, low, high, query.empty(self.schema.augmented), np.empty(0, np.int64))
+            return ScannedChunk(query, low, high, query.empty(self.schema.augmented), np.empty(0, np.int64))
         fragments = [
             self._format.make_fragment(
                 str(self.path / self._files.paths[i]),
@@ -287,7 +287,7 @@ class LakeReader:
         if (np.diff(seq) < 0).any():
             order = np.argsort(seq, kind="stable")
             rows, seq = rows.take(pa.array(order)), seq[order]
-        return Chunk(query, low, high, rows, seq)
+        return ScannedChunk(query, low, high, rows, seq)
 
     def _torn(self, error: Exception) -> StreamingError:
         """Which file cannot be read, and what it held."""

@@ -25,7 +25,7 @@ BEHIND = 4
 
 
 class Query(NamedTuple):
-    """Which rows and columns a cursor reads."""
+    """Rows and columns that a cursor reads."""
 
     columns: list[str]
     verticals: set[str] | None
@@ -114,7 +114,7 @@ def _mask(number: int) -> str:
     return f"of {number}"
 
 
-class Chunk(NamedTuple):
+class ScannedChunk(NamedTuple):
     """All rows of a query with low < lake_seq <= high, in order; `seq`: their `lake_seq`."""
 
     query: CombinedQuery
@@ -139,10 +139,10 @@ class Cursor:
 
     def __init__(self, query: Query) -> None:
         self.query, self.position = query, NOTHING_YET
-        self.chunk: Chunk | None = None
+        self.chunk: ScannedChunk | None = None
 
 
-Load: TypeAlias = Callable[[CombinedQuery, int], Chunk]
+Load: TypeAlias = Callable[[CombinedQuery, int], ScannedChunk]
 """Reads the chunk of a query that begins after a `lake_seq`."""
 
 
@@ -156,7 +156,7 @@ class Scan:
     def __init__(self, load: Load, chunk_rows: int, most_bytes: int = 0) -> None:
         self._load, self._width, self._most_bytes = load, chunk_rows, most_bytes
         self._cursors: list[Cursor] = []
-        self._kept: list[Chunk] = []  # in the order in which they were read
+        self._kept: list[ScannedChunk] = []  # in the order in which they were read
 
     def open(self, query: Query) -> Cursor:
         """A cursor that shares chunks with the others, until it is closed."""
@@ -172,7 +172,7 @@ class Scan:
             self._forget()
 
     @property
-    def held(self) -> list[Chunk]:
+    def held(self) -> list[ScannedChunk]:
         """All chunks in memory, each once."""
         every = [*self._kept, *(c.chunk for c in list(self._cursors) if c.chunk is not None)]
         return list({id(chunk): chunk for chunk in every}.values())
@@ -201,7 +201,7 @@ class Scan:
                 break
         return tables
 
-    def _chunk(self, cursor: Cursor) -> Chunk:
+    def _chunk(self, cursor: Cursor) -> ScannedChunk:
         """The chunk with the rows that the cursor reads next: one in memory where that holds them, so that many small
         reads in a row decode a file once."""
         for chunk in (cursor.chunk, *reversed(self._kept)):

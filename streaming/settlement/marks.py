@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from streaming.store.segments import Segment, Segments
+from streaming.store.segments import Segments, StoredSegment
 
 CHUNK_ROWS = 1 << 22
 
@@ -128,7 +128,7 @@ class Marks(NumberedValues):
     def __init__(self, dtype: type | np.dtype, first: int = 0) -> None:
         super().__init__(dtype, first)
         self.folder: Path | None = None
-        self._stored: list[Segment] = []
+        self._stored: list[StoredSegment] = []
         self._numbers: list[np.ndarray] = []
         self._changed: list[np.ndarray] = []
         self._changes = 0
@@ -143,10 +143,10 @@ class Marks(NumberedValues):
             self._forget()
 
     def state(self) -> Segments:
-        """What the values are read from, oldest first."""
+        """Segments that the values are read from, oldest first."""
         return Segments(self._segments(), self.folder)
 
-    def _segments(self) -> list[Segment]:
+    def _segments(self) -> list[StoredSegment]:
         """What the values of [first, stop) are read from, oldest first; at most one segment is not stored yet."""
         if not self._stored or self._stored[0].count > 2 * (self.stop - self.first) + FEW:
             return [self._base_segment()]
@@ -163,7 +163,7 @@ class Marks(NumberedValues):
             return stored
         values = self[numbers]
         rows = pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(values)], ["number", "marks"])
-        return [*stored, Segment.of(DELTA, int(numbers[0]), rows, [numbers, values])]
+        return [*stored, StoredSegment.of(DELTA, int(numbers[0]), rows, [numbers, values])]
 
     def stored(self, state: Segments, folder: Path) -> None:
         """`state`, which was made of these values, lies in `folder` now: what is marked from here on has changed."""
@@ -208,10 +208,10 @@ class Marks(NumberedValues):
         """Count no changes any more: the next store writes a base."""
         self._stored, self._numbers, self._changed, self._changes = [], [], [], 0
 
-    def _base_segment(self) -> Segment:
+    def _base_segment(self) -> StoredSegment:
         values = self.view(self.first, self.stop).copy()
-        return Segment.of(BASE, self.first, pa.RecordBatch.from_arrays([pa.array(values)], ["marks"]), [values])
+        return StoredSegment.of(BASE, self.first, pa.RecordBatch.from_arrays([pa.array(values)], ["marks"]), [values])
 
 
-def _is_delta(segment: Segment) -> bool:
+def _is_delta(segment: StoredSegment) -> bool:
     return segment.name.startswith(DELTA)

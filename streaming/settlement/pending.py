@@ -23,7 +23,7 @@ from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex
 from streaming.settlement.marks import NumberedValues
 from streaming.store.files import make_folder
-from streaming.store.segments import Segment, Segments, store_segments
+from streaming.store.segments import Segments, StoredSegment, store_segments
 
 SEGMENT_ROWS = 32_768
 SPILL_BYTES = 256 << 20
@@ -39,8 +39,8 @@ class RowLogState:
     """Rows `first`, `first + 1`, …: segments and head, both with `key_time_ms`. Stored segments lie in `folder`."""
 
     first: int
-    segments: list[Segment]
-    head: Segment
+    segments: list[StoredSegment]
+    head: StoredSegment
     folder: Path | None
 
     @property
@@ -60,7 +60,7 @@ class RowLog:
         self._kind = kind
         self._nothing = empty_batch(schema)
         self.key_time = NumberedValues(np.int64, first)
-        self._segments: list[Segment] = []
+        self._segments: list[StoredSegment] = []
         self._stored = 0  # number of leading segments that are in `folder` alone
         self.folder: Path | None = None
         self.spill: Path | None = None
@@ -236,7 +236,7 @@ class RowLog:
     def _seal(self) -> None:
         rows = pa.concat_batches(self._head)
         keys = self.key_time.view(max(self._head_first, self.first), self.stop)
-        self._segments.append(Segment.of(self._kind, self._head_first, rows, _content(rows, keys)))
+        self._segments.append(StoredSegment.of(self._kind, self._head_first, rows, _content(rows, keys)))
         self._head, self._head_first = [], self.stop
         if self.spill is not None and self._waiting_bytes > SPILL_BYTES:
             state = self.state()
@@ -244,7 +244,7 @@ class RowLog:
             store_segments(Segments(state.segments, state.folder), self.spill)
             self.stored(state, self.spill)
 
-    def _waiting_segments(self) -> list[Segment]:
+    def _waiting_segments(self) -> list[StoredSegment]:
         """The segments in memory, as they are stored."""
         waiting = []
         for segment in self._segments[self._stored :]:
@@ -255,11 +255,11 @@ class RowLog:
             waiting.append(replace(segment, rows=self._keyed(segment.rows, keys)))
         return waiting
 
-    def _head_segment(self) -> Segment:
+    def _head_segment(self) -> StoredSegment:
         start = max(self.first, self._head_first)
         rows = pa.concat_batches([self._nothing, *self._head]).slice(start - self._head_first)
         keys = self.key_time.view(start, self.stop).copy()
-        return Segment.of(f"{self._kind}_head", start, self._keyed(rows, keys), _content(rows, keys))
+        return StoredSegment.of(f"{self._kind}_head", start, self._keyed(rows, keys), _content(rows, keys))
 
     def _keyed(self, rows: pa.RecordBatch, key_time: np.ndarray) -> pa.RecordBatch:
         if "key_time_ms" in rows.schema.names:

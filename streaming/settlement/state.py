@@ -23,7 +23,7 @@ from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.settlement.pending import RowLogState
 from streaming.store.files import PART_SUFFIX, Staged, make_folder, sync
 from streaming.store.seal import json_object, sealed, unsealed
-from streaming.store.segments import SEGMENT_SUFFIX, Segment, Segments, stage_segments
+from streaming.store.segments import SEGMENT_SUFFIX, Segments, StoredSegment, stage_segments
 
 FORMAT = 2
 
@@ -100,8 +100,8 @@ _Logs = dict[str, tuple[RowLogState, Segments]]
 def _logs(directory: Path, manifest: dict[str, Any]) -> _Logs:
     logs = {}
     for log, parts in manifest["logs"].items():
-        segments, marks = ([Segment.named(each) for each in parts[kind]] for kind in ("segments", "marks"))
-        rows = RowLogState(parts["first"], segments, Segment.named(parts["head"]), directory)
+        segments, marks = ([StoredSegment.named(each) for each in parts[kind]] for kind in ("segments", "marks"))
+        rows = RowLogState(parts["first"], segments, StoredSegment.named(parts["head"]), directory)
         logs[log] = rows, Segments(marks, directory)
     return logs
 

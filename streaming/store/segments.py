@@ -21,7 +21,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level
 
 
 @dataclass(frozen=True)
-class Segment:
+class StoredSegment:
     """Rows under a name that no other content has, which begins with their kind, first number and count.
 
     `rows` is None once they lie in a file of that name.
@@ -33,7 +33,7 @@ class Segment:
     rows: pa.RecordBatch | None = None
 
     @classmethod
-    def of(cls, kind: str, first: int, rows: pa.RecordBatch, content: Sequence[np.ndarray]) -> Segment:
+    def of(cls, kind: str, first: int, rows: pa.RecordBatch, content: Sequence[np.ndarray]) -> StoredSegment:
         """A segment named by a digest of `content`, which tells it from every other one of its kind."""
         digest = hashlib.blake2b(digest_size=8)
         for values in content:
@@ -41,7 +41,7 @@ class Segment:
         return cls(f"{kind}-{first:015d}-{rows.num_rows}-{digest.hexdigest()}", first, rows.num_rows, rows)
 
     @classmethod
-    def named(cls, name: str) -> Segment:
+    def named(cls, name: str) -> StoredSegment:
         """One that lies in a file.
 
         >>> Segment.named("segment-000000000000009-10-a599fea24c77aa59").stop
@@ -69,7 +69,7 @@ class Segment:
 class Segments(NamedTuple):
     """Some that belong together; those without rows lie in `folder`."""
 
-    segments: Sequence[Segment]
+    segments: Sequence[StoredSegment]
     folder: Path | None
 
 

@@ -16,7 +16,7 @@ from pipelines.cli import console as cli
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
 from pipelines.lab.replay.data import data_of, places_of
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.settings import Spec, load_run
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.compare import read_report
@@ -55,7 +55,7 @@ def run(capsys, *arguments: str):
     except SystemExit as end:
         code = int(end.code or 0)
     out, err = capsys.readouterr()
-    return code, Report.model_validate_json(out) if out else None, err
+    return code, ReplayReport.model_validate_json(out) if out else None, err
 
 
 def lines(option: str, values: list[str]) -> list[str]:

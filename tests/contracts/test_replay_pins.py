@@ -14,7 +14,7 @@ from exfm.snapshots.checkpoint import checkpoint_names, prune_checkpoints, save_
 from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.run import Runner
 from pipelines.lab.replay.settings import load_run
 from pipelines.lab.replay.workspace import Workspace
@@ -73,7 +73,7 @@ def replay(capsys, words: list[str]):
     except SystemExit as end:
         code = int(end.code or 0)
     out, err = capsys.readouterr()
-    return code, Report.model_validate_json(out) if out else None, err
+    return code, ReplayReport.model_validate_json(out) if out else None, err
 
 
 def told(report):

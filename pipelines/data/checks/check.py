@@ -12,7 +12,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.features import judge_features
 from pipelines.data.checks.labels import judge_labels
 from pipelines.data.checks.machine import judge_compiler, judge_memory, judge_precision
-from pipelines.data.checks.report import Report
+from pipelines.data.checks.report import CheckReport
 from pipelines.data.checks.rows import judge_rows
 from pipelines.data.checks.times import judge_pace, judge_times
 from pipelines.data.checks.verticals import judge_verticals
@@ -38,7 +38,7 @@ SAMPLE_ROWS = 100_000
 
 def check_config(
     config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False, copies: Copies | None = None
-) -> Report:
+) -> CheckReport:
     """Check everything about a config that can be known before it runs; `rows` of its data are examined in every
     column.
 
@@ -63,10 +63,10 @@ def check_config(
     if profile is not None:
         findings += [*judge_times(config, profile), *judge_rows(config, profile), *judge_labels(config, profile)]
         findings += judge_verticals(config, profile.verticals, whole=profile.whole and isinstance(source, Recorded))
-    return Report(config.name, findings=findings, profile=profile)
+    return CheckReport(config.name, findings=findings, profile=profile)
 
 
-def check_again(config: Config, run_dir: RunDir) -> Report:
+def check_again(config: Config, run_dir: RunDir) -> CheckReport:
     """Findings of what can have changed since a run was begun: the machine's processor, and whether its files are
     there and are those it was begun with."""
     findings, source = list(judge_precision(config)), config.source
@@ -77,4 +77,4 @@ def check_again(config: Config, run_dir: RunDir) -> Report:
                 findings.append(RULES("source.changed", path=source.path, run=run_dir.root))
         except BadInput as error:
             findings.append(RULES("source.gone", problem=error))
-    return Report(config.name, findings=findings)
+    return CheckReport(config.name, findings=findings)

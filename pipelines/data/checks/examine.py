@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipelines.data.checks.drift import Drift, changes, drifts
 from pipelines.data.checks.leakage import Knowledge, filled_by_label, leaks, what_features_know
-from pipelines.data.checks.report import Report
+from pipelines.data.checks.report import CheckReport
 from pipelines.data.checks.skew import skews
 from pipelines.data.checks.supply import by_day, shortages
 from pipelines.data.findings import stops
@@ -23,7 +23,7 @@ PIECES = 50
 
 def examined(
     table: pa.Table, recorded: pa.Table | None = None, given: Mapping[str, str] | None = None, name: str = "rows"
-) -> Report:
+) -> CheckReport:
     """The report on settled rows in order of time, with columns `event_time_ms`, `label_<task>`, features, perhaps
     `vertical`, `settlement`, the teacher's logits, and values as they were served (`served_<feature>`, or in
     `recorded`, by `impression_id`). `given`: which task another one is conditional on.
@@ -42,7 +42,7 @@ def examined(
     filled = [finding for finding in filled_by_label(seen, tasks) if finding.where not in named]
     findings = [*by_value, *filled, *skews(seen, recorded), *shortages(seen, tasks, given), *changes(drifted)]
     tables = [by_day(seen, tasks), _knows(known), _drifts(drifted, len(feature_names(seen)))] if seen.num_rows else []
-    return Report(name, table.num_rows, seen.num_rows, findings, tables=tables)
+    return CheckReport(name, table.num_rows, seen.num_rows, findings, tables=tables)
 
 
 def _sample(table: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import Config
 from pipelines.data.checks.rows import severity_of
 from pipelines.data.findings import Finding, Rules, Severity, percent
-from pipelines.data.profile.profile import Labels, Profile
+from pipelines.data.profile.profile import LabelProfile, Profile
 from pipelines.report.results.losses import MOST_EARLY_MS
 from streaming.schema import Task
 
@@ -80,7 +80,7 @@ def judge_labels(config: Config, profile: Profile) -> Iterator[Finding]:
         yield RULES("label.unmatched", severity, share=share, rows=profile.unmatched, of=feedback)
 
 
-def _rates(labels: Mapping[str, Labels], whole: bool) -> Iterator[Finding]:
+def _rates(labels: Mapping[str, LabelProfile], whole: bool) -> Iterator[Finding]:
     for name, seen in labels.items():
         if seen.rows and not seen.known:
             yield RULES("label.null", task=name)

@@ -76,8 +76,8 @@ class Knowledge(NamedTuple):
 
 
 def what_features_know(table: pa.Table, tasks: Sequence[str]) -> list[Knowledge]:
-    """How well each feature alone predicts each label, of rows in order of time; the best first. Tasks of too few
-    labels are left out.
+    """Predictive power of each feature by itself for each label, of rows in order of time; the best first. Tasks of too
+    few labels are left out.
 
     >>> y = np.arange(400) % 3 == 0
     >>> rows = pa.table({"label_ctr": y.astype("int8"), "clicked": y, "parity": np.arange(400) % 2})

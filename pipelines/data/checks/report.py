@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.data.findings import Finding, finding_lines, gravest_first, stops, verdict, wrapped
-from pipelines.data.profile.column import Column, columns_text
+from pipelines.data.profile.column import ColumnProfile, columns_text
 from pipelines.data.profile.profile import Profile
 from pipelines.data.profile.times import day
 
@@ -15,7 +15,7 @@ MOST_VERTICALS = 8
 
 
 @dataclass
-class Report:
+class CheckReport:
     """Findings about `name`, the gravest first. `rows` there are, `looked_at` of them; `tables`: what was seen of them,
     as caption, head and rows. `profile`: of a config's stream."""
 
@@ -23,7 +23,7 @@ class Report:
     rows: int = 0
     looked_at: int = 0
     findings: list[Finding] = field(default_factory=list)
-    columns: list[Column] = field(default_factory=list)
+    columns: list[ColumnProfile] = field(default_factory=list)
     tables: list[dict[str, Any]] = field(default_factory=list)
     profile: Profile | None = None
 

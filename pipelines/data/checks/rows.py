@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import Config
 from pipelines.data.findings import Finding, Rules, Severity, percent
-from pipelines.data.profile.profile import Profile, Refused
+from pipelines.data.profile.profile import Profile, RefusedRows
 from pipelines.live.training.live_metrics import HEAVY, HEAVY_ROWS
 from pipelines.report.results.losses import LossSeverity as Loss
 from pipelines.report.results.losses import judged
@@ -79,8 +79,8 @@ def judge_rows(config: Config, profile: Profile) -> Iterator[Finding]:
         yield RULES("rows.one-value", columns=_names(same))
 
 
-def _refused(refused: Mapping[str, Refused], looked_at: int, what: str, limits: LossLimits) -> Iterator[Finding]:
-    if tombstones := refused.get(TOMBSTONE, Refused()).rows:
+def _refused(refused: Mapping[str, RefusedRows], looked_at: int, what: str, limits: LossLimits) -> Iterator[Finding]:
+    if tombstones := refused.get(TOMBSTONE, RefusedRows()).rows:
         yield RULES("rows.tombstones", what=what, rows=tombstones)
     of, refused = looked_at - tombstones, {why: seen for why, seen in refused.items() if why != TOMBSTONE}
     lost = sum(seen.rows for seen in refused.values())  # a row has one reason

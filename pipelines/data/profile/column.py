@@ -18,7 +18,7 @@ OF_ONE = {"bad_event_time": "event_time_ms", "bad_vertical": "vertical", "too_ma
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnProfile:
     """A column's type, nulls, range and distinct values. `nulls` counts NaN, too; `low` and `high` are None where
     values have no order; `distinct` counts what is inside lists. `refused`: values that the column as declared does not
     hold.
@@ -48,7 +48,7 @@ class Column:
     form: str = ""
 
     @staticmethod
-    def of(name: str, column: pa.ChunkedArray) -> Column:
+    def of(name: str, column: pa.ChunkedArray) -> ColumnProfile:
         """
         >>> Column.of("age", pa.chunked_array([[30, None, 41, 30]])).as_json()
         {'name': 'age', 'type': 'int64', 'nulls': 1, 'smallest': 30, 'largest': 41, 'distinct': 2, 'refused': 0}
@@ -60,21 +60,21 @@ class Column:
             distinct = pc.count_distinct(values, mode="only_valid").as_py()
         except pa.ArrowNotImplementedError:
             pass  # a struct or a map has neither
-        return Column(name, str(column.type), len(column), missing, distinct, low, high)
+        return ColumnProfile(name, str(column.type), len(column), missing, distinct, low, high)
 
     def as_json(self) -> dict[str, Any]:
         seen = {"nulls": self.nulls, "smallest": _plain(self.low), "largest": _plain(self.high)}
         return {"name": self.name, "type": self.type} | seen | {"distinct": self.distinct, "refused": self.refused}
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Column:
+    def from_json(value: Mapping[str, Any]) -> ColumnProfile:
         """
         >>> age = Column("age", "int64", 4, 1, 2, 30, 41)
         >>> Column.from_json(age.as_json() | {"rows": 4}) == age
         True
         """
         names = ("name", "type", "rows", "nulls", "distinct", "smallest", "largest", "refused")
-        return Column(*(value[name] for name in names))
+        return ColumnProfile(*(value[name] for name in names))
 
     @property
     def null_share(self) -> float:
@@ -131,7 +131,7 @@ def refused_by_column(reasons: Mapping[str, int]) -> Counter[str]:
     return rows
 
 
-def columns_text(columns: Sequence[Column], width: int = 80) -> str:
+def columns_text(columns: Sequence[ColumnProfile], width: int = 80) -> str:
     """
     >>> print(columns_text([Column("age", "int64", 4, 1, 2, 30, 41, refused=3)]))
     column  type    null  refused  distinct  range
@@ -140,7 +140,7 @@ def columns_text(columns: Sequence[Column], width: int = 80) -> str:
     return "\n".join(_lines(columns, width))
 
 
-def _lines(columns: Sequence[Column], width: int) -> Iterator[str]:
+def _lines(columns: Sequence[ColumnProfile], width: int) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("column", "type", "null", "refused", "distinct", "range")]
     for seen in columns:
         distinct = "" if seen.distinct is None else f"{seen.distinct:,}"
@@ -156,7 +156,7 @@ def _lines(columns: Sequence[Column], width: int) -> Iterator[str]:
         yield f"{'  '.join(texts)}  {_cut(last, room)}".rstrip()
 
 
-def _range(seen: Column) -> str:
+def _range(seen: ColumnProfile) -> str:
     if seen.low is None:
         return ""
     return _short(seen.low) if seen.low == seen.high else f"{_short(seen.low)} to {_short(seen.high)}"

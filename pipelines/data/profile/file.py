@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.data.profile.column import LISTS, Column, Kind
+from pipelines.data.profile.column import LISTS, ColumnProfile, Kind
 from streaming.sources.tables.engine import TableEngine, parquet, quoted
 from streaming.sources.tables.in_order import ROW
 
@@ -30,7 +30,7 @@ _BETWEEN = re.compile(r"[ ,;|]")
 _INTS = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?")
 
 
-def float_step(column: Column) -> int:
+def float_step(column: ColumnProfile) -> int:
     """Spacing of floats of the column's type at its largest value: 1 if every integer is representable.
 
     >>> [float_step(Column("x", kind, 9, 0, 9, 0, 2.0**60)) for kind in ("DOUBLE", "FLOAT", "BIGINT")]
@@ -87,7 +87,7 @@ class FileProfile:
 
     engine: TableEngine
     path: Path
-    columns: dict[str, Column]
+    columns: dict[str, ColumnProfile]
 
     @property
     def rows(self) -> int:
@@ -169,7 +169,7 @@ def _aggregates(sql: str, type_: str) -> list[str]:
     ]
 
 
-def _column(name: str, sql: str, type_: str, rows: int, values: Sequence[Any]) -> Column:
+def _column(name: str, sql: str, type_: str, rows: int, values: Sequence[Any]) -> ColumnProfile:
     count, finite_count, distinct, low, high, mean, std, fractions, infinite, inner_nulls = values
     kind = kind_of(type_)
     shortest, longest = (low or 0, high or 0) if kind in LISTS else (0, 0)
@@ -178,14 +178,14 @@ def _column(name: str, sql: str, type_: str, rows: int, values: Sequence[Any]) -
     elif kind == "float":
         low, high = (None if edge is None else float(edge) for edge in (low, high))
     nans = count - finite_count - infinite if kind == "float" else 0
-    return Column(
+    return ColumnProfile(
         name, type_, rows, rows - count + nans, distinct, low, high, kind=kind, sql=sql, mean=mean or 0.0,
         std=std or 0.0, whole=kind == "int" or (kind == "float" and fractions == 0 and low is not None),
         infinite=infinite, nans=nans, shortest=shortest, longest=longest, inner_nulls=int(inner_nulls),
     )  # fmt: skip
 
 
-def _counted(engine: TableEngine, path: Path, column: Column) -> Column:
+def _counted(engine: TableEngine, path: Path, column: ColumnProfile) -> ColumnProfile:
     """A column with few values, or of few rows, counted exactly; what is inside lists is counted."""
     distinct = column.distinct or 0
     if column.kind in ("ints", "texts"):
@@ -199,7 +199,7 @@ def _counted(engine: TableEngine, path: Path, column: Column) -> Column:
     return replace(column, distinct=min(distinct, column.rows))
 
 
-def _with_forms(engine: TableEngine, path: Path, seen: Mapping[str, Column]) -> dict[str, Column]:
+def _with_forms(engine: TableEngine, path: Path, seen: Mapping[str, ColumnProfile]) -> dict[str, ColumnProfile]:
     """Texts, with the form of a sample of them."""
     texts = [column for column in seen.values() if column.kind == "text" and column.distinct]
     if not texts:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.data.profile.column import Column, refused_by_column
+from pipelines.data.profile.column import ColumnProfile, refused_by_column
 from streaming.messages.times import Unit
 from streaming.schema import RowSchema
 
@@ -29,7 +29,7 @@ class Times:
 
 
 @dataclass
-class Labels:
+class LabelProfile:
     """Observed labels of a task. `rows` were looked at, `unknown` of them without a label; `delays_s` from
     impression to feedback, one per positive whose impression was seen. Of a label column: the `rule` by which a
     value is positive, and how many are so though they lie `between` 0 and 1. Of a conditional task: how many
@@ -62,7 +62,7 @@ class Labels:
 
 
 @dataclass
-class Refused:
+class RefusedRows:
     """Rows that would become dead letters for one reason, with an example."""
 
     rows: int = 0
@@ -79,12 +79,12 @@ class Profile:
     looked_at: int
     whole: bool
     batch: pa.Table
-    columns: list[Column] = field(default_factory=list)
+    columns: list[ColumnProfile] = field(default_factory=list)
     time: Times | None = None
-    labels: dict[str, Labels] = field(default_factory=dict)
+    labels: dict[str, LabelProfile] = field(default_factory=dict)
     verticals: Counter[str] = field(default_factory=Counter)
-    refused: dict[str, Refused] = field(default_factory=dict)
-    feedback_refused: dict[str, Refused] = field(default_factory=dict)
+    refused: dict[str, RefusedRows] = field(default_factory=dict)
+    feedback_refused: dict[str, RefusedRows] = field(default_factory=dict)
     feedback_looked_at: int = 0
     matched: int = 0
     unmatched: int = 0
@@ -93,7 +93,7 @@ class Profile:
         """The columns of a table, with the rows that were refused, and `unfit` values, of each."""
         refused = refused_by_column({reason: seen.rows for reason, seen in self.refused.items()})
         refused += unfit or Counter[str]()
-        columns = (Column.of(name, table[name]) for name in table.column_names)
+        columns = (ColumnProfile.of(name, table[name]) for name in table.column_names)
         self.columns = [replace(column, refused=refused[column.name]) for column in columns]
 
     def as_json(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Profile:
         }
 
 
-def count_refused(into: dict[str, Refused], reasons: Iterable[tuple[str, str]]) -> None:
+def count_refused(into: dict[str, RefusedRows], reasons: Iterable[tuple[str, str]]) -> None:
     """Count rows by their reason; the first of each is its example.
 
     >>> seen = {}
@@ -123,14 +123,14 @@ def count_refused(into: dict[str, Refused], reasons: Iterable[tuple[str, str]]) 
     {'null:bid': Refused(rows=2, example='`bid` is None')}
     """
     for reason, detail in reasons:
-        seen = into.setdefault(reason, Refused(example=detail))
+        seen = into.setdefault(reason, RefusedRows(example=detail))
         seen.rows += 1
 
 
-def match_feedback(profile: Profile, schema: RowSchema, feedback: Iterable[pa.RecordBatch]) -> dict[str, Labels]:
+def match_feedback(profile: Profile, schema: RowSchema, feedback: Iterable[pa.RecordBatch]) -> dict[str, LabelProfile]:
     """Labels that feedback gives to the sampled impressions. `profile.unmatched` counts those that belong to none of
     them."""
-    labels = {task.name: Labels(task.name, rows=profile.batch.num_rows) for task in schema.tasks}
+    labels = {task.name: LabelProfile(task.name, rows=profile.batch.num_rows) for task in schema.tasks}
     ids = profile.batch["impression_id"].combine_chunks()
     time_N = profile.batch["event_time_ms"].to_numpy()
     labelled: dict[str, list[np.ndarray]] = {task: [] for task in labels}

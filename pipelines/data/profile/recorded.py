@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipelines.core.config.sections import Recorded
 from pipelines.data.findings import Finding, Rules
-from pipelines.data.profile.profile import Labels, Profile, Times, count_refused, count_verticals, match_feedback
+from pipelines.data.profile.profile import LabelProfile, Profile, Times, count_refused, count_verticals, match_feedback
 from streaming.errors import BadInput
 from streaming.messages.limits import Limits
 from streaming.messages.times import is_written_time
@@ -88,7 +88,7 @@ class _Reader:
         profile, rules = self.profile, RowRules("impression", self._schema, limits=self._limits)
         good: list[pa.RecordBatch] = []
         named: list[pa.Table] = []
-        labels = {task: Labels(task) for task in self._source.labels}
+        labels = {task: LabelProfile(task) for task in self._source.labels}
         times: list[np.ndarray] = []
         for first_row, table, time_N in self._pieces(wanted):
             seen = self.stream.named(table, time_N, first_row)
@@ -152,7 +152,7 @@ class _Reader:
             columns += [n for n in (label.column, label.delay_column, label.time_column) if n is not None]
         for tolerance_s in (source.out_of_order_s, ANY_ORDER_S):
             file = TimedParquet(of.path, columns, of.event_time, of.unit, tolerance_s, source.event_time_zone)
-            labels = {task: Labels(task) for task in source.labels}
+            labels = {task: LabelProfile(task) for task in source.labels}
             verticals = Counter[str]()
             lowest, highest, first_row = [], [], 0
             try:
@@ -172,7 +172,9 @@ class _Reader:
             profile.labels, profile.verticals, profile.whole = labels, verticals, True
             return
 
-    def _look_at_labels(self, labels: dict[str, Labels], table: pa.Table, time_N: np.ndarray, first_row: int) -> None:
+    def _look_at_labels(
+        self, labels: dict[str, LabelProfile], table: pa.Table, time_N: np.ndarray, first_row: int
+    ) -> None:
         for task, seen in labels.items():
             try:
                 rows, event_ms = self.stream.positives(task, table, time_N, first_row)

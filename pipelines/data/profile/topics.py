@@ -12,7 +12,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.topics import Kafka, Topic
 from pipelines.data.findings import Finding, Rules
 from pipelines.data.profile.messages import Offsets, messages_at, newest, offsets_of
-from pipelines.data.profile.profile import Profile, Refused, Times, count_refused, count_verticals, match_feedback
+from pipelines.data.profile.profile import Profile, RefusedRows, Times, count_refused, count_verticals, match_feedback
 from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka.topics import require_topics
 from streaming.messages.codecs import make_codec
@@ -113,7 +113,7 @@ class _Reader:
             changes.add(pc.local_timestamp(pa.array(times).cast(pa.timestamp("ms", zone))))
             self.findings += [RULES("topic.zone", said=text) for text in changes.words]
 
-    def _rows(self, topic: Topic, kind: Kind, wanted: int, refused: dict[str, Refused]) -> tuple[bool, pa.Table]:
+    def _rows(self, topic: Topic, kind: Kind, wanted: int, refused: dict[str, RefusedRows]) -> tuple[bool, pa.Table]:
         """Whether those are all, and the good rows; the others are counted."""
         most, limits = self._kafka.max_message_bytes, self._config.limits
         codec = make_codec(
@@ -145,7 +145,7 @@ class _Reader:
                     break
         return whole, pa.Table.from_batches(batches, codec.schema)
 
-    def _in_time(self, batch: pa.RecordBatch, refused: dict[str, Refused]) -> pa.RecordBatch:
+    def _in_time(self, batch: pa.RecordBatch, refused: dict[str, RefusedRows]) -> pa.RecordBatch:
         """The rows whose event times a run would take (`Merge`); the others are counted, and the first timestamp of a
         record that cannot be right is named."""
         now_ms = time.time_ns() // 1_000_000 if self._config.reads_live else None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pipelines.data.findings import Finding, Rules, Severity
-from pipelines.data.profile.column import Column
+from pipelines.data.profile.column import ColumnProfile
 from pipelines.data.profile.file import FileProfile, float_step
 from pipelines.data.propose.guess import named
 from pipelines.data.propose.sizes import hashed_rows, share_words
@@ -145,7 +145,7 @@ def find_features(
     return proposed
 
 
-def useless(column: Column, by_caller: Collection[str | None] = ()) -> str | None:
+def useless(column: ColumnProfile, by_caller: Collection[str | None] = ()) -> str | None:
     """Reason why a column can be no feature, or should be none unless the caller asked for it."""
     low, high, distinct = column.low, column.high, column.distinct or 0
     if column.nulls == column.rows:
@@ -181,7 +181,7 @@ def useless(column: Column, by_caller: Collection[str | None] = ()) -> str | Non
     return "another text in nearly every row: nothing to learn from" if column.kind == "text" and many else None
 
 
-def _instead(column: Column) -> str:
+def _instead(column: ColumnProfile) -> str:
     """What to write where a column that is left out is wanted."""
     if column.name.lower() in WEIGHTS and column.is_number:
         return (
@@ -194,7 +194,7 @@ def _instead(column: Column) -> str:
     return "; if it is a feature, name it under rows.columns and features"
 
 
-def merged(column: Column, step: int) -> str:
+def merged(column: ColumnProfile, step: int) -> str:
     """Words for large ids that floats have merged."""
     bits = 53 if column.type == "DOUBLE" else 24
     return (
@@ -204,12 +204,12 @@ def merged(column: Column, step: int) -> str:
     )
 
 
-def _weight(column: Column) -> Feature:
+def _weight(column: ColumnProfile) -> Feature:
     why = f"what a row counts, in losses and metrics: {column.low:g} to {column.high:g}, mean {column.mean:.3g}"
     return Feature(SAMPLE_WEIGHT, column.name, {"name": SAMPLE_WEIGHT, "type": "float32"}, None, {}, why)
 
 
-def _odd(column: Column, feature: Feature) -> Iterator[Finding]:
+def _odd(column: ColumnProfile, feature: Feature) -> Iterator[Finding]:
     """Values that are taken for something else, or as they are though they look like more."""
     name, ids = column.name, column.is_number and column.whole and not _counts(column)
     if column.nans:
@@ -248,7 +248,7 @@ def feature_name(name: str, taken: set[str]) -> str:
     return clean
 
 
-def _feature(column: Column, name: str) -> Feature:
+def _feature(column: ColumnProfile, name: str) -> Feature:
     declared: dict[str, Any] = {"name": name} | ({"nullable": True} if column.nulls else {})
     rows, distinct = hashed_rows(column.distinct or 0), column.distinct or 0
     hashed, shared = {"name": name, "rows": rows}, share_words(distinct, rows)
@@ -279,7 +279,7 @@ def _feature(column: Column, name: str) -> Feature:
     return Feature(name, column.name, declared, "sparse", hashed, why)
 
 
-def _counts(column: Column) -> bool:
+def _counts(column: ColumnProfile) -> bool:
     """Whether whole numbers say how many, and not which."""
     which, how_many = named(column, CODES), named(column, NUMBERS)
     if which != how_many:
@@ -290,7 +290,7 @@ def _counts(column: Column) -> bool:
     return abs(column.mean - float(min(column.low, 0))) < LOW_PART * spread
 
 
-def _number(column: Column, name: str, declared: dict[str, Any]) -> Feature:
+def _number(column: ColumnProfile, name: str, declared: dict[str, Any]) -> Feature:
     low, high, mean, std = column.low, column.high, column.mean, column.std
     declared = declared if column.kind == "int" else {"name": name, "type": "float32"} | declared
     setting: dict[str, Any] = {"name": name}
@@ -306,7 +306,7 @@ def _number(column: Column, name: str, declared: dict[str, Any]) -> Feature:
     return Feature(name, column.name, declared, "dense", setting, why)
 
 
-def _vector(column: Column, name: str, declared: dict[str, Any]) -> Feature:
+def _vector(column: ColumnProfile, name: str, declared: dict[str, Any]) -> Feature:
     declared = declared | {"type": "list<float32>"}
     if column.shortest != column.longest or not 0 < column.longest <= MOST_FLOATS:
         lengths = f"lists of {column.shortest} to {column.longest} floats"
@@ -316,7 +316,7 @@ def _vector(column: Column, name: str, declared: dict[str, Any]) -> Feature:
     return Feature(name, column.name, declared | length, "dense", {"name": name} | length, why)
 
 
-def _list(column: Column, name: str, declared: dict[str, Any]) -> Feature:
+def _list(column: ColumnProfile, name: str, declared: dict[str, Any]) -> Feature:
     large = column.kind == "ints" and column.high is not None and column.high >= 2**63
     declared = declared | {"type": "list<string>" if column.kind == "texts" or large else "list<int64>"}
     setting = {"name": name, "rows": hashed_rows(column.distinct or 0)}

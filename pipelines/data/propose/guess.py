@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pipelines.data.profile.column import Column
+from pipelines.data.profile.column import ColumnProfile
 
 
 class Guess(NamedTuple):
@@ -24,12 +24,12 @@ class Guess(NamedTuple):
         return self.why + (f"; else {self.other}" if self.other else "")
 
 
-def ranked(columns: Iterable[Column], score: Callable[[Column], float]) -> list[Column]:
+def ranked(columns: Iterable[ColumnProfile], score: Callable[[ColumnProfile], float]) -> list[ColumnProfile]:
     """Columns that score above 0, the best first; ties in their order."""
     return sorted((column for column in columns if score(column) > 0), key=lambda column: -score(column))
 
 
-def named(column: Column, points: dict[str, float]) -> float:
+def named(column: ColumnProfile, points: dict[str, float]) -> float:
     """The points of the best word of a column's name; a name that is the word counts a little more.
 
     >>> column = Column("user_id", "BIGINT", 9, 0, 3)
@@ -41,7 +41,7 @@ def named(column: Column, points: dict[str, float]) -> float:
     return max([0.0, *whole, *(points[word] for word in column.words if word in points)])
 
 
-def values_of(column: Column) -> str:
+def values_of(column: ColumnProfile) -> str:
     """
     >>> values_of(Column("user", "BIGINT", 1200, 0, 100))
     '100 distinct, 12 rows each'

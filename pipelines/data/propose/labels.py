@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelines.data.findings import Finding, Rules, Severity, percent
-from pipelines.data.profile.column import Column
+from pipelines.data.profile.column import ColumnProfile
 from pipelines.data.profile.file import FileProfile, epoch_ms, finite
 from pipelines.data.propose.guess import Guess, named, ranked
 from pipelines.data.propose.times import IN_NAMES, EventTimeColumn, unit_of
@@ -133,22 +133,22 @@ def find_labels(
     return ProposedLabels(labels, [*findings, *odd], doubtful)
 
 
-def _surely(column: Column) -> bool:
+def _surely(column: ColumnProfile) -> bool:
     """Whether a name says nothing but a label."""
     points = CLICKS | AFTER | MORE
     return column.name.lower() in points or column.words - BESIDE <= points.keys()
 
 
-def possible(file: FileProfile, column: Column) -> bool:
+def possible(file: FileProfile, column: ColumnProfile) -> bool:
     """True for a column that could be a label, if somebody said so."""
     return _positive(file, column, by_caller=True) is not None
 
 
-def _best(able: list[Column], order: list[str]) -> list[Column]:
+def _best(able: list[ColumnProfile], order: list[str]) -> list[ColumnProfile]:
     """By their names; else the first or the last column of the file, where that has two values."""
     points = CLICKS | AFTER | MORE
 
-    def by_name(column: Column) -> float:
+    def by_name(column: ColumnProfile) -> float:
         return 0.0 if column.words & NOT_LABELS else named(column, points)
 
     binary = [column for column in able if column.distinct == 2 or column.kind == "flag" or column.nulls]
@@ -159,7 +159,7 @@ def _best(able: list[Column], order: list[str]) -> list[Column]:
     return [column for column in binary if column.name in (order[0], order[-1])][:1]
 
 
-def _positive(file: FileProfile, column: Column, by_caller: bool = False) -> Positive | None:
+def _positive(file: FileProfile, column: ColumnProfile, by_caller: bool = False) -> Positive | None:
     """How a column would be read as a label; None: it cannot be. `by_caller`: the caller says that it is one."""
     x, name, low, high = column.sql, column.name, column.low, column.high
     x, distinct = finite(x, column.type) if column.nans else x, column.distinct or 0
@@ -191,7 +191,12 @@ def _positive(file: FileProfile, column: Column, by_caller: bool = False) -> Pos
 
 
 def _label(
-    file: FileProfile, time: EventTimeColumn, column: Column, positive: Positive, others: list[str], last_year: int
+    file: FileProfile,
+    time: EventTimeColumn,
+    column: ColumnProfile,
+    positive: Positive,
+    others: list[str],
+    last_year: int,
 ) -> tuple[Label, list[Finding]]:
     x, y = column.sql, positive.sql
     shares = column.kind == "float" and not column.whole
@@ -208,7 +213,7 @@ def _label(
     return Label(_task(column), guess, setting, y, rows, positives, delay.window_s, delay.words), findings
 
 
-def _delay(file: FileProfile, time: EventTimeColumn, label: Column, positive: Positive, last_year: int) -> Delay:
+def _delay(file: FileProfile, time: EventTimeColumn, label: ColumnProfile, positive: Positive, last_year: int) -> Delay:
     """The column that says when a label came, if there is one: by its name, and by what it holds for positives."""
     own = label.words - {"is", "has", "label"}
     marks = own | {word for word in CLICKS | AFTER if any(word[:4] == w[:4] for w in own)}
@@ -249,12 +254,12 @@ def _delay(file: FileProfile, time: EventTimeColumn, label: Column, positive: Po
     return Delay({}, AT_ONCE_S, "known at once: nothing says when it came")
 
 
-def _unused(column: Column, why: str) -> Delay:
+def _unused(column: ColumnProfile, why: str) -> Delay:
     finding = RULES("init.label-time-unused", column=column.name, why=why)
     return Delay({}, AT_ONCE_S, f"known at once: `{column.name}` {why}", (finding,))
 
 
-def _in_ms(column: Column, time: EventTimeColumn) -> str | None:
+def _in_ms(column: ColumnProfile, time: EventTimeColumn) -> str | None:
     """A time, where it is in the unit of the event time if it is a number."""
     if column.kind == "time":
         return epoch_ms(column.sql, column.type)
@@ -274,7 +279,7 @@ def _span(ms: float) -> str:
     )  # fmt: skip
 
 
-def _task(column: Column) -> str:
+def _task(column: ColumnProfile) -> str:
     if named(column, AFTER):
         return "cvr"
     if named(column, CLICKS) or named(column, STARS):

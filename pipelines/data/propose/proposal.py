@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipelines.data.checks.examine import examined
 from pipelines.data.findings import Finding, Severity, gravest_first
-from pipelines.data.profile.column import Column
+from pipelines.data.profile.column import ColumnProfile
 from pipelines.data.profile.file import FileProfile, profile_file
 from pipelines.data.propose.config_text import Proposal, config_text, student_name
 from pipelines.data.propose.features import RECIPE, SkippedColumn, find_features, unbounded, useless
@@ -232,7 +232,7 @@ def _sample(
 LEAKS = ("leak.value", "leak.filled")
 
 
-def _is_text(ids: Column) -> bool:
+def _is_text(ids: ColumnProfile) -> bool:
     """Whether ids are texts, or too large for int64."""
     return ids.kind == "text" or (ids.high is not None and ids.high >= 2**63)
 
@@ -270,7 +270,7 @@ def _labels_there(path: Path, file: FileProfile, labels: list[Label], hints: Hin
 
 
 def _left_out(
-    columns: Mapping[str, Column],
+    columns: Mapping[str, ColumnProfile],
     known: Collection[str | None],
     labels: list[Label],
     last_year: int,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from pipelines.data.findings import Finding, Rules, percent
-from pipelines.data.profile.column import Column
+from pipelines.data.profile.column import ColumnProfile
 from pipelines.data.profile.file import FileProfile
 from pipelines.data.propose.guess import Guess, named, ranked, values_of
 from pipelines.data.propose.labels import Label
@@ -103,7 +103,7 @@ def find_roles(
     return Roles(identity, vertical, *guesses, of_vertical), [*findings, *odd]
 
 
-def _named_id(column: Column, points: dict[str, float]) -> float:
+def _named_id(column: ColumnProfile, points: dict[str, float]) -> float:
     """Ids have at least some values, and a row each in hardly any."""
     if (column.distinct or 0) < 20 or not (column.kind == "text" or (column.is_number and column.whole)):
         return 0.0
@@ -111,10 +111,10 @@ def _named_id(column: Column, points: dict[str, float]) -> float:
     return score + (1 if score and "id" in column.words else 0)
 
 
-def _identity(file: FileProfile, free: list[Column], by_caller: str | None) -> tuple[Guess, list[Finding]]:
+def _identity(file: FileProfile, free: list[ColumnProfile], by_caller: str | None) -> tuple[Guess, list[Finding]]:
     """A column with another value in every row; with repeats if they are few enough to be the same rows sent twice."""
 
-    def score(column: Column) -> float:
+    def score(column: ColumnProfile) -> float:
         distinct = column.distinct or 0
         able = column.kind in ("int", "text") and not column.nulls and distinct > 0.5 * column.rows
         points, unique = named(column, IDS) if able else 0.0, 1 if distinct >= 0.9 * column.rows else 0
@@ -146,9 +146,9 @@ def _identity(file: FileProfile, free: list[Column], by_caller: str | None) -> t
 
 
 def _vertical(
-    file: FileProfile, free: list[Column], labels: list[Label], by_caller: str | None
+    file: FileProfile, free: list[ColumnProfile], labels: list[Label], by_caller: str | None
 ) -> tuple[Guess, dict[str, tuple[int, int]], list[Finding]]:
-    def score(column: Column) -> float:
+    def score(column: ColumnProfile) -> float:
         able = column.kind in ("int", "text") and not column.nulls and 2 <= (column.distinct or 0) <= MOST_VERTICALS
         return named(column, VERTICALS) if able else 0.0
 

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from pipelines.data.findings import Finding, Rules
-from pipelines.data.profile.column import Column
+from pipelines.data.profile.column import ColumnProfile
 from pipelines.data.profile.file import FileProfile, epoch_ms, float_step
 from pipelines.data.profile.profile import Times
 from pipelines.data.profile.times import WRITTEN, day, plausible, unit_words, written_as
@@ -82,8 +82,8 @@ SKEWED = 0.1
 """The middle 98 % of rows in less than this share of the time."""
 
 
-class Reading(NamedTuple):
-    """How a column is read as times: `sql` gives ms since 1970, int64. `as_is`: a recorded source reads the column by
+class TimeReading(NamedTuple):
+    """Reading of a column as times: `sql` gives ms since 1970, int64. `as_is`: a recorded source reads the column by
     itself, numbers in `unit`. `form`: it reads dates that are written so, as strptime has it."""
 
     sql: str
@@ -100,7 +100,7 @@ class EventTimeColumn(NamedTuple):
     """The column that was taken, None where rows are a second apart, and how it is read."""
 
     guess: Guess
-    reading: Reading
+    reading: TimeReading
 
     @property
     def sql(self) -> str:
@@ -110,8 +110,8 @@ class EventTimeColumn(NamedTuple):
 class Candidate(NamedTuple):
     """A column that may be the event time. `order`: 1 where rows come in its order, 0 where they come in any."""
 
-    column: Column
-    reading: Reading
+    column: ColumnProfile
+    reading: TimeReading
     order: float
     points: float
 
@@ -133,7 +133,7 @@ def event_time(file: FileProfile, this_year: int, named_one: str | None) -> tupl
         f"no column is one: rows are {SECOND_MS // 1000} s apart, in the order of the file; hours and days say nothing"
     )
     last_ms = MADE_FROM_MS + (file.rows - 1) * SECOND_MS
-    made = EventTimeColumn(Guess(None, why), Reading(made_times(None, None), MADE_FROM_MS, last_ms, why))
+    made = EventTimeColumn(Guess(None, why), TimeReading(made_times(None, None), MADE_FROM_MS, last_ms, why))
     return made, list(_unusable(file, this_year + 1))
 
 
@@ -152,7 +152,7 @@ def _unusable(file: FileProfile, last_year: int) -> Iterator[Finding]:
             yield RULES("init.time-unusable", **about, count=column.infinite, problem=problem)
 
 
-def another_time(column: Column, last_year: int) -> bool:
+def another_time(column: ColumnProfile, last_year: int) -> bool:
     """True for a column that holds times and is not the event time, by its name and its values: a date, a moment."""
     if column.kind == "time":
         return True
@@ -203,13 +203,13 @@ def order_words(order: float) -> str:
     return "ascending" if order == 1 else "nearly ascending" if order >= IN_ORDER else "not ascending"
 
 
-def _coarse(column: Column) -> Iterator[Finding]:
+def _coarse(column: ColumnProfile) -> Iterator[Finding]:
     """float32 holds 24 bits of a number."""
     if column.type == "FLOAT" and column.high is not None and (step := float_step(column)) > 1:
         yield RULES("init.time-float32", column=column.name, step=step, distinct=column.distinct, rows=column.rows)
 
 
-def _score(column: Column, last_year: int) -> float:
+def _score(column: ColumnProfile, last_year: int) -> float:
     """0 for what is no time by its name, or has nulls; a time of something that comes after the impression is the last
     to be taken, and so are numbers without such a name that could be times of our days."""
     if column.nulls or column.infinite or column.words & LENGTHS or (column.distinct or 0) < 2:
@@ -227,20 +227,20 @@ def _score(column: Column, last_year: int) -> float:
     return max(NAMED_LEAST, points - 6) if points and after else points
 
 
-def _read(file: FileProfile, column: Column, last_year: int) -> Reading | None:
+def _read(file: FileProfile, column: ColumnProfile, last_year: int) -> TimeReading | None:
     if column.kind == "time":
         why = column.type.lower() + (IN_UTC if "TIMESTAMPTZ" not in column.type and "ZONE" not in column.type else "")
-        return Reading(epoch_ms(column.sql, column.type), int(column.low), int(column.high), why, as_is=True)
+        return TimeReading(epoch_ms(column.sql, column.type), int(column.low), int(column.high), why, as_is=True)
     return _text(file, column) if column.kind == "text" else _number(file, column, last_year)
 
 
-def _number(file: FileProfile, column: Column, last_year: int) -> Reading | None:
+def _number(file: FileProfile, column: ColumnProfile, last_year: int) -> TimeReading | None:
     low, high, x = column.low, column.high, column.sql
     if column.whole and (written := written_as(Times(int(low), int(high), "ms"), last_year)) is not None:
         form = WRITTEN[written]
         sql = f"epoch_ms(strptime(({x}::BIGINT)::VARCHAR, {literal(form)}))"
         first, last = file.ask(f"min({sql}), max({sql})")
-        return Reading(sql, first, last, f"dates written as {written}{IN_UTC}", form=form)
+        return TimeReading(sql, first, last, f"dates written as {written}{IN_UTC}", form=form)
     of_low, of_high = unit_of(low, last_year), unit_of(high, last_year)
     by_name = next((IN_NAMES[word] for word in column.words if word in IN_NAMES), None)
     if of_low is None or of_high is None:
@@ -248,7 +248,7 @@ def _number(file: FileProfile, column: Column, last_year: int) -> Reading | None
         if low < 0 or named(column, NAMES) < 5 or _ms(high, unit) > LATEST_EVENT_TIME_MS:
             return None
         why = f"counts from the start of a log, taken as {unit_words(unit)}"
-        return Reading(_in_ms(x, unit, column), _ms(low, unit), _ms(high, unit), why, unit, as_is=True)
+        return TimeReading(_in_ms(x, unit, column), _ms(low, unit), _ms(high, unit), why, unit, as_is=True)
     about = {"column": column.name, "unit": unit_words(of_low)}
     if of_low == of_high:
         findings: tuple[Finding, ...] = ()
@@ -256,12 +256,12 @@ def _number(file: FileProfile, column: Column, last_year: int) -> Reading | None
             about |= {"by_name": unit_words(by_name), "first": day(_ms(low, of_low)), "setting": of_low}
             findings = (RULES("init.time-name", **about),)
         span = _ms(low, of_low), _ms(high, of_low)
-        return Reading(_in_ms(x, of_low, column), *span, unit_words(of_low), of_low, as_is=True, findings=findings)
+        return TimeReading(_in_ms(x, of_low, column), *span, unit_words(of_low), of_low, as_is=True, findings=findings)
     edge = 10 ** (len(str(int(low))) + 1)
     sql = f"CASE WHEN {x} < {edge} THEN {_in_ms(x, of_low, column)} ELSE {_in_ms(x, of_high, column)} END"
     few, first, last = file.ask(f"count_if({x} < {edge}), min({sql}), max({sql})")
     units = RULES("init.time-units", **about, other=unit_words(of_high), few=few, rows=column.rows)
-    return Reading(sql, first, last, "of two units", findings=(units,))
+    return TimeReading(sql, first, last, "of two units", findings=(units,))
 
 
 def unit_of(value: float, last_year: int) -> Unit | None:
@@ -277,13 +277,13 @@ def _ms(value: float, unit: Unit) -> int:
     return round(value / PER_MS[unit])
 
 
-def _in_ms(sql: str, unit: Unit, column: Column) -> str:
+def _in_ms(sql: str, unit: Unit, column: ColumnProfile) -> str:
     if column.kind == "float":
         return f"round({sql}::DOUBLE * {1 / PER_MS[unit]:g})::BIGINT"
     return f"{sql}::BIGINT * 1000" if unit == "s" else f"{sql}::BIGINT // {int(PER_MS[unit])}"
 
 
-def _text(file: FileProfile, column: Column) -> Reading | None:
+def _text(file: FileProfile, column: ColumnProfile) -> TimeReading | None:
     """ISO 8601, or another usual form that every value has."""
     x = column.sql
     texts = file.engine.arrow(f"SELECT {x} AS x FROM {file.relation} WHERE {_some(column)}")["x"]
@@ -292,27 +292,27 @@ def _text(file: FileProfile, column: Column) -> Reading | None:
         sql = f"epoch_ms({iso(x)}::TIMESTAMPTZ)"
         naive = f"count_if(NOT regexp_matches({iso(x)}, {literal(WITH_ZONE)}))"
         low, high, of_no_zone = file.ask(f"min({sql}), max({sql}), {naive}")
-        return Reading(sql, low, high, f"ISO 8601 text{IN_UTC if of_no_zone else ''}", as_is=True)
+        return TimeReading(sql, low, high, f"ISO 8601 text{IN_UTC if of_no_zone else ''}", as_is=True)
     except (ValueError, duckdb.Error):
         return _dates(file, column)
 
 
-def _some(column: Column) -> str:
+def _some(column: ColumnProfile) -> str:
     """About a thousand rows, as SQL."""
     return f"{ROW} % {max(1, column.rows // 1000)} = 0"
 
 
-def _dates(file: FileProfile, column: Column) -> Reading | None:
+def _dates(file: FileProfile, column: ColumnProfile) -> TimeReading | None:
     """One of TEXT_FORMS that every value has, and what else reads every value."""
     sqls = {form: f"epoch_ms(try_strptime({column.sql}, {literal(form)}))" for form in TEXT_FORMS}
-    readings: list[Reading] = []
+    readings: list[TimeReading] = []
     for where in (f"WHERE {_some(column)}", ""):  # most fail early
         count, *values = file.ask(
             f"count(*), {', '.join(f'count({x}), min({x}), max({x})' for x in sqls.values())}", where
         )
         each = zip(sqls.items(), values[::3], values[1::3], values[2::3], strict=True)
         readings = [
-            Reading(sql, low, high, "", form=form)
+            TimeReading(sql, low, high, "", form=form)
             for (form, sql), known, low, high in each
             if known == count and low >= YEAR_1000_MS
         ]

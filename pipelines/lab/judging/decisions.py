@@ -1,4 +1,4 @@
-"""What models decide on the rows that are judged: what they would show, bid, next to the baseline.
+"""Decisions of models on the rows that are judged: shown and bid, next to the baseline.
 
 Seeds are models of their own: every figure is the mean over them. Clicks among the top share of two models are compared
 in pairs, with the error of the rows that only one of them shows: near its threshold τ a model changes a row that is

@@ -60,7 +60,7 @@ class LoggedChoices:
         self.clusters = codes_of_values(columns[by[0]]) if by else None
 
     def measures(self, task: str, first: int, life: np.ndarray) -> Iterator[Measure]:
-        """What the choices of a student are worth whose logits from its row `first` on are `life`."""
+        """Worth of the choices of a student whose logits from its row `first` on are `life`."""
         logits = np.full(len(self._places), np.nan)
         logits[first:] = life
         labels = self._table[f"label_{task}"].take(pa.array(self._places)).combine_chunks()

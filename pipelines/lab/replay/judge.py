@@ -43,7 +43,7 @@ Parts = Mapping[tuple[str, str, int], Path]
 """Condition, arm and seed -> the part with the logits of a trained student."""
 
 
-class Judged(NamedTuple):
+class JudgedStudent(NamedTuple):
     """Figures of one student and task under one condition. `estimates`: by arm and metric, what means over students and
     ratios are made of; `clusters`: ids of their clusters."""
 
@@ -67,7 +67,7 @@ class JudgeJob:
     parts: Parts
     learned_upto: Mapping[str, int]
 
-    def run(self, add_done: AddDone) -> list[Judged]:
+    def run(self, add_done: AddDone) -> list[JudgedStudent]:
         judge = Judge(self.workspace, self.student, self.task, self.best_twin, self.parts, self.learned_upto)
         judged = []
         for condition in self.workspace.spec.conditions:
@@ -158,7 +158,7 @@ class Judge:
                 logits[OPTIMUM] = optimum
         return logits
 
-    def under(self, condition: str) -> Judged:
+    def under(self, condition: str) -> JudgedStudent:
         """Judge every arm under one condition."""
         self._read.clear()
         windows, early = self.windows(condition)
@@ -166,7 +166,7 @@ class Judge:
         logits = self._teachers(condition)
         teachers = {name: losses(z, self.rows) for name, z in logits.items()}
         common = _Compared(bases, teachers, self._leads(bases, teachers, windows), windows, early)
-        found = Judged(condition, self._student.name, self._task, [], {}, self._ids)
+        found = JudgedStudent(condition, self._student.name, self._task, [], {}, self._ids)
         for arm in self._spec.arms:
             self._arm(found, arm, common)
         for name, z in (logits | self._other_logits(condition, logits["teacher"])).items():
@@ -196,7 +196,7 @@ class Judge:
         if (lacking := too_little(self.rows, windows, clustered=self._clustered)) is not None:
             yield lack("rows", lacking)
 
-    def _arm(self, found: Judged, arm: str, common: _Compared) -> None:
+    def _arm(self, found: JudgedStudent, arm: str, common: _Compared) -> None:
         """Figures of one arm, and what it gains over each baseline; for all but the baselines, over the best twin."""
         condition = found.condition
         logits, compared = self.arm_logits(condition, arm), self._of_both(condition, arm, common)

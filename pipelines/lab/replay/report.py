@@ -19,7 +19,7 @@ from pipelines.core.config.topics import Frozen
 from pipelines.lab.judging.figures import mean_over_students
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.choice import Chosen
-from pipelines.lab.replay.judge import Judged
+from pipelines.lab.replay.judge import JudgedStudent
 from pipelines.lab.replay.serving import serving_of
 from pipelines.lab.replay.settings import EXTENSIONS, Spec
 from pipelines.lab.replay.verdict import Verdict, verdicts
@@ -32,7 +32,7 @@ FALSE_SHARE = 0.05
 
 
 class About(Frozen):
-    """What was run, and on which rows."""
+    """Description of a replay: its spec, and its rows."""
 
     config: str
     config_hash: str
@@ -60,7 +60,7 @@ class Choice(Frozen):
     model: dict[str, Any]
 
 
-class Report(Frozen):
+class ReplayReport(Frozen):
     """`data`: what the checks of the rows found, as `pipelines.data.profile` writes it."""
 
     about: About
@@ -75,8 +75,8 @@ class Report(Frozen):
     def table(self) -> Cells:
         return Cells(self.cells)
 
-    def with_cells(self, more: Sequence[Cell]) -> Report:
-        return Report(**dict(self) | {"cells": (*self.cells, *more)})
+    def with_cells(self, more: Sequence[Cell]) -> ReplayReport:
+        return ReplayReport(**dict(self) | {"cells": (*self.cells, *more)})
 
     @property
     def tuned(self) -> bool:
@@ -88,12 +88,12 @@ def report(
     workspace: Workspace,
     choices: Mapping[tuple[str, str], Chosen],
     best_twins: Mapping[str, str],
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedStudent],
     parts: Sequence[Path],
     *,
     data: dict[str, Any] | None = None,
     command: str = "",
-) -> Report:
+) -> ReplayReport:
     """Put together what was judged. `best_twins`: of each student, the baseline that is best where settings are
     chosen."""
     made = [_made(path) for path in parts]
@@ -101,7 +101,7 @@ def report(
     table += [*means(judged), *_lost(workspace, judged), *_costs(workspace, choices, judged, table)]
     table += [*_labels(workspace)]
     table += _discoveries(table)
-    return Report(
+    return ReplayReport(
         about=_about(workspace, best_twins, made, command),
         spec=workspace.spec,
         cells=tuple(table),
@@ -115,22 +115,22 @@ def report(
 # --- cells of several students or conditions -------------------------------------------------------------------------
 
 
-def means(judged: Sequence[Judged]) -> Iterator[Cell]:
+def means(judged: Sequence[JudgedStudent]) -> Iterator[Cell]:
     """Means over students, by condition, task and arm; undefined where one student's is."""
     for key, by_student in _by_student(judged).items():
         for estimated in _mean_estimates(by_student).values():
             yield from cells(key, estimated.measures())
 
 
-def _by_student(judged: Sequence[Judged]) -> dict[Key, list[tuple[Judged, dict[str, Estimated]]]]:
-    found: dict[Key, list[tuple[Judged, dict[str, Estimated]]]] = {}
+def _by_student(judged: Sequence[JudgedStudent]) -> dict[Key, list[tuple[JudgedStudent, dict[str, Estimated]]]]:
+    found: dict[Key, list[tuple[JudgedStudent, dict[str, Estimated]]]] = {}
     for one in judged:
         for arm, estimates in one.estimates.items():
             found.setdefault(Key(one.condition, MEAN, one.task, arm), []).append((one, estimates))
     return found
 
 
-def _mean_estimates(by_student: Sequence[tuple[Judged, dict[str, Estimated]]]) -> dict[str, Estimated]:
+def _mean_estimates(by_student: Sequence[tuple[JudgedStudent, dict[str, Estimated]]]) -> dict[str, Estimated]:
     """The mean over students of every estimate that one of them has."""
     averaged = {}
     ids = [one.clusters for one, _ in by_student]
@@ -155,7 +155,7 @@ def _of(lacking: str, student: str) -> str:
     return f"{what} of {student} ({number}"
 
 
-def _lost(workspace: Workspace, judged: Sequence[Judged]) -> Iterator[Cell]:
+def _lost(workspace: Workspace, judged: Sequence[JudgedStudent]) -> Iterator[Cell]:
     """`lost/fresh`, `lost/as mature`: the share of a control condition's gain that is not there."""
     estimates = {
         Key(one.condition, one.student, one.task, arm): e for one in judged for arm, e in one.estimates.items()
@@ -178,7 +178,7 @@ def _missing_share(gain: Estimate | None, full: Estimate | None) -> Estimate | N
 def _costs(
     workspace: Workspace,
     choices: Mapping[tuple[str, str], Chosen],
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedStudent],
     table: Sequence[Cell],
 ) -> Iterator[Cell]:
     """`cost_ratio` of training to the first baseline's; what serving costs; a teacher's `flops`."""

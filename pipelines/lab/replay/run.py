@@ -23,8 +23,8 @@ from pipelines.lab.pool import AddDone, Pool
 from pipelines.lab.replay.choice import Chosen, best_of, beyond, choose
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, TrainRequest, work
-from pipelines.lab.replay.judge import Judged, JudgeJob, Parts
-from pipelines.lab.replay.report import Report, report
+from pipelines.lab.replay.judge import JudgedStudent, JudgeJob, Parts
+from pipelines.lab.replay.report import ReplayReport, report
 from pipelines.lab.replay.settings import EXTENSIONS, Setting, setting_of, settings_of, students_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import TWIN, LogitSource
@@ -60,7 +60,7 @@ class Runner:
         self._students = students_of(workspace.spec, workspace.config)
         self._counted: dict[tuple[int, str], int] = {}
 
-    def run(self) -> tuple[Report, StudentParts]:
+    def run(self) -> tuple[ReplayReport, StudentParts]:
         """Compute what is missing; return the report, and the parts that it is made of."""
         writable(self._workspace.folder, f"the {self._kind}'s folder", "--out")
         try:
@@ -242,7 +242,7 @@ class Runner:
                 rows += sum(self._student_rows(request, tuning) for request in piece)
         self._run_jobs(doing, jobs, rows)
 
-    def judge(self, choices: Choices, parts: StudentParts) -> list[Judged]:
+    def judge(self, choices: Choices, parts: StudentParts) -> list[JudgedStudent]:
         """Judge every student and task under each condition, on finished parts."""
         workspace = self._workspace
         jobs = []

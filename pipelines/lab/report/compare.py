@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.report.page import FOOT
 from pipelines.report.cells import Figures
 from pipelines.report.page import Block, Folded, Section, Words, page
@@ -32,11 +32,11 @@ class Comparison:
     condition."""
 
     names: tuple[str, str]
-    reports: tuple[Report, Report]
+    reports: tuple[ReplayReport, ReplayReport]
     both: dict[tuple[str, str, str], tuple[Figures, Figures]]
 
     def differences(self) -> Iterator[tuple[str, Any, Any]]:
-        """What was run differently: a setting, and both values."""
+        """Settings that differ between two reports, with both values."""
         one, other = (report.model_dump(mode="json") for report in self.reports)
         for key in ABOUT:
             if one["about"][key] != other["about"][key]:
@@ -99,12 +99,12 @@ def compare(first: Path, second: Path) -> Comparison:
     return Comparison(names, (one, other), both)
 
 
-def read_report(folder: Path) -> Report:
+def read_report(folder: Path) -> ReplayReport:
     """Read the report of a finished replay. Raises BadInput where the folder holds none, or one of another release."""
     for name in KINDS:
         if (folder / name).is_file():
             try:
-                return Report.model_validate_json((folder / name).read_text())
+                return ReplayReport.model_validate_json((folder / name).read_text())
             except ValidationError as error:
                 where = ".".join(map(str, error.errors()[0]["loc"]))
                 raise BadInput(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from pipelines.lab.judging.evidence import flips
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.report.tables import speed
 from pipelines.report.cells import MEAN, Cell, Figures
 from pipelines.report.figure import Figure, Point, Series
@@ -20,13 +20,13 @@ WORST_NE = 1.3
 """What is worse lies outside the picture: in its first rows a model can be many times as bad as the base rate."""
 
 
-def looks(report: Report) -> dict[str, int]:
+def looks(report: ReplayReport) -> dict[str, int]:
     """Every arm and the number of its colour and marker, the baselines last."""
     names = [arm for arm in report.spec.arms if arm not in report.spec.baselines]
     return {arm: number for number, arm in enumerate([*names, *report.spec.baselines])}
 
 
-def compared(report: Report, condition: str, student: str, task: str) -> dict[str, Figures]:
+def compared(report: ReplayReport, condition: str, student: str, task: str) -> dict[str, Figures]:
     """Arms with a gain, those that gain most first."""
     arms = report.table.arms(condition, student, task)
     gains = {arm: of for arm, of in arms.items() if arm in report.spec.arms and "gain" in of}
@@ -38,7 +38,7 @@ def point(x: float, cell: Cell) -> Point:
     return Point(x, cell.value, cell.low, cell.high)
 
 
-def over_time(report: Report) -> Iterator[Figure]:
+def over_time(report: ReplayReport) -> Iterator[Figure]:
     """Gains in windows of each student's life, and what was known after so many judged rows."""
     first = report.spec.tuned_under
     for student, task in report.table.students(first):
@@ -49,7 +49,7 @@ def over_time(report: Report) -> Iterator[Figure]:
             yield _by_rows(report, f"{student} · {task}", arms)
 
 
-def _by_window(report: Report, name: str, arms: dict[str, Figures]) -> Figure:
+def _by_window(report: ReplayReport, name: str, arms: dict[str, Figures]) -> Figure:
     number = looks(report)
     series, rows, changes = [], [], []
     times = [cell for of in arms.values() for cell in _times(of).values()]
@@ -88,7 +88,7 @@ def _times(of: Figures) -> dict[str, Cell]:
     return {k: cell for k, cell in cells.items() if cell is not None}
 
 
-def _by_rows(report: Report, name: str, arms: dict[str, Figures]) -> Figure:
+def _by_rows(report: ReplayReport, name: str, arms: dict[str, Figures]) -> Figure:
     number, series, rows, stops = looks(report), [], [], {}
     for arm, of in arms.items():
         after = list(of.below("gain/after").values())
@@ -117,7 +117,7 @@ def _by_rows(report: Report, name: str, arms: dict[str, Figures]) -> Figure:
     )
 
 
-def segments(report: Report, condition: str) -> Iterator[Figure]:
+def segments(report: ReplayReport, condition: str) -> Iterator[Figure]:
     """Gains by segment, of all rows first; a star marks what e-BH finds of an arm in the picture."""
     for student, task in report.table.students(condition):
         arms = compared(report, condition, student, task)
@@ -126,7 +126,7 @@ def segments(report: Report, condition: str) -> Iterator[Figure]:
             yield _forest(report, f"{student} · {task}", names, arms)
 
 
-def _forest(report: Report, name: str, names: list[str], arms: dict[str, Figures]) -> Figure:
+def _forest(report: ReplayReport, name: str, names: list[str], arms: dict[str, Figures]) -> Figure:
     number, series, rows, starred, against = looks(report), [], [], set(), []
     for arm, of in arms.items():
         gains = {0: of.cell("gain")} | {n: of.cell(f"gain/segment/{s}") for n, s in enumerate(names, start=1)}
@@ -176,7 +176,7 @@ def e_value(log_e: float | None) -> str:
     return f"{math.exp(min(log_e or 0.0, 690.0)):.2g}"
 
 
-def calibration(report: Report) -> Iterator[Figure]:
+def calibration(report: ReplayReport) -> Iterator[Figure]:
     """Observed rates of bins over predicted ones, of the arms that gain most and of the best twin."""
     first = report.spec.tuned_under
     for student, task in report.table.students(first):
@@ -188,7 +188,7 @@ def calibration(report: Report) -> Iterator[Figure]:
             yield _reliability(report, f"{student} · {task}", arms)
 
 
-def _reliability(report: Report, name: str, arms: dict[str, Figures]) -> Figure:
+def _reliability(report: ReplayReport, name: str, arms: dict[str, Figures]) -> Figure:
     number, series, rows, faults = looks(report), [], [], []
     for arm, of in arms.items():
         bins = {k: (cell, of.cell(f"bin/{k}/predicted")) for k, cell in of.below("bin").items()}
@@ -220,7 +220,7 @@ def _reliability(report: Report, name: str, arms: dict[str, Figures]) -> Figure:
     )  # fmt: skip
 
 
-def cost(report: Report) -> Iterator[Figure]:
+def cost(report: ReplayReport) -> Iterator[Figure]:
     """Gain over the time of training a row."""
     first = report.spec.tuned_under
     for student, task in report.table.students(first):
@@ -250,7 +250,7 @@ def cost(report: Report) -> Iterator[Figure]:
             )
 
 
-def gains(report: Report) -> Iterator[Figure]:
+def gains(report: ReplayReport) -> Iterator[Figure]:
     """A forest for every condition and task: students, and the mean over them."""
     for condition in report.spec.conditions:
         students = report.table.students(condition)
@@ -267,7 +267,7 @@ def gains(report: Report) -> Iterator[Figure]:
                 yield Figure(f"{condition} · {task}", series, GAIN, "", rows=rows, level=0.0)
 
 
-def by_tenth(report: Report) -> Iterator[Figure]:
+def by_tenth(report: ReplayReport) -> Iterator[Figure]:
     """NE of every arm and model by tenth of the stream, under the first condition."""
     first = report.spec.tuned_under
     for student, task in report.table.students(first):

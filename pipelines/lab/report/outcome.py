@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pipelines.lab.mapped import PIECE_ROWS, release_pages
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.data import places_of
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.figures import by_tenth, gains, over_time
 from pipelines.lab.report.page import page_of
@@ -31,7 +31,7 @@ PAGE = "report.html"
 PATIENCE_S = 20.0
 
 
-def write_outcome(workspace: Workspace, kind: str, report: Report, parts: Mapping[Any, Path]) -> list[Path]:
+def write_outcome(workspace: Workspace, kind: str, report: ReplayReport, parts: Mapping[Any, Path]) -> list[Path]:
     """Write everything but the parts; returns the paths for a reader, the page first. `parts`: student, condition,
     arm and seed -> the part with the logits of that student."""
     folder = workspace.folder
@@ -45,7 +45,7 @@ def write_outcome(workspace: Workspace, kind: str, report: Report, parts: Mappin
     return files
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
+def draw(report: ReplayReport, folder: Path) -> list[Path]:
     """Write `ne_by_age.png` and, where arms are compared, `gains.png` and `over_time.png`."""
     title = f"{report.about.config}, {report.about.date}"
     drawn = [write_png(folder / "ne_by_age.png", f"{title}: NE by tenth of the stream", list(by_tenth(report)))]
@@ -107,7 +107,7 @@ def _predictions(workspace: Workspace, student: str, seed: int, path: Path) -> I
             release_pages(places)
 
 
-def track(workspace: Workspace, kind: str, report: Report, files: list[Path]) -> None:
+def track(workspace: Workspace, kind: str, report: ReplayReport, files: list[Path]) -> None:
     """Log figures and files of this report as one run of MLflow, if the config names a store."""
     settings = workspace.config.tracking
     if not settings.enabled or settings.uri is None:

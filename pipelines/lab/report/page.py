@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.verdict import SHIP, STAY, Verdict
 from pipelines.lab.report import figures, tables
 from pipelines.report import page as document
@@ -18,12 +18,12 @@ KINDS = {SHIP: "good", STAY: "bad"}
 FOOT = "Gains are in % of the baseline's NE; above 0 is better."
 
 
-def page_of(report: Report) -> str:
+def page_of(report: ReplayReport) -> str:
     """A document that is whole by itself."""
     return document.page(f"Replay of {report.about.config}, {report.about.date}", list(_sections(report)), FOOT)
 
 
-def _sections(report: Report) -> Iterator[Section]:
+def _sections(report: ReplayReport) -> Iterator[Section]:
     yield Section(
         "Verdict", "The verdict", [*_data_problems(report), *(_verdict(report, of) for of in report.verdicts)]
     )
@@ -33,20 +33,20 @@ def _sections(report: Report) -> Iterator[Section]:
             "is where judging begins. By rows: what was known after so many judged rows; one may stop as soon as a "
             "band leaves 0, whenever one looks. It speaks of these models on such rows; of other seeds the intervals "
             "of the verdict do."
-        ), document.Figures(over_time)])  # fmt: skip
+        ), document.PageFigures(over_time)])  # fmt: skip
     if any(True for condition in report.spec.conditions for _ in figures.segments(report, condition)):
         yield Section("Segments", "By segment", list(_segments(report)))
     yield Section("Calibration", "Calibration", [Words(
         "Observed rates over predicted probabilities, of the first seed, in ten bins. The line: a calibrated model."
-    ), document.Figures(list(figures.calibration(report)))])  # fmt: skip
-    yield Section("Cost", "Cost against gain", [document.Figures(list(figures.cost(report)))])
+    ), document.PageFigures(list(figures.calibration(report)))])  # fmt: skip
+    yield Section("Cost", "Cost against gain", [document.PageFigures(list(figures.cost(report)))])
     yield Section("Decisions", "Decisions", list(_decisions(report)))
     yield Section("Figures", "Every figure", list(_figures(report)))
     yield Section("Data", "Data checks", list(_data(report)))
     yield Section("What was run", "What was run", list(_run(report)))
 
 
-def _data_problems(report: Report) -> Iterator[Card]:
+def _data_problems(report: ReplayReport) -> Iterator[Card]:
     """The gravest findings about the data, which come before any verdict."""
     findings = [f for f in (report.data or {}).get("findings", ()) if f["severity"] != "note"]
     for f in findings[:3]:
@@ -55,7 +55,7 @@ def _data_problems(report: Report) -> Iterator[Card]:
         yield Card("bad" if grave else "warn", word, f"{f['where']}: {f['seen']}")
 
 
-def _verdict(report: Report, of: Verdict) -> Card:
+def _verdict(report: ReplayReport, of: Verdict) -> Card:
     word = f"{of.decision.upper()} · {of.task}"
     if of.arm is None:
         return Card("warn", word, of.words)
@@ -85,7 +85,7 @@ def _times(ratio: float | None) -> str:
     return "unknown" if ratio is None else f"{ratio:.2f}"
 
 
-def _segments(report: Report) -> Iterator[Block]:
+def _segments(report: ReplayReport) -> Iterator[Block]:
     tested = [cell for cell in report.cells if cell.metric.endswith("/found")]
     yield Words(
         f"Each segment by itself. A star marks what e-BH finds among all {len(tested):,} comparisons of arms, "
@@ -93,12 +93,12 @@ def _segments(report: Report) -> Iterator[Block]:
         "it finds is expected to be false."
     )
     first, *others = report.spec.conditions
-    yield document.Figures(list(figures.segments(report, first)))
+    yield document.PageFigures(list(figures.segments(report, first)))
     for condition in others:
-        yield Folded(f"{condition}: by segment", [document.Figures(list(figures.segments(report, condition)))])
+        yield Folded(f"{condition}: by segment", [document.PageFigures(list(figures.segments(report, condition)))])
 
 
-def _decisions(report: Report) -> Iterator[Block]:
+def _decisions(report: ReplayReport) -> Iterator[Block]:
     yield Words(
         "What every model would have shown of the logged rows: those with the largest predictions, up to a share of "
         "all. Rows that were not logged are not known; what other choices are worth is told where propensities are."
@@ -109,7 +109,7 @@ def _decisions(report: Report) -> Iterator[Block]:
         yield choices
 
 
-def _figures(report: Report) -> Iterator[Block]:
+def _figures(report: ReplayReport) -> Iterator[Block]:
     opened = False
     for condition in report.spec.conditions:
         for task in tables.tasks(report, condition):
@@ -119,7 +119,7 @@ def _figures(report: Report) -> Iterator[Block]:
     yield from (table for table in (tables.labels(report), tables.teachers(report)) if table)
 
 
-def _data(report: Report) -> Iterator[Block]:
+def _data(report: ReplayReport) -> Iterator[Block]:
     if report.data is None:
         yield Words("The data were not checked.")
         return
@@ -136,7 +136,7 @@ def _data(report: Report) -> Iterator[Block]:
         yield Folded(made["caption"], [TextTable(made["caption"], made["head"], rows)])
 
 
-def _run(report: Report) -> Iterator[Block]:
+def _run(report: ReplayReport) -> Iterator[Block]:
     about, spec = report.about, report.spec
     events = about.events_ms
     yield Facts({

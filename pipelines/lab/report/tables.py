@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.spec.conditions import Condition
 from pipelines.report.cells import MEAN, Figures
 from pipelines.report.table import Entry, TextTable
@@ -23,7 +23,7 @@ GAIN = "gain %, 95 %"
 LOST = {"fresh": "gain lost to the fault", "as mature": "gain lost to age"}
 
 
-def every_table(report: Report) -> Iterator[TextTable]:
+def every_table(report: ReplayReport) -> Iterator[TextTable]:
     """All tables in the order in which a reader needs them."""
     for condition in report.spec.conditions:
         yield from (mean_over_students(report, condition, task) for task in tasks(report, condition))
@@ -33,11 +33,11 @@ def every_table(report: Report) -> Iterator[TextTable]:
         yield settings(report)
 
 
-def tasks(report: Report, condition: str) -> list[str]:
+def tasks(report: ReplayReport, condition: str) -> list[str]:
     return list(dict.fromkeys(task for _, task in report.table.students(condition)))
 
 
-def mean_over_students(report: Report, condition: str, task: str) -> TextTable:
+def mean_over_students(report: ReplayReport, condition: str, task: str) -> TextTable:
     """Every arm, in the mean over students, and the student that gains least."""
     spec, table = report.spec, report.table
     students = [student for student, of in table.students(condition) if of == task]
@@ -64,7 +64,7 @@ def mean_over_students(report: Report, condition: str, task: str) -> TextTable:
     return TextTable(title, [*head, "worst student, 95 %"], rows)
 
 
-def by_student(report: Report, condition: str, task: str) -> TextTable:
+def by_student(report: ReplayReport, condition: str, task: str) -> TextTable:
     """Every student with every arm, and the models it is compared with."""
     head = ["student", "arm", *COUNTS, *FIGURES.values(), *_gain_heads(report), "p", "transfer", "first 5 %", "rows/s",
             "cost ×"]  # fmt: skip
@@ -83,8 +83,8 @@ def speed(of: Figures) -> tuple[Entry, Entry]:
     return count(None if seconds is None else 1 / seconds), fixed(of.value("cost_ratio"), 2)
 
 
-def labels(report: Report) -> TextTable | None:
-    """What students learn of the labels, where it is not what was logged."""
+def labels(report: ReplayReport) -> TextTable | None:
+    """Table of the labels that students learn, where these are not the logged ones."""
     rows = []
     for condition in report.spec.conditions:
         for task in tasks(report, condition):
@@ -98,8 +98,8 @@ def labels(report: Report) -> TextTable | None:
     return TextTable("What students learn of the labels", head, rows, names=2) if rows else None
 
 
-def found_segments(report: Report) -> TextTable | None:
-    """Those segments that are more than luck."""
+def found_segments(report: ReplayReport) -> TextTable | None:
+    """Table of the segments whose gain is more than luck."""
     rows = []
     tested = 0
     for condition in report.spec.conditions:
@@ -122,8 +122,8 @@ CHOICES = {
 }  # fmt: skip
 
 
-def choices(report: Report) -> TextTable | None:
-    """What arms' choices are worth, by seed, where propensities were logged."""
+def choices(report: ReplayReport) -> TextTable | None:
+    """Table of what arms' choices are worth, by seed, where propensities were logged."""
     rows: list[list[Entry]] = []
     first = report.spec.tuned_under
     for student, task in report.table.students(first):
@@ -142,7 +142,7 @@ def choices(report: Report) -> TextTable | None:
     return TextTable("What choices are worth, by request", head, rows, names=2) if rows else None
 
 
-def teachers(report: Report) -> TextTable | None:
+def teachers(report: ReplayReport) -> TextTable | None:
     """Teachers by what they cost, cheapest first, and what their students get; nothing where there is one alone."""
     rows: list[tuple[str, str, str, float, list[Entry]]] = []
     for condition in report.spec.conditions if report.spec.teachers else ():
@@ -160,7 +160,7 @@ def teachers(report: Report) -> TextTable | None:
     return TextTable("Teachers by what they cost", head, ordered, names=4) if ordered else None
 
 
-def settings(report: Report) -> TextTable:
+def settings(report: ReplayReport) -> TextTable:
     """The setting that every arm is judged with."""
     rows = []
     for choice in report.chosen:
@@ -169,8 +169,8 @@ def settings(report: Report) -> TextTable:
     return TextTable("The settings chosen", ["student", "arm", "setting", "of"], rows, names=3)
 
 
-def decisions(report: Report, student: str, task: str) -> list[TextTable]:
-    """What every model would have shown of the logged rows, and what its bids would have been worth."""
+def decisions(report: ReplayReport, student: str, task: str) -> list[TextTable]:
+    """Table of what every model would have shown of the logged rows, and of what its bids would have been worth."""
     rows, bids = [], []
     valued = report.spec.value is not None
     for arm, of in report.table.arms(report.spec.tuned_under, student, task).items():
@@ -194,16 +194,16 @@ def decisions(report: Report, student: str, task: str) -> list[TextTable]:
     return tables
 
 
-def _further_baselines(report: Report) -> Sequence[str]:
+def _further_baselines(report: ReplayReport) -> Sequence[str]:
     return report.spec.baselines if len(report.spec.baselines) > 1 else ()
 
 
-def _gain_heads(report: Report) -> list[str]:
+def _gain_heads(report: ReplayReport) -> list[str]:
     shown = ["as shown %"] if report.spec.as_shown else []
     return [GAIN, "sd of seeds", *shown, *(f"over {name} %" for name in _further_baselines(report))]
 
 
-def _gains(of: Figures, report: Report) -> list[Entry]:
+def _gains(of: Figures, report: ReplayReport) -> list[Entry]:
     """Over the best twin, how much that differs from seed to seed, the same as shown, and over each baseline."""
     shown = [of.interval("gain/as_shown")] if report.spec.as_shown else []
     over = [of.interval(f"gain/over/{name}") for name in _further_baselines(report)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.report.tables import every_table
 from pipelines.report.markdown import markdown as markdown_of
 from pipelines.report.terminal import rendered
@@ -14,7 +14,7 @@ from pipelines.report.terminal import rendered
 STYLES = {"ship": "bold green", "do not ship": "bold red"}
 
 
-def markdown(report: Report) -> str:
+def markdown(report: ReplayReport) -> str:
     """The whole report."""
     kind = "Sweep" if report.tuned else "Replay"
     lines = [f"# {kind} of `{report.about.config}`, {report.about.date}", "", preface(report), ""]
@@ -27,7 +27,7 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n" + "\n".join(map(markdown_of, every_table(report)))
 
 
-def show(console: Console, report: Report) -> None:
+def show(console: Console, report: ReplayReport) -> None:
     """The same on a terminal; colour marks intervals that exclude 0."""
     console.print(preface(report), highlight=False, markup=False)
     for words in _data_problems(report):
@@ -40,14 +40,14 @@ def show(console: Console, report: Report) -> None:
         console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
 
 
-def _data_problems(report: Report) -> list[str]:
+def _data_problems(report: ReplayReport) -> list[str]:
     """What is wrong with the rows, the gravest first."""
     findings = (report.data or {}).get("findings", ())
     return [f"{f['where']}: {f['seen']}" for f in findings if f["severity"] == "stop"]
 
 
-def preface(report: Report) -> str:
-    """What was run, and how figures are to be read."""
+def preface(report: ReplayReport) -> str:
+    """Preface of a report: the settings, and how to read its figures."""
     about, spec = report.about, report.spec
     rows = sorted(set(about.rows.values()))
     count = f"{rows[0]:,}" if len(rows) == 1 else f"{rows[0]:,} to {rows[-1]:,}"
@@ -63,7 +63,7 @@ def preface(report: Report) -> str:
     )
 
 
-def _choice(report: Report) -> str:
+def _choice(report: ReplayReport) -> str:
     spec = report.spec
     low, high = spec.chosen_on
     trials = {arm: len(made.trials) for arm, made in spec.arms.items()}
@@ -80,7 +80,7 @@ def _list(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def _unseen(report: Report) -> str:
+def _unseen(report: ReplayReport) -> str:
     spec = report.spec
     unseen = [seed for seed in spec.seeds if seed not in spec.tuned_with]
     if unseen == list(spec.seeds):
@@ -88,7 +88,7 @@ def _unseen(report: Report) -> str:
     return f"unseen in tuning: {_list(unseen)}" if unseen else "none of them unseen in tuning"
 
 
-def _base(report: Report) -> str:
+def _base(report: ReplayReport) -> str:
     if len(report.spec.baselines) == 1:
         return f"`{report.spec.baselines[0]}`"
     twins = ", ".join(f"{student} `{arm}`" for student, arm in report.about.best_twins.items())

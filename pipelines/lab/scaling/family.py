@@ -55,7 +55,7 @@ def members(config: Config, dials: Sequence[int], interactions: Sequence[str]) -
 
 
 def as_json(family: Sequence[Member]) -> list[dict[str, Any]]:
-    """What members are and cost; `relative_flops` to the first of them."""
+    """Members as JSON, with their cost; `relative_flops` to the first of them."""
     return [
         {
             "name": member.name,

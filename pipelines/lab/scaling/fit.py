@@ -1,4 +1,4 @@
-"""What size buys: a replay of teachers alone, each trained once on the same rows, and judged on their second half.
+"""Scaling laws: a replay of teachers only, each trained once on the same rows, and judged on their second half.
 
 Where several learning rates were tried, a member's own is the one that was best on the first half, for all its tasks
 together.
@@ -38,7 +38,7 @@ BLOCKS = 60
 
 
 class Law(Frozen):
-    """What is known of a law; `reason`: why its exponent, or all of it, is not determined. The curve is
+    """A fitted law; `reason`: why its exponent, or all of it, is not determined. The curve is
     NE = a + b (C / scale)^−α."""
 
     interaction: str
@@ -69,7 +69,7 @@ class OneStream(Workspace):
         return self.config.model_copy(update={"seed": seed})
 
 
-class Trial(Frozen):
+class FamilyTrial(Frozen):
     """A member with one learning rate, under one seed."""
 
     member: Member
@@ -95,7 +95,7 @@ def fit(
     """Train what is not trained yet, and judge it; the result is in `folder`, too. `rates`: dense learning rates that
     every member tries; empty: the config's."""
     rates = rates or [config.teacher.model.dense_lr]
-    trials = [Trial(member=m, rate=rate, seed=seed) for m in family for seed in seeds for rate in rates]
+    trials = [FamilyTrial(member=m, rate=rate, seed=seed) for m in family for seed in seeds for rate in rates]
     models = {t.teacher: t.member.model.model_dump(mode="json") | {"dense_lr": t.rate} for t in trials}
     spec = Spec(
         config="-",
@@ -109,7 +109,7 @@ def fit(
     workspace = OneStream(spec, config, folder, run_dir)
     runner = Runner(workspace, processes)
     runner.teach()
-    judged = [Task(workspace, task) for task in config.tasks]
+    judged = [JudgedTask(workspace, task) for task in config.tasks]
     best = best_rates(trials, judged)
     table = [cell for task in judged for cell in task.cells(best, seeds)]
     laws = [(i, task, task.law(best, i)) for i in dict.fromkeys(m.interaction for m in family) for task in judged]
@@ -126,7 +126,7 @@ def fit(
     return result
 
 
-class Task:
+class JudgedTask:
     """The rows of one task that are judged, and the logits of every trial on them."""
 
     def __init__(self, workspace: OneStream, name: str) -> None:
@@ -157,18 +157,18 @@ class Task:
     def _block_rows(self) -> int:
         return max(1, -(-int(self._second.sum()) // BLOCKS))
 
-    def logits(self, trial: Trial) -> np.ndarray:
+    def logits(self, trial: FamilyTrial) -> np.ndarray:
         source = LogitSource(trial.teacher)
         return self._workspace.teacher_logits(trial.seed, source)[self._places, self._at].astype(np.float64)
 
-    def first_half_ne(self, trial: Trial) -> float:
+    def first_half_ne(self, trial: FamilyTrial) -> float:
         """NE of the rows before the second half that the trial scored; infinite where it is not defined."""
         z = self.logits(trial)
         first = ~self._second & np.isfinite(z)
         ne = normalised_entropy(z[first], self.rows.labels[first], self.rows.weights[first]) if first.any() else None
         return np.inf if ne is None or not np.isfinite(ne) else ne
 
-    def cells(self, best: Mapping[tuple[str, int], Trial], seeds: Sequence[int]) -> Iterator[Cell]:
+    def cells(self, best: Mapping[tuple[str, int], FamilyTrial], seeds: Sequence[int]) -> Iterator[Cell]:
         """Figures of every member: means over seeds, and gains over the smallest and over the Wukong of its FLOPs."""
         rows, windows = [self.rows] * len(seeds), [self._second] * len(seeds)
         lacking = too_little(rows, windows, clustered=True)
@@ -193,7 +193,7 @@ class Task:
                 Key(CONDITION, "", self.name, OPTIMUM_ARM), metrics([optimum], rows[:1], windows[:1], grouped=False)
             )
 
-    def _about(self, trials: Sequence[Trial]) -> Iterator[Measure]:
+    def _about(self, trials: Sequence[FamilyTrial]) -> Iterator[Measure]:
         yield Measure("rows", int(self._second.sum()))
         yield Measure("positives", int(self.rows.labels[self._second].sum()))
         yield Measure("flops", trials[0].member.flops)
@@ -204,7 +204,7 @@ class Task:
             yield Measure(f"rows_left_out/{trial.seed}", int(part["left_out"]))
             yield Measure(f"rows_per_s/{trial.seed}", len(part["logits"]) / float(part["seconds"]))
 
-    def law(self, best: Mapping[tuple[str, int], Trial], interaction: str) -> ScalingLaw:
+    def law(self, best: Mapping[tuple[str, int], FamilyTrial], interaction: str) -> ScalingLaw:
         """NE against FLOPs over the members of an interaction, under every seed."""
         own = [trial for trial in best.values() if trial.member.interaction == interaction]
         second = self._second
@@ -224,10 +224,10 @@ class Task:
         return fit_scaling_law([flops for flops, _ in finite], blocks)
 
 
-def best_rates(trials: Sequence[Trial], judged: Sequence[Task]) -> dict[tuple[str, int], Trial]:
-    """Of each member and seed, the trial whose learning rate was best on the first half."""
+def best_rates(trials: Sequence[FamilyTrial], judged: Sequence[JudgedTask]) -> dict[tuple[str, int], FamilyTrial]:
+    """Select, for each member and seed, the trial whose learning rate was best on the first half."""
     ne = {trial.teacher + str(trial.seed): sum(task.first_half_ne(trial) for task in judged) for trial in trials}
-    best: dict[tuple[str, int], Trial] = {}
+    best: dict[tuple[str, int], FamilyTrial] = {}
     for trial in trials:
         key = trial.member.name, trial.seed
         if key not in best or ne[trial.teacher + str(trial.seed)] < ne[best[key].teacher + str(trial.seed)]:

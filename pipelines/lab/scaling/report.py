@@ -45,7 +45,7 @@ def tasks(scaling: Scaling) -> list[str]:
 
 
 def laws(scaling: Scaling, task: str) -> Iterator[str]:
-    """What four times the FLOPs gain, by interaction, in words."""
+    """Gain of four times the FLOPs, by interaction, in words."""
     for law in scaling.laws:
         if law.task == task:
             yield f"{law.interaction}: {in_words(scaling, law)}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pipelines.lab.verify.bits import TensorMismatch
-from pipelines.lab.verify.verdict import Verdict
+from pipelines.lab.verify.verdict import VerifyVerdict
 
 SHOWN = 3
 """Tensors that are named one by one."""
 
 
-def text_of(verdict: Verdict) -> str:
+def text_of(verdict: VerifyVerdict) -> str:
     """Format one student's verdict in a few lines."""
     first, last = verdict.range
     what = f"{verdict.student}: {verdict.rows:,} rows, lake_seq {first:,} to {last:,}, up to `{verdict.checkpoint}`"

@@ -50,7 +50,7 @@ TRIAL = "registry/"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerifyVerdict:
     """The result for one student.
 
     range              first and last `lake_seq` that it learned
@@ -97,7 +97,7 @@ class Verdict:
 
 def verify(
     run_dir: RunDir, names: Sequence[str], bar: Callable[[str, int], Any], scratch: Path | None = None
-) -> Iterator[Verdict]:
+) -> Iterator[VerifyVerdict]:
     """Retrain students of a run, one after the other; without `names` all that have a checkpoint. `bar(doing, rows)` is
     a context whose value is called with the rows of the lake that are done.
 
@@ -116,7 +116,9 @@ def verify(
             yield _verified(config, name, run_dir, Path(folder), bar)
 
 
-def _verified(config: Config, name: str, run_dir: RunDir, folder: Path, bar: Callable[[str, int], Any]) -> Verdict:
+def _verified(
+    config: Config, name: str, run_dir: RunDir, folder: Path, bar: Callable[[str, int], Any]
+) -> VerifyVerdict:
     linked = _linked_copies(run_dir, name, folder)
     stored = _opened(linked.checkpoint, name)
     first, last = config.student(name).first_seq, stored.meta["lake_seq"]
@@ -140,7 +142,7 @@ def _verdict(
     log: ComparedLog,
     linked: _Linked,
     accepted: Collection[str],
-) -> Verdict:
+) -> VerifyVerdict:
     """`accepted`: identities under which the student of this run may have been trained."""
     meta = stored.meta
     names = [*stored.tensors, *(tensor for tensor in found.tensors if tensor not in stored.tensors)]
@@ -158,7 +160,7 @@ def _verdict(
             pruned_upto=linked.predictions.pruned_upto,
             same_config=meta["config_hash"] in accepted,
         )
-    return Verdict(
+    return VerifyVerdict(
         student=student.name,
         checkpoint=linked.checkpoint.name,
         range=(student.first_seq, meta["lake_seq"]),

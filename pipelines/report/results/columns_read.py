@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.data.profile.column import Column, refused_by_column, values_in
+from pipelines.data.profile.column import ColumnProfile, refused_by_column, values_in
 from streaming.lake.reader import LakeReader
 
 MOST_ROWS = 1_000_000
@@ -17,7 +17,7 @@ MOST_ROWS = 1_000_000
 LONGEST_TEXT = 80
 
 
-def columns_read(lake: LakeReader, refused: Mapping[str, int], most_rows: int = MOST_ROWS) -> list[Column]:
+def columns_read(lake: LakeReader, refused: Mapping[str, int], most_rows: int = MOST_ROWS) -> list[ColumnProfile]:
     """Profile the columns, in the order of the schema. `refused`: dead letters of impressions by reason. An
     impression counts once, however many settlement groups it has a row in."""
     names, group = lake.schema.impression.names, lake.schema.groups[0].name
@@ -51,11 +51,11 @@ class _Growing:
             if len(self._distinct) > MOST_ROWS:
                 self._distinct = None
 
-    def seen(self, refused: int) -> Column:
+    def seen(self, refused: int) -> ColumnProfile:
         low, high = pc.min_max(self._edges).as_py().values()
         distinct = None if self._distinct is None else len(self._distinct)
         kind = str(self._field.type)
-        return Column(self._field.name, kind, self._rows, self._nulls, distinct, _cut(low), _cut(high), refused)
+        return ColumnProfile(self._field.name, kind, self._rows, self._nulls, distinct, _cut(low), _cut(high), refused)
 
 
 def _cut(value: object) -> object:

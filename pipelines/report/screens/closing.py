@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.data.profile.column import Column, columns_text
+from pipelines.data.profile.column import ColumnProfile, columns_text
 from pipelines.report.results.advice import WARM_IMPRESSIONS, next_step
 from pipelines.report.results.age import worse_by_age
 from pipelines.report.results.counts import counts_hold
@@ -133,7 +133,7 @@ def _columns_text(columns: list[dict[str, Any]], width: int) -> str:
     """What was read of the columns, those first of which values were refused."""
     first = sorted(columns, key=lambda column: -column["refused"])[:MOST_COLUMNS]
     more = len(columns) - len(first)
-    text = columns_text([Column.from_json(column) for column in first], width)
+    text = columns_text([ColumnProfile.from_json(column) for column in first], width)
     return text + (f"\n{more:,} more columns: `columns` of summary.json" if more else "")
 
 

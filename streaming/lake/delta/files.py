@@ -101,13 +101,13 @@ def add_actions(files: Sequence[DataFile], *, rows_change: bool) -> list[AddActi
 
 
 def flush_files(files: Iterable[Path]) -> None:
-    """Have the disk keep data files and their names, which a commit is about to name."""
+    """Flush data files and their names, which a commit is about to name."""
     files = list(files)
     sync_all([*files, *dict.fromkeys(file.parent for file in files)])
 
 
 def flush_newest_files(path: Path, handle: DeltaTable) -> None:
-    """Have the disk keep the files that were added last: their writer may have been killed before it had flushed."""
+    """Flush the files that were added last: their writer may have been killed before it had flushed."""
     actions = pa.table(handle.get_add_actions())
     newest = actions.filter(pc.equal(actions["modification_time"], pc.max(actions["modification_time"])))
     flush_files(path / unquote(each) for each in newest["path"].to_pylist())

@@ -52,7 +52,7 @@ def goes_beyond(table: Path, version: int) -> bool:
 
 
 def flush(table: Path, versions: range) -> None:
-    """Have the disk keep the entries of these commits, and their checkpoints: Delta leaves that to the system.
+    """Flush the entries of these commits, and their checkpoints: Delta leaves that to the system.
 
     The data files of a commit were flushed before it. What is gone since is passed over.
     """

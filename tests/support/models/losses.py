@@ -7,7 +7,7 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from exfm.distillation.arm import Arm
-from exfm.distillation.lesson import Lesson, RowMasks
+from exfm.distillation.targets import RowMasks, Targets
 from exfm.features.sampling import label_shift, label_weights, row_weights
 
 
@@ -28,7 +28,7 @@ def mean_over(h: Tensor, mask: Tensor, counts: Tensor, factors: Tensor | None = 
 
 
 def terms_by_autograd(
-    arm: Arm, labels: Tensor, targets: Lesson, rows: RowMasks, z_S: Tensor, z_D: Tensor | None, z_D2: Tensor | None
+    arm: Arm, labels: Tensor, targets: Targets, rows: RowMasks, z_S: Tensor, z_D: Tensor | None, z_D2: Tensor | None
 ) -> list[Tensor]:
     """Label, distillation, adapted, single head, with gradient."""
     settled = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.lab.replay.report import About, Report
+from pipelines.lab.replay.report import About, ReplayReport
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.replay.verdict import Verdict
 from pipelines.lab.report.text import markdown
@@ -68,7 +68,7 @@ def cells_of(condition: str, gain: float = 0.5, **of_wide: Any) -> list[Cell]:
     return found
 
 
-def report(gain: float = 0.5, findings: tuple[dict[str, str], ...] = (), **changes: Any) -> Report:
+def report(gain: float = 0.5, findings: tuple[dict[str, str], ...] = (), **changes: Any) -> ReplayReport:
     """A replay of one condition; `changes`: fields of the report that are others."""
     arms = {name: {} for name in ("none", "wide", ODD)}
     verdict = Verdict(
@@ -86,7 +86,7 @@ def report(gain: float = 0.5, findings: tuple[dict[str, str], ...] = (), **chang
         "cells": tuple(cells_of("fresh", gain)), "verdicts": (verdict,), "notes": ("one seed <script>",),
         "data": {"rows": 100, "findings": list(findings), "tables": []},
     }  # fmt: skip
-    return Report(**whole | changes)
+    return ReplayReport(**whole | changes)
 
 
 def shown_by_chromium(page: Path, width: int = 390, dark: bool = False) -> str:

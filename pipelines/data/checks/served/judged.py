@@ -18,7 +18,7 @@ from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.settings import Config
 from pipelines.core.config.text import choices
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.data.checks.report import Report
+from pipelines.data.checks.report import CheckReport
 from pipelines.data.checks.served.joined import ServedRows, joined
 from pipelines.data.checks.served.log import PREDICTION, VERSION, ServedLogRows
 from pipelines.data.checks.skew import skews
@@ -65,7 +65,7 @@ CLOSE = 1e-6
 FEW_MATCHED = 0.5
 
 
-def judge_served(run_dir: RunDir, logged: ServedLogRows, student: str | None = None) -> Report:
+def judge_served(run_dir: RunDir, logged: ServedLogRows, student: str | None = None) -> CheckReport:
     """Raises BadInput where the run has no such student, or no lake."""
     config = with_roster(config_of(run_dir), run_dir.roster)
     students = {settings.name for settings in config.students}
@@ -86,7 +86,7 @@ def judge_served(run_dir: RunDir, logged: ServedLogRows, student: str | None = N
             head = ["task", "rows", "positives", "mean prediction", "rate", "calibration", "95 %"]
             caption = f"{model}: served predictions and what became of them"
             tables.append({"caption": caption, "head": head, "rows": [row for row, _ in calibrations]})
-    return Report(str(run_dir.root), logged.rows, looked_at, findings, tables=tables)
+    return CheckReport(str(run_dir.root), logged.rows, looked_at, findings, tables=tables)
 
 
 def _of_one(config: Config, run_dir: RunDir, model: str, of: ServedRows) -> Iterator[Finding]:

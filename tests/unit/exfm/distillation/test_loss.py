@@ -8,8 +8,8 @@ import torch
 from pydantic import ValidationError
 
 from exfm.distillation.arm import Arm
-from exfm.distillation.lesson import RowMasks
 from exfm.distillation.loss import objective, scale_gradient
+from exfm.distillation.targets import RowMasks
 from tests.support.models.objectives import objective_of
 
 B, T = 6, 2

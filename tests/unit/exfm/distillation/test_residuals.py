@@ -7,9 +7,9 @@ import torch
 
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.lesson import Lesson
 from exfm.distillation.platt import PlattScaling
 from exfm.distillation.residuals import Residuals
+from exfm.distillation.targets import Targets
 from exfm.errors import ConfigError
 from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
@@ -94,9 +94,9 @@ def excess(scaling, residuals=None, rows=30_000):
         batch = build(table.slice(start, 200))
         blank = torch.zeros(len(batch), 1)
         seen = SeenBatch(batch, blank, blank, None, residuals and residuals(batch))
-        z, p = scaling.apply(Lesson(batch.teacher_logits), seen).teacher_logits, truth[start : start + 200, None]
+        z, p = scaling.apply(Targets(batch.teacher_logits), seen).teacher_logits, truth[start : start + 200, None]
         lost.append(float((cross_entropy(z, p.sigmoid()) - cross_entropy(p, p.sigmoid())).mean()))
-        scaling = scaling.learn(seen, Lesson(batch.teacher_logits), before=lambda: None)
+        scaling = scaling.learn(seen, Targets(batch.teacher_logits), before=lambda: None)
         if residuals:
             residuals.add(residuals.seen(batch))
     return np.mean(lost[len(lost) // 2 :])
@@ -124,7 +124,7 @@ def test_a_teacher_that_is_right_is_left_alone():
         batch = build(rows.slice(start, 200))
         blank = torch.zeros(len(batch), 1)
         seen = SeenBatch(batch, blank, blank, None, residuals(batch))
-        scaling = scaling.learn(seen, Lesson(batch.teacher_logits), before=lambda: None)
+        scaling = scaling.learn(seen, Targets(batch.teacher_logits), before=lambda: None)
         residuals.add(residuals.seen(batch))
     told = {name: float(value) for name, value in scaling.figures(["ctr"]).items()}
     assert told["platt_scale"] == pytest.approx(1, abs=0.1)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.distillation.arm import Arm
-from exfm.distillation.lesson import Lesson, RowMasks
 from exfm.distillation.loss import objective
+from exfm.distillation.targets import RowMasks, Targets
 from tests.support.models.losses import terms_by_autograd
 
 numbers = st.floats(0.0, 4.0)
@@ -40,7 +40,7 @@ def batches(draw, dtype=torch.float64):
     z_S, z_D, z_D2, z_F, adapted = normal(5, B, T)
     labels = (normal(B, T) > 0).to(dtype)
     shares = torch.rand(2, T, generator=g, dtype=dtype).unbind()
-    targets = Lesson(z_F, adapted, *map(maybe, shares))
+    targets = Targets(z_F, adapted, *map(maybe, shares))
     rate = maybe(torch.rand(T, generator=g, dtype=dtype) * 0.9 + 0.1)
     weights = maybe(3 * torch.rand(B, generator=g, dtype=dtype))
     cold = mask(B) if arm.single_head_rows else None
@@ -94,7 +94,7 @@ def test_floats_are_as_close_to_the_truth_as_they_can_be(case):
         return [t.double() if t is not None and t.is_floating_point() else t for t in parts]
 
     exact, leaves = ([z.clone().requires_grad_() for z in of] for of in (double(logits), logits))
-    given_double = (labels.double(), Lesson(*double(targets)), RowMasks(*double(rows)))
+    given_double = (labels.double(), Targets(*double(targets)), RowMasks(*double(rows)))
     truth = told(terms_of(arm, *given_double, exact), exact)
     for mine, theirs in zip(told(terms_of(arm, labels, targets, rows, leaves), leaves), truth, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=5e-7, atol=5e-7)

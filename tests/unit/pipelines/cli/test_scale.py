@@ -16,7 +16,7 @@ from pipelines.lab.replay import jobs
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.rows import Rows
 from pipelines.lab.scaling.family import Member
-from pipelines.lab.scaling.fit import CONDITION, OneStream, Scaling, Task, Trial, best_rates
+from pipelines.lab.scaling.fit import CONDITION, FamilyTrial, JudgedTask, OneStream, Scaling, best_rates
 from pipelines.report.cells import Cells
 
 DEMO = "configs/demo.yaml"
@@ -149,7 +149,7 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path):
     config = load(DEMO, [])
     member = Member(interaction="wukong", dial=0, model=config.teacher.model, flops=1, dense_parameters=1,
                     table_parameters=1)  # fmt: skip
-    trials = [Trial(member=member, rate=rate, seed=1) for rate in (0.1, 0.2)]
+    trials = [FamilyTrial(member=member, rate=rate, seed=1) for rate in (0.1, 0.2)]
     labels = np.tile([0, 1], 50)
     right, wrong, first = 4.0 * labels - 2, 2 - 4.0 * labels, np.arange(100) < 50
     logits = {
@@ -169,7 +169,7 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path):
             return logits[of.teacher][:, None]
 
     spec = Spec(config="-", seeds=(1,), arms={"none": {}})
-    task = Task(Planted(spec, config, tmp_path, None), "ctr")
+    task = JudgedTask(Planted(spec, config, tmp_path, None), "ctr")
     assert best_rates(trials, [task]) == {("wukong-0", 1): trials[0]}
 
 

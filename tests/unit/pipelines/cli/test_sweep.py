@@ -14,7 +14,7 @@ from pipelines.lab.replay import jobs as replay_jobs
 from pipelines.lab.replay.choice import choose
 from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.judge import Judge
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.settings import load, settings_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.compare import read_report
@@ -189,14 +189,14 @@ def test_an_arm_may_learn_labels_or_logits_of_all_rows_and_is_judged_on_its_own(
     changes = {"arms": arms, "baselines": ["none", "none all rows"], "conditions": {"fresh": {}}, "teachers": {}}
     code, told, err = run(capsys, written(folder, seeds=[1], **changes), "--out", out, "--jobs", "1", "--json")
     assert code == 0, err
-    table = Report.model_validate_json(told).table
+    table = ReplayReport.model_validate_json(told).table
     found = {arm: table.of("fresh", "feed", "ctr", arm) for arm in arms}
     assert len({of.value("ne") for of in found.values()}) == 4
     assert len({of.cell("seconds_per_row").n for of in found.values()}) == 1  # a student's own
     alone = written(folder, **changes | {"arms": {"none": SWEEP["arms"]["none"] | {"tune": {}}}, "baselines": ["none"]})
     code, told, err = run(capsys, alone, "--set", "seeds=[1]", "--out", out, "--jobs", "1", "--json")
     assert code == 0, err
-    none = Report.model_validate_json(told).table.of("fresh", "feed", "ctr", "none")
+    none = ReplayReport.model_validate_json(told).table.of("fresh", "feed", "ctr", "none")
     assert none.cell("ne") == found["none"].cell("ne")  # it has no teacher whose logits it could learn from
 
 
@@ -261,7 +261,7 @@ def test_a_student_without_a_row_has_no_figures_and_keeps_nobody_from_theirs(cap
     )
     code, told, err = run(capsys, sweep, "--out", str(tmp_path), "--jobs", "1", "--json")
     assert code == 0, err
-    report = Report.model_validate_json(told)
+    report = ReplayReport.model_validate_json(told)
     quiet_one, other = (report.table.of("fresh", student, "ctr", "single") for student in ("feed", "shop"))
     assert quiet_one.value("rows/1") == 0
     assert quiet_one.lacking("rows") == "positives (0)"

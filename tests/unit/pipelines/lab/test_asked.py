@@ -14,7 +14,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.judging.settings import Judging, Ranking
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
-from pipelines.lab.replay.report import Report
+from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.run import Runner
 from pipelines.lab.replay.settings import load, load_run, settings_of
 from pipelines.lab.replay.workspace import Workspace
@@ -93,7 +93,7 @@ def test_logged_choices_of_the_generated_stream_tell_what_arms_choices_are_worth
     few = ["--set", "set=[source.impressions=20000]", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path)]
     code, told, err = run(capsys, "configs/sweeps/choices.yaml", *few, "--json")
     assert code == 0, err
-    report = Report.model_validate_json(told)
+    report = ReplayReport.model_validate_json(told)
     for arm in report.spec.arms:
         of = report.table.of("fresh", "feed", "ctr", arm)
         ((seed, worth),) = of.below("choices").items()
@@ -128,7 +128,7 @@ def test_a_specs_seeds_are_as_many_as_asked_from_its_first_on(folder, tmp_path, 
     given = ["--seeds", "3", "--set", "rows=800", "--set", "tuning_seeds=null", "--jobs", "1"]
     code, told, err = run(capsys, spec, *given, "--out", str(tmp_path), "--json")
     assert code == 0, err
-    report = Report.model_validate_json(told)
+    report = ReplayReport.model_validate_json(told)
     assert report.spec.seeds == (5, 6, 7)
     assert f"--seeds 3 --set rows=800 --set tuning_seeds=null --out {tmp_path}" in report.about.command
 

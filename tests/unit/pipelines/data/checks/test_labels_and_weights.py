@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.core.config.settings import parse
 from pipelines.data.checks.check import check_config
-from pipelines.data.checks.report import Report
+from pipelines.data.checks.report import CheckReport
 
 ROWS = 4000
 USER = {"name": "user", "minimum": 0, "maximum": 1999}
@@ -25,8 +25,8 @@ def rows(**columns: Any) -> pa.Table:
 
 
 @pytest.fixture
-def check(tmp_path) -> Callable[..., Report]:
-    def report(table: pa.Table, columns: Any = (USER,), **settings: Any) -> Report:
+def check(tmp_path) -> Callable[..., CheckReport]:
+    def report(table: pa.Table, columns: Any = (USER,), **settings: Any) -> CheckReport:
         pq.write_table(table, tmp_path / "clicks.parquet")
         source = {"kind": "recorded", "path": str(tmp_path / "clicks.parquet"), "event_time": "at"}
         source |= {"event_time_unit": "s", "vertical_value": "all", "labels": {"ctr": {"column": "clicked"}}}
@@ -43,7 +43,7 @@ def check(tmp_path) -> Callable[..., Report]:
     return report
 
 
-def said(report: Report, severity: str) -> str:
+def said(report: CheckReport, severity: str) -> str:
     return " | ".join(f"{f.id}: {f.seen}; {f.remedy}" for f in report.findings if f.severity == severity)
 
 

@@ -1,4 +1,4 @@
-"""What a student learns from of one batch: the teacher's logits after correction, and which rows count.
+"""Targets of a batch: the teacher's logits after correction, and the rows that count.
 
 B examples, T tasks.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class Lesson(NamedTuple):
+class Targets(NamedTuple):
     """The teacher's targets for one batch, after correction. No gradient; undefined where the teacher mask is False.
 
     teacher_logits   (B, T), z_F

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet

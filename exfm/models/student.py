@@ -37,7 +37,7 @@ from exfm.distillation.corrections import Corrections
 from exfm.distillation.loss import Objective, objective, scale_gradient
 from exfm.distillation.residuals import Residuals
 from exfm.distillation.targets import RowMasks, Targets
-from exfm.embeddings.accumulators import scale_accumulator
+from exfm.embeddings.adagrad import scale_accumulator
 from exfm.embeddings.fused import FusedTables, Lookup
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch

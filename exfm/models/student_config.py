@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from exfm.distillation.arm import Arm
-from exfm.embeddings.accumulators import AccumulatorConfig
+from exfm.embeddings.adagrad import AccumulatorConfig
 from exfm.interactions.registry import TrunkConfig
 
 

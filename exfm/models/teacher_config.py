@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from exfm.embeddings.accumulators import AccumulatorConfig, SparseOptimizer
+from exfm.embeddings.adagrad import AccumulatorConfig, SparseOptimizer
 from exfm.errors import ConfigError
 from exfm.interactions.dcn import DCNOptions
 from exfm.interactions.dlrm import DLRMOptions

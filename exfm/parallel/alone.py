@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.embeddings.fused import FusedTables, Lookup
 from exfm.embeddings.weights import TableSize
 from exfm.features.batch import Batch

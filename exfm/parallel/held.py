@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from exfm.embeddings.accumulators import scale_accumulator
+from exfm.embeddings.adagrad import scale_accumulator
 from exfm.parallel.group import RankGroup
 from exfm.snapshots.named import check_fit
 from exfm.snapshots.windows import TensorPieces, TensorSource, Window, fill_window, whole_tensor

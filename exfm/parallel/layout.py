@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.errors import ConfigError
 
 ShardingType = Literal[

@@ -18,7 +18,7 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.errors import ConfigError
 from exfm.parallel.comms import codecs
 from exfm.parallel.group import RankGroup

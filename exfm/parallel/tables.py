@@ -40,7 +40,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.features.batch import Batch
 from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts

@@ -76,7 +76,7 @@ def show(
 ) -> None:
     """Show one dead letter as JSON: its reason, its origin, and its record decoded as far as possible."""
     from pipelines.cli.tools.dead_letters import DeadLetters
-    from streaming.delivery.replay import Place
+    from streaming.delivery.requeue import Place
 
     letter = DeadLetters(run_dir).show(None if place is None else Place.parse(place), reason)
     typer.echo(json.dumps(letter, indent=2, ensure_ascii=False))

@@ -5,6 +5,6 @@ publisher  writes committed blocks to the examples topic
 reader     reads complete blocks from it
 outbox     delivers late feedback and dead letters to their tables and their topic
 repairing  makes torn files of the lake again, from the examples topic
-replay     puts dead letters back onto the topics that they came from
+requeue    puts dead letters back onto the topics that they came from
 trimming   the examples topic without what no reader needs any more
 """

@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 from scipy.special import stdtrit
 
-from exfm.embeddings.accumulators import AccumulatorConfig
+from exfm.embeddings.adagrad import AccumulatorConfig
 from exfm.features.batch import BatchBuilder
 from exfm.metrics.classification import normalised_entropy
 from exfm.metrics.paired import consecutive_blocks, paired_gain

@@ -11,8 +11,8 @@ import pytest
 from pipelines.cli.console import main
 from pipelines.cli.tools.dead_letters import DeadLetters
 from pipelines.core.config.settings import dump
-from streaming.delivery import replay
-from streaming.delivery.replay import Letters, Place
+from streaming.delivery import requeue as replay
+from streaming.delivery.requeue import Letters, Place
 from streaming.errors import BadInput
 from streaming.kafka.identity import source_topics
 from streaming.kafka.topics import TopicLookup, delete_records, ensure_topics
@@ -155,8 +155,8 @@ def test_the_copy_of_an_arrow_row_is_no_message_of_its_topic(kafka, topic, tmp_p
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from streaming.delivery import replay
-from streaming.delivery.replay import Letters, Place
+from streaming.delivery import requeue as replay
+from streaming.delivery.requeue import Letters, Place
 from streaming.kafka.settings import KafkaSettings
 
 def kill(*_, **__):

@@ -67,7 +67,7 @@ MUTATIONS = (
     Mutation(
         "a logit for a label learned with another window",
         HONEST,
-        "pipelines/live/training/score_before_learn.py",
+        "pipelines/live/training/unseen_labels.py",
         "settled_N[:, None] <= own_T[None, :]",
         "settled_N[:, None] >= 0 * own_T[None, :]",
         SCORED,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
-from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.errors import ConfigError
 from exfm.parallel.layout import BY_COLUMNS, GB, ShardingType
 from exfm.parallel.planning.placement import Plan, PlanQuestion, find_plan

@@ -13,7 +13,7 @@ from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import committed_meta
-from streaming.delivery.replay import Letters, OriginalRecord, Place, places_of
+from streaming.delivery.requeue import Letters, OriginalRecord, Place, places_of
 from streaming.errors import BadInput
 from streaming.kafka.identity import SourceTopics, require_cluster, source_topics
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, read_ipc

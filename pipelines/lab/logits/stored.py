@@ -20,7 +20,7 @@ from pipelines.lab.mapped import mapped_array, release_pages
 from pipelines.lab.rows import Rows
 from pipelines.lab.spec.conditions import Stored
 from pipelines.live.feeds.table import taken
-from pipelines.live.training.score_before_learn import not_yet_learned
+from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 from streaming.schema import RowSchema

@@ -26,7 +26,7 @@ from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.table import Sliced
 from pipelines.live.feeds.teacher import Portion, portion_of
 from pipelines.live.rules.policies import lockstep_version
-from pipelines.live.training.score_before_learn import not_yet_learned
+from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.delivery.reader import Block
 
 if TYPE_CHECKING:

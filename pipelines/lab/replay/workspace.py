@@ -33,7 +33,7 @@ from pipelines.lab.rows import Rows, are_copied, rows_of
 from pipelines.lab.spec.arms import with_features
 from pipelines.lab.spec.conditions import Condition, LogitSource
 from pipelines.lab.spec.span import Span, span_of
-from pipelines.live.training.score_before_learn import not_yet_learned
+from pipelines.live.training.unseen_labels import not_yet_learned
 from pipelines.live.workers.student.warm import start_warm
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader

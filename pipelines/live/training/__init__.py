@@ -1,7 +1,7 @@
 """Training infrastructure shared by all training workers and by offline computations.
 
 account, learned, quarantine   rows that models were given, learned, left out
-score_before_learn             which labels a teacher cannot have learned when it scores a row
+unseen_labels                  which labels a teacher cannot have learned when it scores a row
 ahead, writer                  reading before, and writing behind, the training
 resume                         which checkpoint a worker resumes from, and how early formats are read
 machine                        the versions and the machine that bits depend on

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.live.training.score_before_learn import not_yet_learned
+from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.schema import RowSchema
 
 DAY_MS = 86_400_000

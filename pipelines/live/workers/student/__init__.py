@@ -9,5 +9,5 @@ versions what is published of it while it learns, and which version is champion
 increments  what it learned since a moment ago, for servers that follow it live
 warm     the weights of another student's checkpoint, to begin with
 tables   what int8 and int4 tables cost a version
-challenger_test champion and candidate on the same fresh rows
+champion_challenger champion and candidate on the same fresh rows
 """

@@ -3,7 +3,7 @@
     due ──► publish: an export that gives the last batch the logits of the student, or it is refused, loudly
                 │
                 ├─ there is no champion   it is champion
-                ├─ no trial is on         it is candidate: a trial begins (challenger_test.py)
+                ├─ no trial is on         it is candidate: a trial begins (champion_challenger.py)
                 └─ a trial is on          it is kept, and may be promoted by hand
 
 What is decided follows from the rows alone and travels in the worker's checkpoint, with the evidence. It comes into the
@@ -31,7 +31,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.student import Cut
 from pipelines.live.rules.promoting import Promote, Refuse
-from pipelines.live.workers.student.challenger_test import NAME, ChallengerTest
+from pipelines.live.workers.student.champion_challenger import NAME, ChallengerTest
 from pipelines.live.workers.student.coverage import Coverage
 from pipelines.live.workers.student.tables import stated_tables
 from pipelines.track.registry.aliases import Action, Aliases

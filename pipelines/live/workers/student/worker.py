@@ -34,7 +34,7 @@ from pipelines.live.training.live_metrics import FIGURES
 from pipelines.live.training.predictions import PredictionLog
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.report import Report
-from pipelines.live.workers.student.challenger_test import NAME as VERSIONS
+from pipelines.live.workers.student.champion_challenger import NAME as VERSIONS
 from pipelines.live.workers.student.export import Exports
 from pipelines.live.workers.student.increments import Increments
 from pipelines.live.workers.student.provenance import Provenance

@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from exfm.distillation.arm import Arm
-from exfm.embeddings.accumulators import PER_HALF_LIFE, AccumulatorConfig, scale_accumulator
+from exfm.embeddings.adagrad import PER_HALF_LIFE, AccumulatorConfig, scale_accumulator
 from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature

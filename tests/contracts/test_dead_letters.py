@@ -232,7 +232,9 @@ def test_rows_older_than_the_watermark_are_said_before_they_are_put_back(run, to
     config = DeadLetters(run).config
     horizon = config.settlement.horizon_ms(config.rows)
     merge = {"watermark_ms": horizon + 1500, "partitions": [[topic, 1, 4, 0, horizon + 1000]]}
-    sources = source_topics(config.kafka, {topic: config.kafka.impressions.partitions}).to_json()
+    inputs = {each.topic: each.partitions for each in (config.kafka.impressions, config.kafka.feedback)}
+    ensure_topics(kafka, inputs)
+    sources = source_topics(config.kafka, inputs).to_json()
     meta = {"merge": merge, "sources": sources}
     monkeypatch.setattr("pipelines.cli.tools.dead_letters.committed_meta", lambda run_dir: meta)
     said = []

@@ -130,7 +130,7 @@ class Single(NamedTuple):
 
 class BatchBuilder:
     """Builds a Batch from Arrow rows, for the features and tasks of one model; `negative_rate` is the sampling rate of
-    the rows (exfm/features/sampling.py), by task. What `stretches` have of the rows is taken from there, the same to
+    the rows (exfm/features/sampling.py), by task. What `feature_cache` has of the rows is taken from there, the same to
     the bit. `serving`: for rows to be predicted; features that are known in training only have their constants, and no
     column.
 
@@ -152,7 +152,7 @@ class BatchBuilder:
         features: FeatureSet,
         tasks: Sequence[str],
         negative_rate: Mapping[str, float] | None = None,
-        stretches: FeatureCache | None = None,
+        feature_cache: FeatureCache | None = None,
         *,
         serving: bool = False,
     ):
@@ -161,15 +161,15 @@ class BatchBuilder:
         self.tasks = tuple(tasks)
         rates = negative_rate or {}
         self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
-        self._stretches, self._alike = stretches, Alike(self.features)
+        self._feature_cache, self._alike = feature_cache, Alike(self.features)
         self._checked: pa.Schema | None = None
         self._reads_singles = serving and not (self.features.sequence or self.features.online or self.features.history)
 
     def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
         rows = self._readable(rows)
-        if self._stretches is not None:
-            with self._stretches.lock:
-                if (taken := self._stretches.taken(rows, self._reads(rows))) is not None:
+        if self._feature_cache is not None:
+            with self._feature_cache.lock:
+                if (taken := self._feature_cache.taken(rows, self._reads(rows))) is not None:
                     with suppress(Exception):  # of a row that this model does not read; else it is raised again
                         return self._batch(rows, taken)
         return self._batch(rows, Taken(Parts(rows)))

@@ -18,6 +18,7 @@ from streaming.kafka.writer import TopicWriter
 from streaming.messages.source import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -174,9 +175,9 @@ def test_the_end_may_be_the_marker_of_a_transaction(inputs):
     producer.commit_transaction()
     producer.close()
     partitions = [Partition(topic, p) for topic in (inputs.ads, inputs.clicks) for p in (0, 1)]
-    ends = end_offsets(inputs.settings, partitions)
-    assert ends[partitions[0]] == 2
-    intake = inputs.open(ends=ends)
+    # The broker writes the marker after it has answered the commit; until then the record is not there to be read.
+    eventually(lambda: end_offsets(inputs.settings, partitions)[partitions[0]] == 2)
+    intake = inputs.open(ends=end_offsets(inputs.settings, partitions))
     assert pop_all(intake) == [("ad", 10)]
     assert finished(intake)
 

@@ -148,7 +148,7 @@ class StudentWorker(Worker):
     def _builder(self, stretches: FeatureCache | None = None) -> BatchBuilder:
         config, settings = self._config, self._settings
         features, tasks = config.student_features(settings), config.student_tasks(settings)
-        return BatchBuilder(features, tasks, settings.negative_rate, stretches=stretches)
+        return BatchBuilder(features, tasks, settings.negative_rate, feature_cache=stretches)
 
     def _load(self, stored: Checkpoint) -> bool:
         tensors, meta = stored.tensors, stored.meta

@@ -15,7 +15,7 @@ def test_what_no_version_answers_for_is_said_with_what_brings_one(tmp_path, monk
     asked = ServerSettings(run, ("feed",), follow)
     lines: list[str] = []
     monkeypatch.setattr(processes.log, "warning", lambda form, *values: lines.append(form % values))
-    server = server_of(asked, asked.origins())
+    server = server_of(asked, asked.sources())
     server.close()
     if said is None:
         assert lines == []

@@ -163,7 +163,7 @@ def replayed(world: World, cut: int, trained: Batch) -> None:
     """Chunks of any size, batches of any cut, parts that were made for a longer stretch."""
     lake = world.rows.append_column("lake_seq", pa.array(range(ROWS)))
     chunks = pa.concat_tables([lake.slice(0, cut), lake.slice(cut)])
-    shared = BatchBuilder(world.features, ["ctr"], stretches=FeatureCache(lambda: [lake]))
+    shared = BatchBuilder(world.features, ["ctr"], feature_cache=FeatureCache(lambda: [lake]))
     assert_same(BatchBuilder(world.features, ["ctr"])(chunks), trained)
     later = trained.only(torch.arange(ROWS) >= cut)
     assert_same(BatchBuilder(world.features, ["ctr"])(lake.slice(cut)), later)

@@ -44,7 +44,7 @@ class StoredSegment:
     def named(cls, name: str) -> StoredSegment:
         """One that lies in a file.
 
-        >>> Segment.named("segment-000000000000009-10-a599fea24c77aa59").stop
+        >>> StoredSegment.named("segment-000000000000009-10-a599fea24c77aa59").stop
         19
         """
         _, first, count, _ = name.split("-")

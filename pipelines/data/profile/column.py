@@ -50,7 +50,7 @@ class ColumnProfile:
     @staticmethod
     def of(name: str, column: pa.ChunkedArray) -> ColumnProfile:
         """
-        >>> Column.of("age", pa.chunked_array([[30, None, 41, 30]])).as_json()
+        >>> ColumnProfile.of("age", pa.chunked_array([[30, None, 41, 30]])).as_json()
         {'name': 'age', 'type': 'int64', 'nulls': 1, 'smallest': 30, 'largest': 41, 'distinct': 2, 'refused': 0}
         """
         missing, values = values_in(column)
@@ -69,8 +69,8 @@ class ColumnProfile:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ColumnProfile:
         """
-        >>> age = Column("age", "int64", 4, 1, 2, 30, 41)
-        >>> Column.from_json(age.as_json() | {"rows": 4}) == age
+        >>> age = ColumnProfile("age", "int64", 4, 1, 2, 30, 41)
+        >>> ColumnProfile.from_json(age.as_json() | {"rows": 4}) == age
         True
         """
         names = ("name", "type", "rows", "nulls", "distinct", "smallest", "largest", "refused")
@@ -89,7 +89,7 @@ class ColumnProfile:
     def words(self) -> frozenset[str]:
         """The parts of its name, in small letters.
 
-        >>> sorted(Column("userID_v2", "BIGINT", 1, 0, 1).words)
+        >>> sorted(ColumnProfile("userID_v2", "BIGINT", 1, 0, 1).words)
         ['2', 'id', 'user', 'v']
         """
         apart = re.sub(r"([a-z])([A-Z])", r"\1 \2", self.name)
@@ -133,7 +133,7 @@ def refused_by_column(reasons: Mapping[str, int]) -> Counter[str]:
 
 def columns_text(columns: Sequence[ColumnProfile], width: int = 80) -> str:
     """
-    >>> print(columns_text([Column("age", "int64", 4, 1, 2, 30, 41, refused=3)]))
+    >>> print(columns_text([ColumnProfile("age", "int64", 4, 1, 2, 30, 41, refused=3)]))
     column  type    null  refused  distinct  range
     age     int64  25.0%        3         2  30 to 41
     """

@@ -33,7 +33,7 @@ _INTS = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?")
 def float_step(column: ColumnProfile) -> int:
     """Spacing of floats of the column's type at its largest value: 1 if every integer is representable.
 
-    >>> [float_step(Column("x", kind, 9, 0, 9, 0, 2.0**60)) for kind in ("DOUBLE", "FLOAT", "BIGINT")]
+    >>> [float_step(ColumnProfile("x", kind, 9, 0, 9, 0, 2.0**60)) for kind in ("DOUBLE", "FLOAT", "BIGINT")]
     [256, 137438953472, 1]
     """
     edges = [abs(float(edge)) for edge in (column.low, column.high) if edge is not None]

@@ -120,7 +120,7 @@ def count_refused(into: dict[str, RefusedRows], reasons: Iterable[tuple[str, str
     >>> seen = {}
     >>> count_refused(seen, [("null:bid", "`bid` is None"), ("null:bid", "…")])
     >>> seen
-    {'null:bid': Refused(rows=2, example='`bid` is None')}
+    {'null:bid': RefusedRows(rows=2, example='`bid` is None')}
     """
     for reason, detail in reasons:
         seen = into.setdefault(reason, RefusedRows(example=detail))

@@ -32,7 +32,7 @@ def ranked(columns: Iterable[ColumnProfile], score: Callable[[ColumnProfile], fl
 def named(column: ColumnProfile, points: dict[str, float]) -> float:
     """The points of the best word of a column's name; a name that is the word counts a little more.
 
-    >>> column = Column("user_id", "BIGINT", 9, 0, 3)
+    >>> column = ColumnProfile("user_id", "BIGINT", 9, 0, 3)
     >>> named(column, {"user": 5, "id": 1}), named(column, {"user_id": 6}), named(column, {"item": 4})
     (5, 7, 0.0)
     """
@@ -43,7 +43,7 @@ def named(column: ColumnProfile, points: dict[str, float]) -> float:
 
 def values_of(column: ColumnProfile) -> str:
     """
-    >>> values_of(Column("user", "BIGINT", 1200, 0, 100))
+    >>> values_of(ColumnProfile("user", "BIGINT", 1200, 0, 100))
     '100 distinct, 12 rows each'
     """
     each = column.rows_each

@@ -228,6 +228,9 @@ class Quiet:
     def position(self) -> int:
         return 99
 
+    def close(self) -> None:
+        pass
+
 
 def test_a_student_whose_vertical_is_quiet_moves_past_the_rows_of_others_too(student, disk, tmp_path, monkeypatch):
     disk.let_through(1)

@@ -39,7 +39,7 @@ class ColumnAddresses:
         self._bytes_C = np.array([4 if pa.types.is_string(kind) else kind.bit_width // 8 for kind in kinds], np.int64)
 
     def __call__(self, batch: pa.RecordBatch) -> ArrowAddresses | None:
-        """None where a column has a null."""
+        """Addresses of the columns; None if a column has a null."""
         values_C, texts_C = np.empty(len(self._at_C), np.int64), np.zeros(len(self._at_C), np.int64)
         _, array = batch.__arrow_c_array__()
         struct = _pointer(array, b"arrow_array")

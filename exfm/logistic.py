@@ -97,7 +97,7 @@ def _arrays(terms: RegressionSettings) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 @inlined
 def _within(value, least, largest):
-    """What is no number stays so."""
+    """Clip to a range; NaN stays NaN."""
     return least if value < least else largest if value > largest else value
 
 

@@ -130,7 +130,7 @@ def _name(about: Any) -> str:
 
 
 def _processor() -> str:
-    """What the processor can do: the compiler makes use of all of it."""
+    """Instructions of the processor: the compiler makes use of all of them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -26,7 +26,7 @@ MINORS = (11, 12, 13)
 
 
 def suits(file: str) -> bool:
-    """Whether one of our interpreters takes a wheel.
+    """True if one of our interpreters takes a wheel.
 
     >>> suits("numpy-2.5.5-cp312-cp312-manylinux_2_27_x86_64.whl"), suits("numpy-2.5.5-cp314-cp314-win_amd64.whl")
     (True, False)

@@ -31,7 +31,7 @@ def closing_screen(run_dir: RunDir, width: int) -> str:
 
 
 def as_svg(screen: str, width: int) -> str:
-    """As a terminal of this width shows it: lines that are longer go on in the next."""
+    """Picture of text on a terminal of this width: lines that are longer go on in the next."""
     console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True)
     for line in screen.splitlines():
         text = Text.from_ansi(line.rstrip())

@@ -88,7 +88,7 @@ def sections(config: type[BaseModel]) -> dict[type[BaseModel], list[str]]:
 
 
 def discriminator(model: type[BaseModel]) -> str:
-    """What tells a model from the others that may stand in its place."""
+    """Field that tells a model from the others that may stand in its place."""
     kind = model.model_fields.get("kind")
     values = get_args(kind.annotation) if kind is not None and get_origin(kind.annotation) is Literal else ()
     return f" of kind `{values[0]}`" if len(values) == 1 else ""

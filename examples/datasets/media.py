@@ -15,7 +15,7 @@ DOUBLE_COLON = ", delim = '::', quote = '', escape = '', encoding = 'latin-1'"
 
 
 def _movielens(files: Mapping[str, list[Path]]) -> Tables:
-    """Of 1M, `.dat` with two colons between columns; of 20M and 25M, CSV."""
+    """Tables of MovieLens: 1M is `.dat` with two colons between columns; 20M and 25M are CSV."""
     rating = {"userId": "BIGINT", "movieId": "BIGINT", "rating": "DOUBLE", "timestamp": "BIGINT"}
     movie = dict.fromkeys(["movieId", "title", "genres"], "VARCHAR")
     dat = ".dat" in files["ratings"][0].suffixes

@@ -120,7 +120,7 @@ class FTRL:
 
     @property
     def _writes(self) -> tuple[int, int]:
-        """How often torch has written into s and n, which a step does not do: it writes through NumPy."""
+        """Count of torch's writes into s and n; a step makes none: it writes through NumPy."""
         return self._s._version, self._n._version
 
     def _distinct(self, slots_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +168,7 @@ def _weights_of(slots_U, s, n, alpha, w_U):
 
 @loop("i8(i4[::1], i4[::1], i4[::1], i4[::1])")
 def _distinct_slots(slots_I, place_S, slots_U, places_I):
-    """How many distinct slots there are. In linear time, without sorting, whatever `place_S` held before."""
+    """Count the distinct slots. In linear time, without sorting, whatever `place_S` held before."""
     U = 0
     for i in range(len(slots_I)):
         place_S[slots_I[i]] = i

@@ -148,12 +148,12 @@ def _cross_entropy(z: Tensor, target: Tensor, shares: Tensor) -> Tensor:
 
 
 def _shares(mask: Tensor, counts: Tensor) -> Tensor:
-    """What each row has in a mean over the rows of a mask, (B, T): its count, (B, 1) or (B, T), over their number."""
+    """Share of each row in a mean over the rows of a mask, (B, T): its count, (B, 1) or (B, T), over their number."""
     return torch.where(mask, counts.double(), 0) / mask.sum(0).clamp(min=1)
 
 
 def _counts(arm: Arm, labels: Tensor, settled: Tensor, weights: Tensor, negative_rate: Tensor | None) -> Tensor:
-    """What each row counts in the distillation terms, (B, 1) or (B, T)."""
+    """Weight of each row in the distillation terms, (B, 1) or (B, T)."""
     if negative_rate is None:
         return weights.unsqueeze(1)
     return (label_weights if arm.rows == "labelled" else row_weights)(weights, labels, settled, negative_rate)

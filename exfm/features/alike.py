@@ -67,7 +67,7 @@ class Alike:
             return self._plan(batch.schema, with_nulls).write(batch, ids_KB, dense_BW, raw_BS)
 
     def _in_one_piece(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | None:
-        """None where there are no rows."""
+        """Join the chunks; None if there are no rows."""
         if isinstance(rows, pa.RecordBatch):
             return rows if len(rows) else None
         batches = rows.to_batches()
@@ -90,7 +90,7 @@ class _Null(Exception):
 
 
 class _Plan:
-    """What is plain in batches of one schema, and how it is grouped."""
+    """Plan of a batch schema: its plain columns, and their groups."""
 
     def __init__(self, features: FeatureSet, schema: pa.Schema, with_nulls: frozenset[str]) -> None:
         names = schema.names
@@ -165,7 +165,7 @@ class _Indexes:
         self._keys_n = np.array([k for k, _ in features], np.int64)
 
     def __call__(self, places_C: np.ndarray, ids_KB: np.ndarray) -> bool:
-        """Whether all lie in their tables."""
+        """Fill the ids; True if all lie in their tables."""
         return not len(self._at_n) or bool(_take(places_C[self._at_n], self._rows_n, self._keys_n, ids_KB))
 
 
@@ -211,7 +211,7 @@ class _Reads:
         self._whole_n = self.at_n < integers
 
     def of(self, places_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where their values are, and whether they are whole numbers."""
+        """Addresses of the values, and whether they are whole numbers."""
         return places_C[self.at_n], self._whole_n
 
 

@@ -315,7 +315,7 @@ class _Arrays(NamedTuple):
     others: dict[int, Bags]
 
     def in_place(self) -> bool:
-        """Whether every bag has one id; `ids` are all of them then."""
+        """True if every bag has one id; `ids` are all of them then."""
         for k, bags in self.others.items():
             if bags.lengths is not None:
                 return False

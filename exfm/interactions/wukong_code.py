@@ -94,13 +94,14 @@ def _linear(W: Tensor, b: Tensor, x: Tensor) -> Tensor:
 
 
 def _width_first(weight: Tensor, bias: Tensor, d: int) -> Map:
-    """Of a map to (n_F × d) outputs, with its outputs as (d × n_F)."""
+    """Reorder a map to (n_F × d) outputs, so that its outputs are (d × n_F)."""
     weight, bias = (p.unflatten(0, (-1, d)).transpose(0, 1).flatten(0, 1) for p in (weight, bias))
     return weight, bias
 
 
 def _of_standard(norm: nn.LayerNorm, W: Tensor, b: Tensor) -> Map:
-    """Of what has mean 0 and variance 1: W (h w + b_norm) + b = (W w) h + (W b_norm + b)."""
+    """Fold a norm's affine part into the linear map behind it: W (h w + b_norm) + b = (W w) h + (W b_norm + b), for an
+    h of mean 0 and variance 1."""
     return W * norm.weight, b + (W * norm.bias).sum(1)
 
 

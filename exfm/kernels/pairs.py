@@ -50,7 +50,7 @@ def symmetric(Z: Tensor, V: int) -> Tensor:
 
 
 def _has_loop(tensor: Tensor) -> bool:
-    """Whether there is a loop for it: float32 in a CPU's memory, not traced by a compiler."""
+    """True if there is a loop for it: float32 in a CPU's memory, not traced by a compiler."""
     return type(tensor) is Tensor and tensor.is_cpu and tensor.dtype == torch.float32
 
 

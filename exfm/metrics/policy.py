@@ -185,7 +185,7 @@ def _by_request(codes: np.ndarray, clusters: np.ndarray | None, requests: int) -
 
 
 def _missing_support(found: PolicyValue, log: _Log) -> str | None:
-    """Why no estimate can be made; None where it can. Raises ConfigError for what is no probability."""
+    """Reason why no estimate can be made; None if one can. Raises ConfigError for what is no probability."""
     p, R = log.p, log.requests
     if not np.isfinite(p).all() or (p < 0).any() or (p > 1).any():
         wrong = p[~((p >= 0) & (p <= 1))]

@@ -74,8 +74,8 @@ def learn_good_rows(model: Learner, batch: Batch, failed: StepResult, group: Ran
 
 
 def _spoiling(model: Learner, batch: Batch, rows: np.ndarray, group: RankGroup | None) -> dict[int, int] | None:
-    """Which of these rows cannot be learned by themselves, with the reason of each; together, all of them cannot. None
-    where that takes too long to find out."""
+    """Rows that cannot be learned by themselves, with the reason of each; together, all of them cannot. None where that
+    takes too long to find out."""
     first, total = _place(len(rows), group)
     found: dict[int, int] = {}
     parts, tries = [(0, total)], 0  # of the rows of all ranks
@@ -133,7 +133,7 @@ def _total(count: np.integer[Any] | int, group: RankGroup | None) -> int:
 
 
 def _place(count: int, group: RankGroup | None) -> tuple[int, int]:
-    """How many rows the ranks before this one have, and how many all have. A collective."""
+    """Count of the rows of the ranks before this one, and of all ranks. A collective."""
     if group is None:
         return 0, count
     counts = torch.zeros(group.world_size, dtype=torch.int64, device=group.device)

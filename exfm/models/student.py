@@ -276,8 +276,8 @@ class Student:
         )
 
     def _cold(self, batch: Batch, label_rows: Tensor | None) -> Tensor | None:
-        """Which of the rows (B,) the schedule gives to the single head: those with fewer than so many label rows before
-        them. None if no row is cold."""
+        """Mask of the rows (B,) that the schedule gives to the single head: those with fewer than so many label rows
+        before them. None if no row is cold."""
         left = self.cfg.arm.single_head_rows - self.rows
         if left <= 0:
             return None

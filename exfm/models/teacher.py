@@ -221,7 +221,7 @@ class Teacher:
         return {} if self.cfg.accumulators.only_grow else {"progress/rows": self._rows}
 
     def _agree(self, *tensors: Tensor) -> bool:
-        """Whether these are finite on every rank, and none is absurd. A collective."""
+        """True if these are finite on every rank, and none is absurd. A collective."""
         broken = sum((~(t.abs() < LARGEST)).sum() for t in tensors)
         return not self.group.sum(torch.as_tensor(broken)).item()
 

@@ -121,7 +121,7 @@ def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: RankLayout) ->
 
 
 def _reaches(rows: int, ranks: int) -> bool:
-    """Whether blocks of ⌈rows / ranks⌉ rows leave no rank without."""
+    """True if blocks of ⌈rows / ranks⌉ rows leave no rank without."""
     return (ranks - 1) * -(-rows // ranks) < rows
 
 

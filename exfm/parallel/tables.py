@@ -223,7 +223,7 @@ def _kernels(tables: ShardedEmbeddingBagCollection) -> Iterator[BatchedFusedEmbe
 
 
 def _pieces(tables: ShardedEmbeddingBagCollection) -> Iterator[TableShard]:
-    """What this rank holds."""
+    """Windows of the tables that this rank holds."""
     for kernel in _kernels(tables):
         for place, config in enumerate(kernel.config.embedding_tables):
             row, column = config.local_metadata.shard_offsets if config.local_metadata else (0, 0)

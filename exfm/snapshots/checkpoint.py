@@ -243,7 +243,7 @@ def remove_leftovers(root: str | os.PathLike[str]) -> None:
 
 
 def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], given: Iterable[NamedWindow]) -> bool:
-    """Whether `target` is this content, in any pieces, every byte of it; what is damaged is set aside.
+    """True if `target` is this content, in any pieces, every byte of it; a damaged one is set aside.
 
     Raises ModelError where it is whole and something else.
     """

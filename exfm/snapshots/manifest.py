@@ -124,7 +124,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
 
 
 def _misfit(entry: Entry, files: Mapping[str, Any]) -> str | None:
-    """What is wrong with an entry, in words."""
+    """Fault of an entry, in words."""
     for piece in entry.pieces:
         if any(n < 0 for n in (*piece.size, *piece.start, piece.offset)):
             return "a negative number"
@@ -157,7 +157,7 @@ def _checksum(manifest: Mapping[str, Any]) -> str:
 
 
 def _flaw(manifest: Mapping[str, Any]) -> str | None:
-    """What a manifest lacks, in words."""
+    """Fault of a manifest, in words."""
     wanted = {"files": dict, "tensors": dict, "meta": dict, "kind": str, "parent": str | None}
     for key, kind in wanted.items():
         if key not in manifest or not isinstance(manifest[key], kind):

@@ -130,7 +130,7 @@ NONE = "-"
 
 
 def _answers(proposal: Proposal, hints: Hints) -> Hints:
-    """What the caller says of the columns, after a look at them. Enter takes what was guessed."""
+    """Ask the caller about the columns, after a look at them. Enter takes what was guessed."""
     from dataclasses import replace
 
     labels = ",".join(str(label.guess.column) for label in proposal.labels)

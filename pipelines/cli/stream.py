@@ -250,8 +250,8 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
 
 
 def _copies(settings: Config, where: RunDir, *, say: bool = False) -> Copies:
-    """Where copies of the source's files are. They are made now, with progress; what cannot be is for the check to say.
-    `say`: print what was done."""
+    """Copies of the source's files. They are made now, with progress; what cannot be is for the check to say. `say`:
+    print what was done."""
     from pipelines.core.config.sections import Recorded
     from pipelines.report.screens.progress import share_bar
     from streaming.errors import BadInput
@@ -270,7 +270,7 @@ def _copies(settings: Config, where: RunDir, *, say: bool = False) -> Copies:
 
 
 def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:
-    """What the same command would do now."""
+    """Effect of the same command now, in words."""
     from pipelines.live.loop.lifecycle import failed_before_learning
 
     if finished:

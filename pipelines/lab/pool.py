@@ -76,7 +76,7 @@ class Pool:
             self._children += [child for child in multiprocessing.active_children() if child not in there]
 
     def _died(self) -> StreamingError:
-        """Whose end broke the pool, which then terminates the others."""
+        """Process whose end broke the pool, which then terminates the others."""
         assert self._executor is not None
         self._executor.shutdown()
         ends = [child.exitcode for child in self._children if child.exitcode]

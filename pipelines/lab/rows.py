@@ -67,7 +67,7 @@ class Rows:
 
     @cached_property
     def _ends(self) -> np.ndarray:
-        """Where the pieces of the file end."""
+        """Ends of the pieces of the file."""
         reader = self._mapped()
         return np.cumsum([reader.get_batch(number).num_rows for number in range(reader.num_record_batches)])
 

@@ -202,6 +202,6 @@ def _response(answer: Answer, version: ServedVersion, request: Request) -> Respo
 
 
 def _accepted(request: Request) -> str:
-    """What the client wants; empty where it takes anything."""
+    """Media type that the client wants; empty if it takes anything."""
     accepted = request.headers.get("accept", "")
     return "" if "*/*" in accepted else accepted

@@ -48,7 +48,7 @@ class ServingMetrics:
 
 
 class _Served(Collector):
-    """What is served, and what became of the log of it, at the moment of the question."""
+    """Collector of what is served, and of the state of its log, at the moment of the question."""
 
     def __init__(self, model_store: ModelStore, served_log: ServedLog | None) -> None:
         self._model_store, self._log = model_store, served_log

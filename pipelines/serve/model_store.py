@@ -99,7 +99,7 @@ class ModelStore:
         said("%s: %s answers%s", model, version.name, "" if before is None else f" in place of {before.name}")
 
     def _answers(self, model: str, wanted: DesiredVersion | None) -> None:
-        """What is wanted answers; a newer one may have been refused by where it comes from."""
+        """True if the wanted version answers; a newer one may have been refused by its source."""
         if wanted is not None and wanted.refused is not None:
             self._refuse(model, *wanted.refused)
         else:

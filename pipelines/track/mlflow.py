@@ -172,7 +172,7 @@ class Tracker:
             self._explain(error)
 
     def _forgot_deleted(self, client: Any) -> bool:
-        """Whether runs were deleted meanwhile: they are begun anew. Raises StreamingError where the experiment was."""
+        """True if runs were deleted meanwhile: they are begun anew. Raises StreamingError where the experiment was."""
         self._experiment_id = experiment_id(client, self._experiment, self._artifacts)
         before, self._run_ids = self._run_ids, still_there(client, self._run_ids)
         return before != self._run_ids
@@ -376,7 +376,7 @@ def _log_model(
 
 
 def _signature(registration: Interface | Registration) -> Any:
-    """What a caller gives and gets, as MLflow shows it.
+    """Inputs and outputs of a model, as MLflow shows them.
 
     MLflow would enforce it before the model sees a row, and refuse what ingestion takes (whole floats and unsigned
     integers as ids, integers as floats, missing integers) in words of its own. So the model says that it checks its

@@ -75,7 +75,7 @@ def _from_topic(
 
 
 def _rows_of(torn: TornFile, held: pa.Table) -> pa.Table:
-    """Those of the rows that the torn file had."""
+    """Rows that the torn file had, of these."""
     inside = (pc.field("lake_seq") >= torn.file.first) & (pc.field("lake_seq") <= torn.file.last)
     for name, value in torn.file.partition:
         inside &= pc.field(name) == pa.scalar(value, pa.string())

@@ -172,12 +172,12 @@ class Letters:
         }
 
     def _fits(self, place: Place, whole: Collection[Place]) -> bool:
-        """Whether a copy in JSON may go onto its topic."""
+        """True if a copy in JSON may go onto its topic."""
         return place.topic not in self._arrow or place in whole
 
     def _record(self, message: RawMessage, place: Place, whole: Collection[Place]) -> OriginalRecord:
-        """Of a readable message of many rows the one row, unless it was refused whole; any other message as it is.
-        Raises _Refused."""
+        """Record to put back: the one row of a readable message of many rows, unless it was refused whole; any other
+        message as it is. Raises _Refused."""
         if message.refused is not None:
             raise _Refused(f"{message.refused}: give a higher kafka.max_message_bytes with --set")
         value = message.value
@@ -257,7 +257,7 @@ class Letters:
 
 
 class _Refused(Exception):
-    """Why a letter cannot be put back, in words."""
+    """Reason why a letter cannot be put back, in words."""
 
 
 def _written_behind(settings: KafkaSettings, ends: Sequence[Sequence[Any]]) -> set[Place]:

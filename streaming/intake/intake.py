@@ -282,7 +282,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
             self._await(partition)
 
     def _at_end(self, partitions: set[Partition], max_age_s: float = 0.25) -> set[Partition]:
-        """Those at their end, according to one answer of the broker for all of them."""
+        """Partitions at their end, according to one answer of the broker for all of them."""
         ended = set()
         for partition in partitions:
             if self._source.at_end(partition, max_age_s):

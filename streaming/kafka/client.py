@@ -235,7 +235,7 @@ def explained(settings: KafkaSettings, doing: str, needs: Right | None = None) -
 
 
 def _not_admitted(settings: KafkaSettings, lost: _Lost) -> str | None:
-    """Which user or certificate the broker refused, and why, in one line; None where that is not known."""
+    """User or certificate that the broker refused, and why, in one line; None if it is not known."""
     where, security, text = settings.bootstrap_servers, settings.security, " ".join(str(lost.error).split())
     protocol = str(security.get("security_protocol", "PLAINTEXT"))
     refused = isinstance(lost.error, SaslAuthenticationFailedError | UnsupportedSaslMechanismError)

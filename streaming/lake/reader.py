@@ -290,7 +290,7 @@ class LakeReader:
         return ScannedChunk(query, low, high, rows, seq)
 
     def _torn(self, error: Exception) -> StreamingError:
-        """Which file cannot be read, and what it held."""
+        """Error that names the files that cannot be read, and what they held."""
         torn = torn_files(TableFiles(self.path), decoded_bytes=self.bytes)
         names = "; ".join(map(str, torn)) or " ".join(str(error).split())
         return StreamingError(
@@ -332,8 +332,8 @@ class _Files(NamedTuple):
         )
 
     def common(self, index: int) -> pc.Expression:
-        """What all rows of a file have in common: partition columns are not in the file, and rows that all lie inside a
-        chunk are not filtered, which would copy them."""
+        """Values that all rows of a file have in common: partition columns are not in the file, and rows that all lie
+        inside a chunk are not filtered, which would copy them."""
         seq = pc.field("lake_seq")
         common = (pc.field("vertical") == str(self.verticals[index])) & (seq >= self.first[index].item())
         common &= seq <= self.last[index].item()

@@ -75,7 +75,7 @@ def delete_before(table: TableFiles, first_seq: int) -> bool:
 
 
 def _bound_ms(table: TableFiles, now_ms: int) -> int:
-    """Where the future begins; NO_BOUND where most rows lie there."""
+    """Beginning of the future; NO_BOUND where most rows lie there."""
     bound = now_ms + round(1000 * FUTURE_SKEW_S)
     beyond = sum(int(np.sum(_times(table, file)[1] > bound)) for file in table.files if _spans(file, bound))
     beyond += sum(file.rows for file in table.files if _begins(file, bound + 1))
@@ -120,7 +120,7 @@ def _first_young(table: TableFiles, cutoff_ms: int, bound: int) -> int:
 
 
 def _last_old(table: TableFiles, cutoff_ms: int, before: int) -> Iterable[int]:
-    """Of each file that has any, the highest `lake_seq` below `before` with an event time before `cutoff_ms`."""
+    """Highest `lake_seq` below `before` with an event time before `cutoff_ms`, of each file that has any."""
     for file in table.files:
         if file.last < before and file.high.get(TIME, NO_BOUND) < cutoff_ms:
             yield file.last
@@ -132,12 +132,12 @@ def _last_old(table: TableFiles, cutoff_ms: int, before: int) -> Iterable[int]:
 
 
 def _begins(file: DataFile, time_ms: int) -> bool:
-    """Whether all event times of a file are known to lie from `time_ms` on."""
+    """True if all event times of a file are known to lie from `time_ms` on."""
     return bool(file.low.get(TIME, -NO_BOUND) >= time_ms)
 
 
 def _spans(file: DataFile, bound: int) -> bool:
-    """Whether some event times of a file lie in the future, and some not."""
+    """True if some event times of a file lie in the future, and some not."""
     return bool(file.high.get(TIME, -NO_BOUND) > bound) and not _begins(file, bound + 1)
 
 

@@ -51,7 +51,7 @@ def parsed_avro(schemas: Schemas) -> dict[int, Any]:
 
 
 def _is_recursive(number: int, schema: Any) -> bool:
-    """Whether a type holds itself, so that a message may be nested without end. Raises BadInput for a schema that is
+    """True if a type holds itself, so that a message may be nested without end. Raises BadInput for a schema that is
     nested deeper than fastavro can follow.
 
     >>> node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}

@@ -370,7 +370,7 @@ class JsonCodec(Codec):
 
 
 class _Fault(Exception):
-    """Why a message cannot be taken."""
+    """Reason why a message cannot be taken."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason)

@@ -144,7 +144,7 @@ class LetterTally:
 
 
 def _example(letter: pa.RecordBatch) -> dict[str, Any]:
-    """Where a dead letter (one row) came from, and its sentence."""
+    """Origin of a dead letter (one row), and its sentence."""
     place = {field.name.removeprefix("source_"): letter[field.name][0].as_py() for field in POSITION_FIELDS}
     return place | {"detail": letter["detail"][0].as_py()[:DETAIL_LIMIT]}
 

@@ -83,7 +83,7 @@ def check_declared(messages: list[pa.ipc.Message], max_bytes: int) -> None:
 
 
 def _declared(message: pa.ipc.Message) -> Declared:
-    """What a record batch declares, or the batch inside a dictionary, once decompressed."""
+    """Bytes that a record batch declares, or the batch inside a dictionary, once decompressed."""
     metadata, dictionary = message.metadata.to_pybytes(), message.type == "dictionary"
     layout = (_known if len(metadata) <= KNOWN_BYTES else _layout)(metadata, dictionary)
     if not layout.compressed:
@@ -131,7 +131,7 @@ def _at(data: memoryview, kind: str, place: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Where field `number` of a table stands, 0 if it is absent."""
+    """Offset of field `number` of a table, 0 if it is absent."""
     vtable = table - _at(data, "i", table)
     if 4 + 2 * number >= _at(data, "H", vtable):
         return 0

@@ -65,7 +65,7 @@ def read_ipc(
 
 
 class _Schema:
-    """That of a stream, from its first message. `plain`: each batch is read from its message alone."""
+    """Schema of a stream, from its first message. `plain`: each batch is read from its message alone."""
 
     def __init__(self, metadata: bytes) -> None:
         message = pa.ipc.read_message(struct.pack("<iI", -1, len(metadata)) + metadata)  # as a stream begins
@@ -121,7 +121,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _expanded_bytes(column: pa.ChunkedArray) -> int:
-    """What the values of a column take that stand in it once and are referred to often."""
+    """Bytes of the values of a column that stand in it once and are referred to often."""
     if pa.types.is_dictionary(column.type):
         return sum(_dictionary_bytes(chunk) for chunk in column.chunks)
     if pa.types.is_string_view(column.type):

@@ -48,7 +48,7 @@ def bounds_of(column: Column, limits: Limits) -> Range:
 
 
 def _narrowed(one: Range, other: Range) -> Range:
-    """What lies in both ranges."""
+    """Intersection of two ranges."""
     low = max((end for end in (one[0], other[0]) if end is not None), default=None)
     return low, min((end for end in (one[1], other[1]) if end is not None), default=None)
 
@@ -153,7 +153,7 @@ class _Group:
         self._high = np.array(highs if self._possible else [], kind)
 
     def allowed(self, batch: pa.RecordBatch) -> bool:
-        """Whether all values are there and within their bounds; False also where that takes a closer look."""
+        """True if all values are there and within their bounds; False also where that takes a closer look."""
         if not self._possible or not len(batch):
             return False
         try:

@@ -104,7 +104,7 @@ class Emission:
     def _within_rows(
         self, pending: RowLog, labels: LabelJoin, starts: list[int], due: list[int], max_rows: int
     ) -> list[int]:
-        """Where to stop so that the rows which leave end with the `max_rows`-th."""
+        """Stop index such that the rows which leave end with the `max_rows`-th."""
         most = 2 * max_rows + LOOKED_AT
         stops = [min(start + most, stop) for start, stop in zip(starts, due, strict=True)]
         in_order = np.argsort(self._deadlines(pending, starts, stops), kind="stable")[:most]
@@ -112,7 +112,7 @@ class Emission:
         return self._behind(in_order[: int(np.searchsorted(left, max_rows)) + 1], starts, stops)
 
     def _leaves(self, labels: LabelJoin, starts: list[int], stops: list[int]) -> np.ndarray:
-        """Whether rows leave, of [start, stop) of every group, group after group."""
+        """Mask of the rows that leave, of [start, stop) of every group, group after group."""
         spans = zip(self._groups, starts, stops, strict=True)
         found = [labels.labels(*span).values() for span in spans]
         return np.concatenate([np.any([each.known for each in labels_of], axis=0) for labels_of in found])
@@ -125,8 +125,8 @@ class Emission:
     def _within_bytes(
         self, pending: RowLog, labels: LabelJoin, starts: list[int], stops: list[int], max_bytes: int
     ) -> list[int]:
-        """Where to stop so that the rows which leave end with the one that reaches `max_bytes`. What leaves for no
-        group weighs nothing: the cut depends on the rows before it alone."""
+        """Stop index such that the rows which leave end with the one that reaches `max_bytes`. What leaves for no group
+        weighs nothing: the cut depends on the rows before it alone."""
         spans = list(zip(starts, stops, strict=True))
         parts = [part for start, stop in spans for part in pending.slices(start, stop)]
         # No row counts more than this: a value of a list counts 8 bytes, and has 4 or 8 in memory.

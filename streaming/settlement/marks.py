@@ -147,7 +147,8 @@ class Marks(NumberedValues):
         return Segments(self._segments(), self.folder)
 
     def _segments(self) -> list[StoredSegment]:
-        """What the values of [first, stop) are read from, oldest first; at most one segment is not stored yet."""
+        """Segments that the values of [first, stop) are read from, oldest first; at most one segment is not stored
+        yet."""
         if not self._stored or self._stored[0].count > 2 * (self.stop - self.first) + FEW:
             return [self._base_segment()]
         numbers = np.unique(np.concatenate([np.empty(0, np.int64), *self._changed]))

@@ -268,7 +268,7 @@ class RowLog:
 
 
 def _content(rows: pa.RecordBatch, key_time: np.ndarray) -> list[np.ndarray]:
-    """What tells rows from all others of their number and count."""
+    """Columns that tell rows from all others of their number and count."""
     return [hash64(rows.column("impression_id")), key_time, rows.column("source_offset").to_numpy()]
 
 

@@ -68,7 +68,7 @@ def settled_rows(
 
 
 def _placed(rows: pa.RecordBatch, partition: Partition, number: int) -> pa.RecordBatch:
-    """As if each chunk had been a message."""
+    """Place rows as if each chunk had been a message."""
     count = rows.num_rows
     place = [
         pa.array([partition.topic] * count, pa.string()),

@@ -103,7 +103,7 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
             yield table, time_N
 
     def _tables(self, chunk_rows: int, first_row: int) -> Iterator[pa.Table]:
-        """What follows `first_row`, as tables with rows."""
+        """Tables with the rows that follow `first_row`."""
         metadata = self._file.metadata
         stops = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
         groups = np.flatnonzero(stops > first_row).tolist()

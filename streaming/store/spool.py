@@ -24,7 +24,7 @@ class Spool:
     """
 
     def __init__(self, schema: pa.Schema, path: Path, *, memory_bytes: int) -> None:
-        """What lies at `path` from before is deleted once more rows are spilled."""
+        """Open an empty spool; a file at `path` from before is deleted once more rows are spilled."""
         self._schema, self._path, self._most = schema, path, memory_bytes
         self._waiting: list[pa.RecordBatch] = []
         self._writer: Any = None

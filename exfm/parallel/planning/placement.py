@@ -287,7 +287,8 @@ class _RecordingPartitioner(GreedyPerfPartitioner):
 
 
 def _shortage(proposal: list[ShardingOption], topology: Topology, parts: Mapping[str, TableGroup]) -> Shortage:
-    """What was not placed. The partitioner has written ranks into the shards it placed, largest tables first."""
+    """Shortage of memory for the shards that were not placed. The partitioner has written ranks into the shards it
+    placed, largest tables first."""
 
     def held(option_or_device: Any) -> int:
         storage = option_or_device.storage

@@ -167,8 +167,8 @@ class EventTime:
         return settlement, CommitRecord.load(states, self._lake.state)
 
     def _deliver(self, record: CommitRecord) -> None:
-        """What a crash kept of the last commit from its tables and its topic: a start delivers the newest record alone,
-        which will be another. Without dead letters this takes no broker."""
+        """Deliver to tables and topic what a crash withheld of the last commit: a start delivers the newest record
+        only, which will be another. Without dead letters this takes no broker."""
         folder, schema = self._run_dir.side_tables, self.config.rows
         if not record.dead.num_rows:
             SideTable(folder, LATE_FEEDBACK, late_schema(schema)).append(record.late, number=record.number)
@@ -188,7 +188,7 @@ class EventTime:
 
     @property
     def _bound_ms(self) -> int:
-        """Where the future begins, whatever the config lets in."""
+        """Beginning of the future, whatever the config lets in."""
         return self._now_ms() + round(1000 * FUTURE_SKEW_S)
 
     def _newest_ms(self) -> int:

@@ -42,7 +42,7 @@ def _lines(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
 
 
 def _is_another(path: Path, inode: int) -> bool:
-    """Whether the log was rotated: another file has its name."""
+    """True if the log was rotated: another file has its name."""
     try:
         return path.stat().st_ino != inode
     except FileNotFoundError:  # between the two steps of that

@@ -122,7 +122,7 @@ def _there(ledger: Ledger, writing: LedgerWriter) -> list[str]:
 
 
 def _answer(student: str, writing: LedgerWriter, *, changed: bool) -> dict[str, Any]:
-    """What is champion now, and which entry made it so."""
+    """The champion now, and the entry that made it so."""
     last = next(e for e in reversed(writing.entries) if e["action"] in (Action.PROMOTED, Action.ROLLED_BACK))
     since = {key: last[key] for key in ("at", "by", "reason")}
     return {"student": student, "changed": changed, **writing.aliases.as_json(), **since}

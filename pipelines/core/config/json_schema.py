@@ -33,7 +33,7 @@ def json_schema_of_files() -> dict[str, Any]:
 
 
 def _loosen(parts: dict[str, Any]) -> None:
-    """What may be written in fewer words than the models have."""
+    """Allow the shorter forms that may be written beside those of the models."""
     arm = parts["Arm"]
     preset = {"preset": {"type": "string", "description": "settings by a name, to which others are added"}}
     written = {**arm, "properties": {**arm["properties"], **preset}}

@@ -83,7 +83,7 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        """What no section can check alone."""
+        """Check across sections."""
         self._check_columns()
         if self.source is not None and "avro" in (self.kafka.impressions.codec, self.kafka.feedback.codec):
             raise ValueError("`source` fills the input topics, and Avro is read only: give them codec arrow or json")

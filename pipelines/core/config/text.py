@@ -47,7 +47,7 @@ def holds_secret(text: str) -> bool:
 
 
 def _unquoted(error: Exception) -> str:
-    """What an error says, without what it quotes.
+    """Text of an error without its quotations.
 
     >>> _unquoted(ValueError("invalid literal for int() with base 10: 's3cret'"))
     'invalid literal for int() with base 10: …'
@@ -161,7 +161,7 @@ READ_AS = {bool: "true or false", date: "a date", datetime: "a time", type(None)
 
 
 def _wanted(problem: Any) -> str:
-    """What is wrong with a value, and what was got. `problem`: one of pydantic's.
+    """Description of the wanted value, and of the one received. `problem`: one of pydantic's.
 
     >>> _wanted({"type": "string_type", "input": False, "msg": ""})
     'a text is wanted, and YAML reads this as true or false; put a text in quotes (got False)'

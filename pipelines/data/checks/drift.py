@@ -94,7 +94,7 @@ def _by_day(code: np.ndarray, day: np.ndarray, days: int) -> Iterator[tuple[int,
 
 
 def _tells_the_time(code: np.ndarray, at: np.ndarray) -> bool:
-    """Whether a column is a clock or a calendar: one value in nearly all rows of an hour, others in other hours."""
+    """True if a column is a clock or a calendar: one value in nearly all rows of an hour, others in other hours."""
     hour = np.unique(at // HOUR_MS, return_inverse=True)[1].reshape(-1)
     pairs, counts = np.unique(hour * (int(code.max(initial=0)) + 1) + code, return_counts=True)
     most = np.zeros(int(hour.max(initial=0)) + 1, np.int64)

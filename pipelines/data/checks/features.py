@@ -74,13 +74,13 @@ def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
 
 
 def _judge_number(feature: DenseFeature, made: np.ndarray) -> Iterator[Finding]:
-    """Whether what it becomes is of the order of 1, as the weights of a model are."""
+    """Judge whether a transformed number is of the order of 1, as the weights of a model are."""
     if not feature.online and len(made) and (large := float(np.quantile(np.abs(made), 0.99))) > LARGE:
         yield RULES("feature.large", feature=feature.name, large=large)
 
 
 def _judge_time(config: Config, feature: Feature) -> Iterator[Finding]:
-    """Whether there is a time whose hours mean anything."""
+    """Judge whether there is a time whose hours mean anything."""
     source = config.source
     if isinstance(feature, SequenceFeature) or not feature.of_time or feature.reads != (EVENT_TIME,):
         return
@@ -89,7 +89,7 @@ def _judge_time(config: Config, feature: Feature) -> Iterator[Finding]:
 
 
 def _judge_constant(feature: Feature, columns: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether the value that a feature is served with is one that it learns."""
+    """Judge whether a feature is served with a value that it learns."""
     if not isinstance(feature, SparseFeature) or feature.serve_as is None:
         return
     values = _values(columns[feature.reads[0]])
@@ -105,7 +105,7 @@ def _ids(feature: SparseFeature, values: pa.Array) -> np.ndarray:
 def _judge_table(
     config: Config, feature: SparseFeature | SequenceFeature, columns: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """Whether its ids, which it hashes or indexes by, have rows of their own."""
+    """Judge whether ids, which are hashed or indexed by, have rows of their own."""
     bounds, last = bounds_of(feature, config, columns), feature.rows - 1
     about = {"feature": feature.name, "rows": feature.rows}
     fit = bounds is not None and 0 <= bounds.low <= bounds.high <= last

@@ -88,7 +88,7 @@ def plausible(time_ms: int, last_year: int) -> bool:
 
 
 def as_written(time_ms: int, unit: Unit | None) -> int:
-    """As the file has it."""
+    """Time as the file writes it."""
     return round(time_ms * PER_MS[unit or "ms"])
 
 

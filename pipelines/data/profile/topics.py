@@ -114,7 +114,7 @@ class _Reader:
             self.findings += [RULES("topic.zone", said=text) for text in changes.words]
 
     def _rows(self, topic: Topic, kind: Kind, wanted: int, refused: dict[str, RefusedRows]) -> tuple[bool, pa.Table]:
-        """Whether those are all, and the good rows; the others are counted."""
+        """Good rows, and whether those are all; the others are counted."""
         most, limits = self._kafka.max_message_bytes, self._config.limits
         codec = make_codec(
             topic.codec,

@@ -152,7 +152,7 @@ def _rows(proposal: Proposal) -> CommentedMap:
 
 
 def _metrics(proposal: Proposal) -> Iterator[tuple[str, Any, str]]:
-    """What figures are grouped by, where it is known."""
+    """Section of the columns by which figures are grouped, where one is known."""
     roles = proposal.roles
     user, item = _named(proposal, roles.user.column), _named(proposal, roles.item.column)
     worth = next((f.name for f in proposal.features if f.source == roles.value.column), None)

@@ -182,7 +182,7 @@ def useless(column: ColumnProfile, by_caller: Collection[str | None] = ()) -> st
 
 
 def _instead(column: ColumnProfile) -> str:
-    """What to write where a column that is left out is wanted."""
+    """Setting to write for a column that is left out and yet wanted."""
     if column.name.lower() in WEIGHTS and column.is_number:
         return (
             f". If it does, write `columns: {{{SAMPLE_WEIGHT}: {column.name}}}` under source, and `- {{name: "
@@ -280,7 +280,7 @@ def _feature(column: ColumnProfile, name: str) -> Feature:
 
 
 def _counts(column: ColumnProfile) -> bool:
-    """Whether whole numbers say how many, and not which."""
+    """True if whole numbers are counts, and no codes."""
     which, how_many = named(column, CODES), named(column, NUMBERS)
     if which != how_many:
         return how_many > which

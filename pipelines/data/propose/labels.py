@@ -134,7 +134,7 @@ def find_labels(
 
 
 def _surely(column: ColumnProfile) -> bool:
-    """Whether a name says nothing but a label."""
+    """True if a name means a label and nothing else."""
     points = CLICKS | AFTER | MORE
     return column.name.lower() in points or column.words - BESIDE <= points.keys()
 
@@ -160,7 +160,7 @@ def _best(able: list[ColumnProfile], order: list[str]) -> list[ColumnProfile]:
 
 
 def _positive(file: FileProfile, column: ColumnProfile, by_caller: bool = False) -> Positive | None:
-    """How a column would be read as a label; None: it cannot be. `by_caller`: the caller says that it is one."""
+    """Reading of a column as a label; None if it cannot be one. `by_caller`: the caller says that it is one."""
     x, name, low, high = column.sql, column.name, column.low, column.high
     x, distinct = finite(x, column.type) if column.nans else x, column.distinct or 0
     if column.kind == "flag":

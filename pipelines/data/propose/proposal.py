@@ -233,12 +233,12 @@ LEAKS = ("leak.value", "leak.filled")
 
 
 def _is_text(ids: ColumnProfile) -> bool:
-    """Whether ids are texts, or too large for int64."""
+    """True if ids are texts, or too large for int64."""
     return ids.kind == "text" or (ids.high is not None and ids.high >= 2**63)
 
 
 def _named_as_left_out(finding: Finding, left_out: Mapping[str, str]) -> Finding:
-    """What stops a run with a feature does not stop one without it."""
+    """Downgrade findings of features that are left out: they do not stop a run without these."""
     if finding.id in LEAKS and finding.where.partition(": ")[2] in left_out and finding.severity is Severity.STOP:
         return finding._replace(severity=Severity.WARN, remedy=f"it is left out; {finding.remedy}")
     return finding

@@ -185,8 +185,8 @@ def _candidates(file: FileProfile, last_year: int, named_one: str | None) -> lis
 
 
 def _order(file: FileProfile, sql: str) -> float:
-    """How far rows come in the order of a time: of steps from row to row, those forward less those back; or how their
-    place goes along with it, where streams were laid side by side."""
+    """Score of the order of rows by a time: of steps from row to row, those forward less those back; or how their place
+    goes along with it, where streams were laid side by side."""
     forward, back, along = file.engine.row(
         f"SELECT count_if(t > before), count_if(t < before), corr(t, place) FROM (SELECT t, place, "
         f"lag(t) OVER () AS before FROM (SELECT {sql} AS t, {ROW} AS place FROM {file.relation}))"

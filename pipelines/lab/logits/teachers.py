@@ -134,7 +134,7 @@ def _learn(engine: TeacherEngine, build: BatchBuilder, portion: Portion, config:
 
 
 def _ends(stream: Sliced, count: int, config: Config) -> list[int]:
-    """Where blocks end: as a lake has them, or where a run would cut this stream."""
+    """Ends of blocks: as a lake has them, or where a run would cut this stream."""
     if "block" not in stream.slice(0, 0).schema.names:
         return config.pace.blocks.ends(0, count)
     ends: list[int] = []

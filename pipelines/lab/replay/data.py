@@ -149,7 +149,7 @@ def data_of(
 
 
 def _before(stream: Sliced, seq: int) -> int:
-    """How many rows come before this `lake_seq`."""
+    """Count of the rows before this `lake_seq`."""
     low, high = 0, stream.num_rows
     while low < high:
         middle = (low + high) // 2
@@ -178,7 +178,7 @@ class _StudentStream:
     folder: Path | None
 
     def places(self, of: OwnRows, seqs: np.ndarray | None = None) -> np.ndarray:
-        """Where those of these rows stand that settle a task of the student. `seqs`: filled with their `lake_seq`."""
+        """Indices of those of these rows that settle a task of the student. `seqs`: filled with their `lake_seq`."""
         stream, groups = self.stream, pa.array([group.name for group in self.config.groups_of(self.student)])
         found, count = mapped_array((stream.num_rows,), np.int64, self.folder), 0
         for start in range(0, stream.num_rows, PIECE_ROWS):
@@ -303,7 +303,7 @@ class _GivenUp:
         self._done = first
 
     def before(self, learned: np.ndarray, upto: int | None) -> IndexedBatch | None:
-        """Those before the end of a batch that ends with the `lake_seq` `upto`; None: all that are left."""
+        """Rows before the end of a batch that ends with the `lake_seq` `upto`; None: all that are left."""
         end = len(self._seqs) if upto is None else int(np.searchsorted(self._seqs, upto))
         some = np.setdiff1d(np.arange(self._done, end), learned)
         self._done = end if upto is None else int(np.searchsorted(self._seqs, upto, side="right"))

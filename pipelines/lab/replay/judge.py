@@ -77,8 +77,8 @@ class JudgeJob:
 
 
 class _Compared(NamedTuple):
-    """What all arms of a condition are compared with and on: losses of each baseline, losses and leads of teachers,
-    and which rows are judged, of the whole life and of its beginning."""
+    """Common base of a condition's arms: losses of each baseline, losses and leads of teachers, and the rows that are
+    judged, of the whole life and of its beginning."""
 
     bases: Mapping[str, BySeed]
     teachers: Mapping[str, BySeed]
@@ -184,12 +184,12 @@ class Judge:
     def _leads(
         self, bases: Mapping[str, BySeed], teachers: Mapping[str, BySeed], windows: BySeed
     ) -> dict[str, Estimate | None]:
-        """What each teacher gains over the best twin."""
+        """Gain of each teacher over the best twin."""
         best = bases[self._best_twin]
         return {name: self._gain(best, of, windows) for name, of in teachers.items()}
 
     def _evidence(self, windows: BySeed) -> Iterator[Measure]:
-        """How much there is to judge by, by seed."""
+        """Amounts of evidence, by seed."""
         for seed, rows, window in zip(self._seeds, self.rows, windows, strict=True):
             yield Measure(f"rows/{seed}", int(window.sum()))
             yield Measure(f"positives/{seed}", int(rows.labels[window].sum()))
@@ -235,7 +235,7 @@ class Judge:
             yield Estimated(f"transfer/{part(name)}", share, n)
 
     def _of_both(self, condition: str, arm: str, common: _Compared) -> _Compared:
-        """What an arm with a filter, a birth or first weights of its own is compared on: rows that both judge."""
+        """Comparison of an arm with a filter, a birth or first weights of its own: on rows that both judge."""
         has = self._judged_by(condition, arm)
         windows, early = ([w & own for w, own in zip(of, has, strict=True)] for of in (common.windows, common.early))
         before = [*common.windows, *common.early]
@@ -245,7 +245,7 @@ class Judge:
         return common._replace(leads=leads, windows=windows, early=early)
 
     def _judged_by(self, condition: str, arm: str) -> BySeed:
-        """Which rows an arm has judged before it knew them, by seed."""
+        """Masks of the rows that an arm has judged before it knew them, by seed."""
         found = []
         for seed, rows in zip(self._seeds, self.rows, strict=True):
             stored = self._part(condition, arm, seed)

@@ -207,7 +207,7 @@ def _costs(
 
 
 def _labels(workspace: Workspace) -> Iterator[Cell]:
-    """What students of the first seed learn of the labels that were logged, where it is not all of them."""
+    """Labels that students of the first seed learn of those that were logged, where it is not all of them."""
     seed = workspace.spec.seeds[0]
     for name, condition in workspace.spec.conditions.items():
         for task, learned in workspace.labels(seed, condition).items():
@@ -281,7 +281,7 @@ def _made(path: Path) -> tuple[str, str]:
 
 
 def _errors(workspace: Workspace) -> str:
-    """How the errors were computed, in words."""
+    """Method of the standard errors, in words."""
     pieces = f"clusters of {' and of '.join(workspace.spec.clustered_by) or 'consecutive rows'}"
     if len(workspace.spec.seeds) == 1:
         return f"{pieces} of one seed: another seed's result is not covered"
@@ -291,7 +291,7 @@ def _errors(workspace: Workspace) -> str:
 
 
 def _notes(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen], codes: Sequence[str]) -> Iterator[str]:
-    """What a reader must know before trusting a figure."""
+    """Notes that a reader needs before trusting a figure."""
     spec = workspace.spec
     if spec.unequal:
         efforts = ", ".join(f"{arm} {len(made.trials)}" for arm, made in spec.arms.items())
@@ -309,7 +309,7 @@ def _notes(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen], code
 
 
 def _edges(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
-    """Which grids were extended, and which choices still are at an edge."""
+    """Notes on grids that were extended, and on choices that still are at an edge."""
     extended: dict[str, list[str]] = {}
     edges: dict[str, list[str]] = {}
     for (student, arm), chosen in choices.items():

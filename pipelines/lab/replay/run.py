@@ -121,7 +121,7 @@ class Runner:
         self._run_jobs("settling rows", [RowsJob(workspace, seed) for seed in seeds], rows * len(seeds))
 
     def _check_data(self) -> dict[str, Any]:
-        """What is wrong with the rows, said before anything is trained on them."""
+        """Check the rows, and print what is wrong with them before anything is trained."""
         self._spec.check_rows(self._workspace.rows(self._spec.seeds[0]).table)
         given = self._workspace.config.rows.given
         found = examined(self._workspace.rows(self._spec.seeds[0]).table, given=given)
@@ -163,7 +163,7 @@ class Runner:
         return chosen
 
     def _is_tuned(self, arm: str, settings: Sequence[Setting]) -> bool:
-        """Whether an arm has settings to choose from, or is one of several baselines, of which the best is chosen."""
+        """True if an arm has settings to choose from, or is one of several baselines, of which the best is chosen."""
         return len(settings) > 1 or (arm in self._spec.baselines and len(self._spec.baselines) > 1)
 
     def _train_trials(
@@ -183,7 +183,7 @@ class Runner:
             sums[name, arm].setdefault(trial, []).append(load_part(request.path))
 
     def _beyond(self, key: tuple[str, str], chosen: Chosen, tried: Sequence[Setting]) -> list[Setting]:
-        """What comes after the edges of a grid, as far as it makes a valid student."""
+        """Settings after the edges of a grid, as far as they make a valid student."""
         name, arm = key
         found: list[Setting] = []
         for tuned in beyond(chosen, tried):
@@ -263,7 +263,7 @@ class Runner:
         return [judged for job in jobs for judged in by_job[job.student.name, job.task]]
 
     def _best_twins(self, choices: Choices) -> dict[str, str]:
-        """Of each student, the baseline that is best where settings are chosen."""
+        """Best baseline of each student, where settings are chosen."""
         names = self._spec.baselines
         return {s.name: best_of({arm: choices[s.name, arm] for arm in names}) for s in self._students}
 

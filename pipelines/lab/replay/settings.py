@@ -286,7 +286,7 @@ def _checked(spec: Spec, config: Config, path: str, folder_of: FolderOf | None) 
 
 
 def _named(arm: ArmSpec, named: Callable[[Any], Any]) -> dict[str, Any]:
-    """What an arm changes of a student and tries, with the checkpoints named."""
+    """Changes and trials of an arm, with the checkpoints named."""
     tuned = OF_STUDENT + STARTS_FROM
     tune: Any = arm.tune
     if isinstance(tune, dict):

@@ -312,7 +312,7 @@ class Workspace:
         return learned_labels(table, self.config.rows.tasks, condition.label_faults, delays)
 
     def _delays(self, seed: int, condition: Condition) -> np.ndarray | None:
-        """How long feedback took, where a condition asks for it."""
+        """Delays of feedback, if a condition asks for them."""
         if condition.window_s is None:
             return None
         config = self.of(seed) if self.run_dir is None else self.config

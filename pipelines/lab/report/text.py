@@ -41,7 +41,7 @@ def show(console: Console, report: ReplayReport) -> None:
 
 
 def _data_problems(report: ReplayReport) -> list[str]:
-    """What is wrong with the rows, the gravest first."""
+    """Problems of the rows, the gravest first."""
     findings = (report.data or {}).get("findings", ())
     return [f"{f['where']}: {f['seen']}" for f in findings if f["severity"] == "stop"]
 

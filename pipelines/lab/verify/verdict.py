@@ -178,12 +178,12 @@ def _verdict(
 
 
 def _people_decided(meta: Mapping[str, Any]) -> bool:
-    """Whether people decided about versions: the evidence of a trial then does not follow from the rows alone."""
+    """True if people decided about versions: the evidence of a trial then does not follow from the rows only."""
     return bool(meta.get("registry", {}).get("others"))
 
 
 def _notes(meta: Mapping[str, Any], log: ComparedLog, linked: _Linked) -> Iterator[str]:
-    """What limits the comparison."""
+    """Limits of the comparison, in words."""
     if _people_decided(meta):
         yield "people decided about versions: the trial of a candidate is not compared"
     if log.unlogged:
@@ -223,7 +223,7 @@ def _linked_copies(run_dir: RunDir, name: str, folder: Path) -> _Linked:
 
 
 def _link_predictions(source: Path, target: Path) -> None:
-    """Those that are still there when it is their turn."""
+    """Link the prediction parts that are still there when it is their turn."""
     target.mkdir()
     for path in sorted(source.glob("*")) if source.exists() else ():
         with suppress(FileNotFoundError):

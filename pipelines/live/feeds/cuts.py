@@ -100,7 +100,7 @@ class StudentCuts:
         return (np.flatnonzero(own_rows_of(rows)) if self._own_only else np.arange(rows.num_rows)) + 1
 
     def _without_early_riders(self, rows: pa.Table, size: int) -> pa.Table:
-        """What a batch of `size` rows keeps of these."""
+        """Mask of the rows that stay in a batch of `size`."""
         if not self._own_only or rows.num_rows <= RIDERS * size:
             return rows
         riders = np.flatnonzero(~own_rows_of(rows))

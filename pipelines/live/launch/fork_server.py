@@ -155,14 +155,14 @@ def _run_and_exit(listening: socket.socket, last: Sequence[str], modules: Sequen
 
 
 class _Asked(NamedTuple):
-    """What a fork is to run, and as what."""
+    """Request for a fork: what it runs, and as what."""
 
     script: list[str]
     environment: dict[str, str]
     folder: str
 
     def settle(self) -> None:
-        """Have its environment."""
+        """Take over its environment."""
         os.environ.clear()
         os.environ.update(self.environment)
 

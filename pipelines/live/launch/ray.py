@@ -116,7 +116,7 @@ class _RayProcess:
 
 
 class _HostEvents(NamedTuple):
-    """What a worker in a shared actor reports to the launcher: the actor answers, it has ended, the worker left it."""
+    """Events of a shared actor: it answers, it has ended, a worker left it."""
 
     answers: Callable[[], None]
     ended: Callable[[], None]
@@ -166,7 +166,7 @@ class _SharedProcess(_RayProcess):
 
 
 class _Places(NamedTuple):
-    """Where a worker's ranks are to be started, whether the places are held, and how to release them."""
+    """Places of a worker's ranks, whether they are held, and how to release them."""
 
     each: list[Any]
     held: Callable[[], bool]
@@ -310,7 +310,8 @@ class RayLauncher:
         )
 
     def _unplaced(self, name: str, places: _Places, waited_s: float) -> str | None:
-        """Why an actor will not be placed, once the timeout has passed. One that has a place may start slowly."""
+        """Reason why an actor will not be placed, once the timeout has passed. One that has a place may start
+        slowly."""
         import ray
 
         timeout_s, cpus = self._resources.placement_timeout_s, self._resources.cpus_per_worker

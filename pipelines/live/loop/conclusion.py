@@ -272,7 +272,7 @@ def _last_exports(run_dir: RunDir, student: StudentSettings) -> dict[Champion, t
 
 
 def _stated(config: Config, student: StudentSettings, run_dir: RunDir, export: Path) -> dict[str, Any]:
-    """What smaller tables would cost an export, for its entry."""
+    """Cost of smaller tables for an export, for its entry."""
     from exfm.models.served import load_served
     from pipelines.live.workers.student.tables import stated_tables
 

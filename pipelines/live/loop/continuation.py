@@ -112,7 +112,7 @@ def _traces(run_dir: RunDir, student: str) -> list[Path]:
 
 
 def _resumable(config: Config, run_dir: RunDir, worker: str) -> bool:
-    """Whether the newest checkpoint is of an identity that is accepted. One that is damaged is for the worker to judge:
+    """True if the newest checkpoint is of an identity that is accepted. One that is damaged is for the worker to judge:
     it falls back to the one before."""
     root = run_dir.checkpoints(worker)
     saved = checkpoint_names(root)

@@ -162,8 +162,8 @@ class Coordinator:
                 self.orders = replace(self.orders, end_seq=report.lake_seq)
 
     def _do_without(self, worker: Supervised) -> None:
-        """It has given up. Its end is the run's, or only its own: the others continue, and the run fails when they are
-        done."""
+        """Go on without a worker that has given up. Its end is the run's, or only its own: the others continue, and the
+        run fails when they are done."""
         if worker.status.kind.publishes:
             self.orders = replace(self.orders, teacher_gone=True)
         if worker.status.kind.ends_run(self._pace) and not self.over:  # the first reason stays

@@ -158,7 +158,7 @@ def _open_recording(config: Config, run_dir: RunDir, say: Say) -> None:
 
 
 def _finished(config: Config, summary: Summary) -> RunStatus:
-    """Of a run that has ended, judged by the limits that `config` has now."""
+    """Status of a run that has ended, by the limits that `config` has now."""
     if "losses" not in summary.value:
         return RunStatus(config.name, RunState.DONE)
     losses = losses_in(summary.value, config)

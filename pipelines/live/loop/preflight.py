@@ -64,7 +64,7 @@ def prepare(
 
 
 def _shares_topic(config: Config, run_dir: RunDir) -> str | None:
-    """What to say of a copy that publishes to the topic of the run directory that it was made of."""
+    """Warning for a copy that publishes to the topic of the run directory that it was made of."""
     original, examples = original_of(run_dir.root), config.kafka.examples.topic
     if original is None or config.kafka.bootstrap_servers is None:  # an embedded broker was copied with it
         return None

@@ -100,7 +100,8 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
 
 
 def _record_ends(kafka: Kafka, run_dir: RunDir, partitions: list[Partition]) -> None:
-    """Where a bounded run ends: where its partitions ended at its first start, or at the start that took them in."""
+    """Record the end of a bounded run: where its partitions ended at its first start, or at the start that took them
+    in."""
     recorded = stored_ends(run_dir.end_offsets)
     if not (new := [partition for partition in partitions if partition not in recorded]):
         return

@@ -165,7 +165,7 @@ class Supervised:
             )
 
     def _bury(self, death: Died) -> None:
-        """Have it restarted after a pause, or give up on it."""
+        """Schedule a restart after a pause, or give up."""
         now, status = self._rules.clock(), self.status
         self._handle = self._rate = status.recent_rows_per_s = None
         self._deaths.append(Death(now, death.cause, str(death)))

@@ -123,7 +123,7 @@ def estimate_backfill(
 
 
 class _Counts:
-    """What a backfill reads, counted table by table; fields as in `BackfillEstimate`."""
+    """Counts of the rows that a backfill reads, table by table; fields as in `BackfillEstimate`."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
         self._tasks = tasks
@@ -179,14 +179,14 @@ def processes_of(config: Config, jobs: Sequence[WorkerSpec]) -> int:
 
 
 def _shared_host_has_room(config: Config, status: dict[str, Any] | None) -> bool:
-    """Whether one of the processes that students share has a free slot."""
+    """True if one of the processes that students share has a free slot."""
     students = [w for name, w in (status or {}).get("workers", {}).items() if name.startswith(STUDENT)]
     pids = [w["pid"] for w in students if w["pid"] is not None and w["state"] not in ("retired", "failed")]
     return len(pids) < len(set(pids)) * config.resources.students_per_host
 
 
 def _memory(config: Config, student: StudentSettings) -> int:
-    """What the student's own tables and their optimizer take."""
+    """Bytes of the student's own tables and their optimizer."""
     features, width = config.student_features(student), student.model.width
     tables: list[SparseFeature | SequenceFeature] = [*features.sparse, *features.sequence]
     table_rows = sum(table.rows * ((getattr(table, "width", None) or width) + 1) for table in tables)

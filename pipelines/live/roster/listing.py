@@ -97,14 +97,14 @@ def _listed(
 
 
 def _tables(ledger: Ledger) -> dict[str, Any] | None:
-    """As stated of the champion when it was published; None of a version for which no row could tell."""
+    """Cost of the served tables as stated when the champion was published; None if no row could tell."""
     champion = ledger.aliases().champion
     published = (e for e in ledger.entries() if e["action"] == Action.PUBLISHED and e["version"] == champion)
     return next((entry["tables"] for entry in published if "tables" in entry), None)
 
 
 def _saved(run_dir: RunDir, name: str) -> dict[str, Any]:
-    """What the newest checkpoint says of a student that no run has had yet: one that learned offline."""
+    """State in the newest checkpoint of a student that no run has had yet: one that learned offline."""
     root = run_dir.checkpoints(STUDENT + name)
     saved = checkpoint_names(root)
     if not saved:

@@ -50,5 +50,5 @@ def learn_offline(
 
 
 def _in_main_thread() -> bool:
-    """Where signals can be taken."""
+    """True if signals can be taken here."""
     return threading.current_thread() is threading.main_thread()

@@ -254,7 +254,7 @@ class Pipeline:
         return f"no student of {self.run_dir.root} is named `{name}`; choose from {names or 'none'}"
 
     def _answered(self, desired: DesiredState, wait_s: float) -> tuple[str, str]:
-        """What came of a wish: its state, and words. Raises BadInput where it was refused."""
+        """Outcome of a request: its state, and words. Raises BadInput where it was refused."""
         roster, deadline = self.run_dir.roster, time.monotonic() + wait_s
         while (outcome := _of(roster.outcome(desired.name), desired)) is None and self.lives:
             self._refuse_overtaken(desired)
@@ -293,12 +293,12 @@ def _of(outcome: RequestOutcome | None, desired: DesiredState) -> RequestOutcome
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two sections are of one student, wherever it began."""
+    """True if two sections are of one student, wherever it began."""
     return {**one, "first_seq": 0} == {**other, "first_seq": 0}
 
 
 def _no_rows(student: StudentSettings, estimate: BackfillEstimate, lake: LakeReader) -> str:
-    """Why no row of the lake is a student's."""
+    """Reason why no row of the lake is a student's."""
     verticals = lake.verticals
     asked = [v for v in student.row_filter if v not in verticals]
     if asked and len(asked) == len(student.row_filter):

@@ -93,7 +93,7 @@ def promotion(tasks: Mapping[str, TaskSeen], standards: Standards, *, rows: int,
 
 
 def _objection(tasks: Mapping[str, TaskSeen], standards: Standards) -> str | None:
-    """Why a candidate whose evidence suffices is not promoted yet."""
+    """Reason why a candidate whose evidence suffices is not promoted yet."""
     low, high = standards.calibration
     best = _best(tasks)
     for task, result in tasks.items():

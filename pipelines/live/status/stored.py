@@ -31,7 +31,7 @@ def _a_time(text: str) -> str:
 
 
 class _StoredWorker(BaseModel):
-    """What is shown of a worker."""
+    """Status of a worker, as it is shown."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -86,7 +86,7 @@ class _StoredAlarm(BaseModel):
 
 
 class _StoredStatus(BaseModel):
-    """What is read of status.json, as far as it is relied upon."""
+    """Fields of status.json that are relied upon."""
 
     model_config = ConfigDict(extra="allow")
 

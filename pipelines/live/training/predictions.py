@@ -134,7 +134,7 @@ class PredictionLog:
             self._prune(self._keep_bytes)
 
     def _prune(self, keep_bytes: int) -> None:
-        """What goes is counted first: a kill in between leaves parts that are counted, and not read, twice."""
+        """Delete the oldest parts beyond the size."""
         pruned, parts = _pruned(self._directory), _parts(self._directory)
         sizes = [part.stat().st_size for part in parts]
         going = 0

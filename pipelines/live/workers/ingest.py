@@ -72,7 +72,8 @@ def files_name(config: Config, source: Recorded, copies: Copies) -> str:
 
 
 def _contents(config: Config, source: Recorded, copies: Copies | None) -> Iterator[bytes]:
-    """Of each Parquet file its size and its end; of text and folders a digest of their bytes."""
+    """Fingerprint of the source: of each Parquet file its size and its end; of text and folders a digest of their
+    bytes."""
     files = [(source.path, reading_of(source, config.rows))]
     if source.feedback is not None:
         files.append((source.feedback.path, reading_of_feedback(source, config.rows)))

@@ -90,7 +90,7 @@ class Worker(ABC):
         return self.report()
 
     def _go_on(self, mine: bool) -> bool:
-        """Whether to step again. The ranks of a worker leave a round together."""
+        """True if the worker steps again. The ranks of a worker leave a round together."""
         return mine
 
     def report(self) -> Report:

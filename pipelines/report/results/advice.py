@@ -94,7 +94,7 @@ def _lost_feedback(counts: Mapping[str, Any]) -> float:
 
 
 def _untaught(half: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
-    """Why nothing of the teacher is in what a student predicts, from its arm.
+    """Reason why nothing of the teacher is in a student's predictions, from its arm.
 
     >>> _untaught({"lead": None}, {"kind": "none"})
     'since its arm `none` uses no teacher (model: {arm: recommended} does)'

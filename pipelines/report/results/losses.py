@@ -249,7 +249,7 @@ def _without(counts: Mapping[str, Any], kind: str, *reasons: str) -> dict[str, i
 
 
 def _rows_lost(counts: Mapping[str, Any], kind: str) -> tuple[int, int]:
-    """How many rows of a kind were refused, of how many that were read. A tombstone is no row."""
+    """Count of the rows of a kind that were refused, and of those that were read. A tombstone is no row."""
     names = ("dead_letters", "impressions_read") if kind == "impression" else ("feedback_dead_letters", "feedback_read")
     tombstones = counts.get("dead_letters_by_reason", {}).get(kind, {}).get(TOMBSTONE, 0)
     refused, read = (counts.get(name, 0) - tombstones for name in names)

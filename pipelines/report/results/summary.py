@@ -122,7 +122,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
 
 
 def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was read of every column; nothing of a lake that cannot be read, which its writer names."""
+    """Profile of every column of the lake; empty for one that cannot be read, which its writer names."""
     try:
         found = columns_read(LakeReader(run_dir.lake, config.rows), counters["dead_letters"]["impression"])
     except StreamingError:
@@ -131,7 +131,7 @@ def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> li
 
 
 def _given_rows(config: Config, run_dir: RunDir, reports: Mapping[str, Report], lake_rows: int) -> dict[str, int]:
-    """How many rows each model was given labels of, as far as the run's files say: a teacher those of the lake, a
+    """Count of the rows that gave labels to each model, as far as the run's files say: a teacher those of the lake, a
     student those with a prediction, and those of other verticals where it learns their labels."""
     given = {"teacher": lake_rows}
     for student in config.students:
@@ -143,7 +143,7 @@ def _given_rows(config: Config, run_dir: RunDir, reports: Mapping[str, Report], 
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
-    """What a worker did since the run began; `rows_per_s` is the rate of this leg, replayed rows included."""
+    """Work of a worker since the run began; `rows_per_s` is the rate of this attempt, replayed rows included."""
     rows, busy_s = sum(r.rows for r in worker.whole), sum(r.busy_s for r in worker.whole)
     return {
         "rows": worker.rows,

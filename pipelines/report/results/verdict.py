@@ -107,7 +107,7 @@ def _joined(clauses: Sequence[_Clause]) -> str:
 
 
 def _lead(lead: Mapping[str, Any] | None, where: str) -> _Clause | None:
-    """What the teacher is to the twin; None where that is not known."""
+    """Standing of the teacher beside the twin; None if it is not known."""
     outcome = outcome_of(lead)
     if lead is None or outcome is Outcome.TOO_FEW:
         return None

@@ -104,7 +104,7 @@ def _paragraph(console: Console, words: str, indent: str, style: str = "") -> No
 
 
 def _colour(tasks: dict[str, Any]) -> str:
-    """That of the outcome of all tasks; yellow where they differ."""
+    """Colour of the outcome of all tasks; yellow where they differ."""
     outcomes = {outcome_of(result[JUDGED]["gain"]) for result in tasks.values()}
     (outcome, *others) = outcomes or {Outcome.TOO_FEW}
     return "yellow" if others else COLOURS.get(outcome, "")
@@ -130,7 +130,7 @@ def counts_text(summary: dict[str, Any]) -> str:
 
 
 def _columns_text(columns: list[dict[str, Any]], width: int) -> str:
-    """What was read of the columns, those first of which values were refused."""
+    """Text on the columns that were read, those with refused values first."""
     first = sorted(columns, key=lambda column: -column["refused"])[:MOST_COLUMNS]
     more = len(columns) - len(first)
     text = columns_text([ColumnProfile.from_json(column) for column in first], width)

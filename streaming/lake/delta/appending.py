@@ -50,7 +50,7 @@ def append_rows(
 
 
 def _covers(found: pa.Schema, wanted: pa.Schema) -> bool:
-    """Whether rows of `wanted` can be appended to a table of `found` as it is."""
+    """True if rows of `wanted` can be appended to a table of `found` as it is."""
     names = set(found.names)
     return all(field.name in names and (found.field(field.name).nullable or not field.nullable) for field in wanted)
 

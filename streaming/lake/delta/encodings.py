@@ -109,7 +109,7 @@ def _smaller_without(values: np.ndarray) -> bool:
 
 
 def _distinct(values: np.ndarray) -> int:
-    """How many there are, NaN each time."""
+    """Count of distinct values, NaN each time."""
     if values.dtype.kind == "i":
         lowest = int(values.min())
         span = int(values.max()) - lowest + 1
@@ -121,7 +121,7 @@ def _distinct(values: np.ndarray) -> int:
 
 
 def _bits(values: np.ndarray) -> int:
-    """Of a value that is stored without a dictionary."""
+    """Bits of a value that is stored without a dictionary."""
     if values.dtype.kind == "f":
         return 8 * values.itemsize
     steps = np.diff(values, prepend=values[:1])  # beyond 64 bits they wrap, here and in the file

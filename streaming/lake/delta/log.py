@@ -107,7 +107,7 @@ def damage(table: Path) -> str | None:
 
 
 def _without(path: Path, version: int, files: LogFiles) -> str:
-    """What to do about a checkpoint that is of no use: entries hold the same, as long as they are there."""
+    """Remedy for a checkpoint that is of no use: entries hold the same, as long as they are there."""
     base = max((other for other in files.checkpoints if other < version), default=-1)
     lacking = sorted(set(range(base + 1, version + 1)) - set(files.entries))
     if not lacking:

@@ -177,13 +177,13 @@ class CheckedTable:
         )
 
     def _flush(self) -> None:
-        """What is made of a commit (a later state, a message) must not outlive it, not even when the power fails."""
+        """Flush a commit: a later state or message must not outlive it, not even when the power fails."""
         newest = self._handle.version()
         flush(self.path, range(self._flushed + 1, newest + 1))
         self._flushed = newest
 
     def _disk_full(self, commit: TableCommit) -> DiskFull:
-        """What the try left behind is deleted, and with it whatever else the table does not need: room is scarce. The
+        """Clean up after a full disk: delete what the try left behind, and whatever else the table does not need. The
         disk may have filled up after the rows were in, while what follows a commit was written."""
         with suppress(DeltaError, OSError):
             vacuum_table(self.path, 0.0)
@@ -199,7 +199,7 @@ class CheckedTable:
         )
 
     def _holds(self, commit: TableCommit) -> bool:
-        """Whether the table on the disk has a commit's identifiers."""
+        """True if the table on the disk has a commit's identifiers."""
         try:
             now = DeltaTable(self.path)
         except (DeltaError, OSError):

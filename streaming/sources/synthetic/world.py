@@ -124,7 +124,7 @@ class World:
         self._turn(now_ms)
 
     def _begin(self, campaign: int) -> bool:
-        """Whether a new campaign has begun, counted from 0: half of the advertisers have changed with each."""
+        """True if a new campaign has begun, counted from 0: half of the advertisers have changed with each."""
         before, self._campaign = self._campaign, campaign
         for number in range(before + 1, campaign + 1):
             rng = np.random.default_rng([self.config.seed, 5, number])
@@ -255,7 +255,7 @@ class World:
     def _likely_clicks(
         self, user_N: np.ndarray, since_start_N: np.ndarray, rate_V: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """What users may have clicked before, (N, L) categories: as many as their activity and the mean rate make, of
+        """Categories that users may have clicked before, (N, L): as many as their activity and the mean rate make, of
         ads that would be shown to them, in proportion to the odds of a click."""
         N, L = len(user_N), self.config.recent_clicks
         mean_rate = float(np.diff(self._share, prepend=0) @ rate_V)

@@ -81,12 +81,12 @@ def _parquet(engine: TableEngine, files: Files, names: str, to: Path) -> Iterato
 
 
 def _hive(files: Files) -> str:
-    """Whether names of folders are columns, as an option: DuckDB would take those above the files, too."""
+    """Option by which names of folders are columns: DuckDB would take those above the files, too."""
     return f"hive_partitioning = {str(files.hive).lower()}"
 
 
 def _united(files: Files) -> Iterator[str]:
-    """What a union of Parquet files does to columns that not all have; BadInput where it would change values."""
+    """Effect of a union of Parquet files on columns that not all have; BadInput where it would change values."""
     if len(files.paths) < 2:
         return
     of: dict[str, dict[str, Path]] = {}
@@ -173,7 +173,7 @@ def _json(names: str, types: Mapping[str, str]) -> str:
 
 
 def _long_numbers(engine: TableEngine, names: str, name: str, kind: str) -> int:
-    """How many texts of long whole numbers a nested column has, where it is read as `kind`."""
+    """Count of the texts of long whole numbers in a nested column, where it is read as `kind`."""
     found = f"len(regexp_extract_all(to_json({quoted(name)})::VARCHAR, '\"-?[0-9]{{{LONG_DIGITS},}}\"'))"
     (count,) = engine.row(f"SELECT coalesce(sum({found}), 0) FROM {_json(names, {name: kind})}")
     return int(count)

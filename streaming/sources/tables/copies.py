@@ -115,7 +115,7 @@ class Copies:
         return f"{path.name.partition('.')[0]}-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}"
 
     def _record(self, key: str) -> dict[str, Any] | None:
-        """What was written down about a copy, once that was whole."""
+        """Record of a finished copy."""
         record = read_json(self.folder / f"{key}.json")
         copy = self.folder / f"{key}.parquet"
         return record if record is not None and copy.exists() and copy.stat().st_size == record["bytes"] else None

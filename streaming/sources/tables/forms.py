@@ -106,7 +106,7 @@ def _in_folder(path: Path) -> Files:
 
 
 def _hive(folder: Path, files: Sequence[Path]) -> bool:
-    """Whether folders below are named like columns. Raises BadInput where some above are, too: they hold for all."""
+    """True if folders below are named like columns. Raises BadInput where some above are, too: they hold for all."""
     below = any("=" in part for file in files for part in file.relative_to(folder).parts[:-1])
     above = next((part for part in folder.parts if "=" in part), None)
     if below and above is not None:

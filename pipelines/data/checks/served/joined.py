@@ -55,12 +55,12 @@ def joined(config: Config, student: StudentSettings, lake: LakeReader, logged: p
 
 
 def _first(ids: pa.Array) -> pa.Array:
-    """Where each id stands first."""
+    """Index of the first row of each id."""
     numbers = pc.dictionary_encode(ids).indices.to_numpy(zero_copy_only=False)
     return pa.array(np.unique(numbers, return_index=True)[1])
 
 
 def _last(ids: pa.Array) -> pa.Array:
-    """Where each id stands last."""
+    """Index of the last row of each id."""
     numbers = pc.dictionary_encode(ids).indices.to_numpy(zero_copy_only=False)
     return pa.array(np.sort(len(ids) - 1 - np.unique(numbers[::-1], return_index=True)[1]))

@@ -44,7 +44,7 @@ from pipelines.live.workers.worker import Orders, Worker
 
 
 class _Shards:
-    """What every rank of the group does: hold its shards, read them, score its share."""
+    """Work of every rank of the group: hold its shards, read them, score its share."""
 
     def __init__(self, config: Config, group: RankGroup) -> None:
         self.group = group

@@ -254,7 +254,7 @@ class AugmentationWorker(Worker):
         )
 
     def _about(self, decision: Score | WithoutTeacher) -> str | None:
-        """What a user should know of a block's teacher."""
+        """Note for the user on a block's teacher."""
         if isinstance(decision, WithoutTeacher):
             return f"stale_teacher: {decision.reason}"
         if self.orders.teacher_gone:
@@ -299,7 +299,7 @@ class AugmentationWorker(Worker):
             self._feed.intake.await_all()
 
     def _trim(self) -> None:
-        """Have the examples topic let go of what every reader of the lake has learned."""
+        """Delete from the examples topic what every reader of the lake has learned."""
         if self._trimmer is None or not self._trimmer.due(self._block_commit.lake.last_lake_seq):
             return
         held = self._housekeeper.floor()
@@ -341,7 +341,7 @@ class AugmentationWorker(Worker):
         }
 
     def _ahead(self) -> str | None:
-        """What is wrong where a record from the future moved event time."""
+        """Note on a record from the future that moved event time."""
         watermark_ms = self._feed.intake.watermark_ms
         if not self._config.reads_live or watermark_ms == END_OF_TIME:
             return None
@@ -354,7 +354,7 @@ class AugmentationWorker(Worker):
         )
 
     def _awaited(self, counts: dict[str, Any]) -> str | None:
-        """What a lake without rows waits for."""
+        """Reason why a lake has no rows yet."""
         if self._block_commit.lake.last_lake_seq >= 0 or self._feed.at_end:
             return None
         config, settlement = self._config, self._feed.settlement

@@ -111,7 +111,7 @@ class Increments:
         return f"servers that follow it live keep {version} until lake_seq {last:,} is learned again"
 
     def _behind(self, position: int) -> bool:
-        """Whether less was learned than is published already."""
+        """True if less was learned than is published already."""
         if not self._looked_ahead:
             self._looked_ahead, self._ahead = True, self._published_before()
         if self._ahead is not None and position >= self._ahead[1]:

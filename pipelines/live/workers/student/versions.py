@@ -287,7 +287,8 @@ class Versions:
     def _stated(
         self, entries: Sequence[Entry], unwritten: tuple[str, ServedStudent] | None
     ) -> dict[str | None, dict[str, Any]]:
-        """What smaller tables cost the versions that are published by these entries, on rows of the lake up to each."""
+        """Cost of smaller tables for the versions that are published by these entries, on rows of the lake up to
+        each."""
         found: dict[str | None, dict[str, Any]] = {}
         for entry in entries:
             name = entry["version"]

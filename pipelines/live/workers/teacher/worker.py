@@ -167,7 +167,7 @@ class TeacherWorker(Worker):
 
     @property
     def _position(self) -> BlockPosition:
-        """Where this rank's reader resumes, behind the last block that was learned."""
+        """Position from which this rank's reader resumes, behind the last block that was learned."""
         mine = {p: at for p, at in self.place.positions.items() if p.partition in self._mine}
         return BlockPosition(self.place.version - 1, mine)
 

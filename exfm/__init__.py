@@ -11,8 +11,9 @@ use, so `import exfm` is instant, and code that uses the losses alone needs torc
                paired_gain compares two models on the same rows
     errors     ModelError, ConfigError
 
-`exfm.distillation`, `exfm.metrics` and `exfm.errors` offer their names at once. The other folders have more, imported
-from the file that defines it: `from exfm.interactions.dcn import DCN`.
+`exfm.distillation`, `exfm.metrics` and `exfm.errors` offer their names at once. Other folders (features, embeddings,
+interactions, kernels, models, baselines, parallel, snapshots, compiled) have more, imported from the file that
+defines it: `from exfm.interactions.dcn import DCN`.
 
 A student learns from rows that carry a teacher's logits, as those of a run's lake do. Each batch is scored before it is
 learned from, so the metrics are those of unseen rows. What is exported predicts what the student predicts.

@@ -1,1 +1,15 @@
-"""Running ExFM: workers, their lifecycle, tracking and the command line. The only package that sees the other two."""
+"""Programs of ExFM: live runs, serving, replays, checks, reports, tracking, commands. It imports both other packages.
+
+core/     the config, the run directory, shipped files
+data/     data before it is trained on: profile, findings, a proposed config, this machine
+live/     a live run: its loop, its workers, where they run
+teacher/  a teacher beside the stream
+lab/      training on logged rows: replay, judging, scaling, verify
+report/   results as tables and figures, and how they are shown
+serve/    students that answer requests
+track/    MLflow, and the registry of versions
+cli/      the commands
+
+served_model   the loader that registered models name
+served_rows    rows as a registered model is given them
+"""

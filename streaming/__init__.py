@@ -1,1 +1,12 @@
-"""Moving records: topics, settlement of labels, the lake. Knows no torch and no Ray."""
+"""Records on the move: topics, settlement of labels, the lake. Knows no torch and no Ray.
+
+kafka/       topics, read and written
+messages/    formats of messages, decoded and validated
+intake/      both topics read, decoded and put into one order
+settlement/  impressions and feedback become settled rows
+lake/        the log of augmented examples
+sources/     recorded and synthetic streams
+delivery/    after a commit: blocks to the teacher, dead letters put back
+broker/      the embedded broker
+store/       atomic and durable writes
+"""

@@ -13,4 +13,5 @@ changes         what of a student its batches changed
 served          what is served of a student
 bad_rows        rows that spoil a step, left out of it
 engine          what learns, in one form for live workers and offline runs
+growth/         trained models that change: tables that grow, features that come and go
 """

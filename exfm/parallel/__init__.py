@@ -9,4 +9,5 @@ alone      the same on a single rank
 held       reading and writing the windows of the tables that this rank holds
 exchange   partial sums of embeddings, sent between ranks in unequal shares
 comms      what ranks send each other: in how many bits, and how many bytes that makes
+planning/  decisions before training: placement, cost, what size buys
 """

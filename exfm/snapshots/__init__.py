@@ -7,4 +7,5 @@ manifest     what a saved directory says of itself, in every format that is read
 staging      the folder in which several ranks write one checkpoint together
 marks        places that were touched
 stored       a tensor on disk, read by window and verified
+increments/  what a student learned since a moment ago, for what serves it
 """

@@ -1,1 +1,7 @@
-"""Common base of all programs: the config, the run directory, and the shipped files."""
+"""Common base of all programs.
+
+config/    the config: sections, defaults, identity, evolution
+run_dir/   paths and small files of a run directory
+shipped/   files that come with the package
+patched    context manager that replaces attributes of third-party modules
+"""

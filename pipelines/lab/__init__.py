@@ -6,7 +6,8 @@ pool      jobs in several processes
 mapped    arrays with an entry for every row, in files
 parts     results that are done, as files that the next start finds again
 judging/  how models compare on the same rows: figures, segments, decisions
-page/     a replay's report as one HTML page
+policy/   the policy value of arms, where choices were logged
+report/   a replay's report for people: terminal, Markdown, page
 spec/     parts of a replay's spec: arms, conditions, which rows
 logits/   teachers in lockstep, stored snapshots, faults
 replay/   many students over logged rows and teacher logits: which arm pays, tuned or as they are

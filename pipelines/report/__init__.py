@@ -8,4 +8,6 @@ terminal  tables on a terminal (rich)
 markdown  tables in Markdown
 pictures  figures as SVG and PNG (matplotlib)
 page      sections as one HTML page (Jinja2)
+results/  results of a finished run
+screens/  what a run shows on a terminal
 """

@@ -1,11 +1,11 @@
 """Serving: students answer prediction requests, following the registry.
 
-prediction_request what a request asks: JSON or Arrow, as columns
+prediction_request  what a request asks: JSON or Arrow, as columns
 tables     of int8 or int4, judged before they answer
 version    one version of a student, immutable
-origins    where versions come from: a run, a student in training, MLflow's registry
+sources/   where versions come from: a run, a student in training, MLflow's registry
 freshness  from a student's step to the first answer that has it
-model_store the versions that answer now; swapped by one pointer
+model_store  the versions that answer now; swapped by one pointer
 app        the HTTP interface
 interface  the same as an OpenAPI document
 logged     a topic of what was served

@@ -1,1 +1,4 @@
-"""A teacher beside the stream: planning, scaling, and other offline work."""
+"""A teacher beside the stream.
+
+plan/   where its tables go on its ranks, what that costs, and whether it fits
+"""

@@ -107,6 +107,28 @@ def test_a_planted_module_that_is_not_listed_is_found():
     assert unlisted(car | {"exfm/car/__init__.py": '"""A car of parts."""\n'}) == []
 
 
+def rooms_unnamed(files: dict[str, str]) -> list[str]:
+    """Rooms that the docstring of the room above does not name, and names with a slash there that are no room."""
+    folders = {path.rpartition("/")[0] for path in files if path.partition("/")[0] in ROOMS and path.endswith(".py")}
+    wrong = []
+    for folder in folders:
+        listing = files.get(f"{folder}/__init__.py", "")
+        inside = {other.rpartition("/")[2] for other in folders if other.rpartition("/")[0] == folder}
+        wrong += [f"{folder}/{name}" for name in inside - set(re.findall(r"\w+", listing))]
+        listed = re.findall(r"^ *(\w+)/ ", listing, flags=re.MULTILINE)
+        wrong += [f"{folder}/{name}/" for name in listed if name not in inside]
+    return sorted(wrong)
+
+
+def test_a_room_names_the_rooms_inside_it_and_no_others():
+    assert rooms_unnamed(tracked()) == []
+
+
+def test_a_planted_room_that_is_not_named_and_one_that_is_gone_are_found():
+    car = {"exfm/car/__init__.py": '"""Car.\n\nseats/  sat on\n"""', "exfm/car/motor/__init__.py": '"""Motor."""'}
+    assert rooms_unnamed(car | {"exfm/__init__.py": '"""A car."""'}) == ["exfm/car/motor", "exfm/car/seats/"]
+
+
 def commands(command: object = None, name: str = "exfm") -> dict[str, object]:
     """Every public sub-command that can be run: name -> click command."""
     command = get_command(app) if command is None else command

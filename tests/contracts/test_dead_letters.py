@@ -11,7 +11,7 @@ import pytest
 from pipelines.cli.console import main
 from pipelines.cli.tools.dead_letters import DeadLetters
 from pipelines.core.config.settings import dump
-from streaming.delivery import requeue as replay
+from streaming.delivery import requeue
 from streaming.delivery.requeue import Letters, Place
 from streaming.errors import BadInput
 from streaming.kafka.identity import source_topics
@@ -155,7 +155,7 @@ def test_the_copy_of_an_arrow_row_is_no_message_of_its_topic(kafka, topic, tmp_p
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from streaming.delivery import requeue as replay
+from streaming.delivery import requeue
 from streaming.delivery.requeue import Letters, Place
 from streaming.kafka.settings import KafkaSettings
 
@@ -163,7 +163,7 @@ def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 servers, topic, folder, when = sys.argv[1:]
-write, sent = replay.TopicWriter.write, []
+write, sent = requeue.TopicWriter.write, []
 
 def counted(self, *arguments, **options):
     if when == "before the first" or (when == "after two" and len(sent) == 2):
@@ -172,9 +172,9 @@ def counted(self, *arguments, **options):
     sent.append(0)
     return write(self, *arguments, **options)
 
-replay.TopicWriter.write = counted
+requeue.TopicWriter.write = counted
 if when == "before the table":
-    replay.SideTable.append = kill
+    requeue.SideTable.append = kill
 list(Letters(Path(folder), KafkaSettings(bootstrap_servers=servers)).replay(
     [Place(topic, 1, offset, int(offset == 2)) for offset in range(4)]))
 """
@@ -273,10 +273,10 @@ def test_letters_are_read_in_bounded_parts_and_the_table_once_for_each(kafka, to
     )
     SideTable(tmp_path / "lake", DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(batch, number=1)
     asked, looks = [], []
-    messages, open_table = TopicLookup.messages, replay.open_table
-    monkeypatch.setattr(replay, "HELD_BYTES", 8 * kafka.max_message_bytes)
+    messages, open_table = TopicLookup.messages, requeue.open_table
+    monkeypatch.setattr(requeue, "HELD_BYTES", 8 * kafka.max_message_bytes)
     monkeypatch.setattr(TopicLookup, "messages", lambda self, p, at: asked.append(len(at)) or messages(self, p, at))
-    monkeypatch.setattr(replay, "open_table", lambda *a: looks.append(a) or open_table(*a))
+    monkeypatch.setattr(requeue, "open_table", lambda *a: looks.append(a) or open_table(*a))
     letters = Letters(tmp_path / "lake", kafka)
     (group,) = letters.replay([Place(name, 0, at, 0) for at in range(gone + here)])
     assert all(group.values())

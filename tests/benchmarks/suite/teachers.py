@@ -3,8 +3,10 @@ in fp32, in bf16 and in bf16 as machine code. The sketch has the same precision,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from exfm.features.batch import Batch
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from tests.benchmarks.suite.limits import GEMM_BF16, GEMM_FP32
@@ -31,29 +33,27 @@ FP32, BF16, COMPILED = Form(), Form("-bf16", "bf16"), Form("-compiled", "bf16", 
 
 
 def wukong(form: Form) -> Benchmark:
-    teacher, sketch, new = _teacher(form), _sketch(form), new_batches(BATCH)
-    return Benchmark(
-        f"teacher-wukong{form.suffix}",
-        "rows / CPU s",
-        Work(teacher.train_step, BATCH, new),
-        target=0.85,
-        reference=Work(sketch.step, BATCH, new),
-        reference_is="bare torch, without the linear part",
-        demand=Demand(form.rate, flops(lambda: sketch.step(new())) / BATCH),
-        against="limit",
-    )
+    teacher, sketch = _teacher(form), _sketch(form)
+    return _benchmark(f"teacher-wukong{form.suffix}", form, teacher.train_step, sketch.step, target=0.85)
 
 
 def wukong_forward(form: Form) -> Benchmark:
-    teacher, sketch, new = _teacher(form), _sketch(form), new_batches(BATCH)
+    teacher, sketch = _teacher(form), _sketch(form)
+    return _benchmark(f"teacher-forward{form.suffix}", form, teacher.score, sketch.score, target=0.75)
+
+
+def _benchmark(
+    name: str, form: Form, call: Callable[[Batch], object], reference: Callable[[Batch], object], *, target: float
+) -> Benchmark:
+    new = new_batches(BATCH)
     return Benchmark(
-        f"teacher-forward{form.suffix}",
+        name,
         "rows / CPU s",
-        Work(teacher.score, BATCH, new),
-        target=0.75,
-        reference=Work(sketch.score, BATCH, new),
+        Work(call, BATCH, new),
+        target=target,
+        reference=Work(reference, BATCH, new),
         reference_is="bare torch, without the linear part",
-        demand=Demand(form.rate, flops(lambda: sketch.score(new())) / BATCH),
+        demand=Demand(form.rate, flops(lambda: reference(new())) / BATCH),
         against="limit",
     )
 

@@ -20,6 +20,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.features.features import FeatureSet
 from exfm.models.student import Student
 from exfm.models.student_wide import LINEAR
+from exfm.snapshots.delta import ChangedRows, Delta
 from exfm.snapshots.marks import take_marked
 
 THETA = "wide.theta"
@@ -29,21 +30,6 @@ SPARSE = 64
 
 MOST_IDS = 2**22
 """Ids of batches that are kept as they came."""
-
-
-class ChangedRows(NamedTuple):
-    """Changed entries of a tensor: positions `at` (K,) int64 along `dim`, ascending, and their current values."""
-
-    dim: int
-    at: Tensor
-    values: Tensor
-
-
-class Changes(NamedTuple):
-    """Changes of a `ServedStudent`'s state by tensor name: rows of the large tensors, all of the small ones."""
-
-    rows: dict[str, ChangedRows]
-    whole: dict[str, Tensor]
 
 
 class TouchedRows(NamedTuple):
@@ -123,7 +109,7 @@ class Touched:
         return take_marked(self._slots)
 
 
-def changes_of(student: Student, touched: Touched) -> Changes:
+def changes_of(student: Student, touched: Touched) -> Delta:
     """Copies of the rows touched since the last call, and of the small tensors."""
     taken, rows = touched.take(), {}
     for name, (table, tensor) in by_row(student).items():
@@ -131,7 +117,7 @@ def changes_of(student: Student, touched: Touched) -> Changes:
             rows[name] = ChangedRows(0, at, tensor.index_select(0, at))
     if student.wide is not None and len(slots := touched.take_slots(student)):
         rows[LINEAR] = ChangedRows(1, torch.from_numpy(slots), student.wide.weights(slots))
-    return Changes(rows, {name: tensor.clone() for name, tensor in small(student).items()})
+    return Delta(rows, {name: tensor.clone() for name, tensor in small(student).items()})
 
 
 def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:

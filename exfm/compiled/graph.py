@@ -71,7 +71,7 @@ def not_compiled(served: ServedStudent) -> str | None:
     features: FeatureSet = served.features
     parts = {
         "tables of whole numbers": served.tables.codec != "fp32",
-        "a table of another kind than `rows`": not all(table.plain for table in served.tables.tables),
+        "a table that is not `plain`": not all(table.plain for table in served.tables.tables),
         "sequences": features.sequence,
         "features of a history": features.history,
         "features whose statistics are learned": features.online,

@@ -95,7 +95,7 @@ class Table:
         return ids_N if self.plain else self.read(ids_N).unique()
 
 
-KINDS: dict[str, type[Table]] = {"rows": Table}
+KINDS: dict[str, type[Table]] = {"plain": Table}
 """Kinds of table, by the name in a feature's `table`."""
 
 

@@ -43,8 +43,8 @@ class SparseFeature(BaseModel):
         default=None, gt=0, description="Width of the embedding, a multiple of the model's; default: the model's."
     )
     table: str = Field(
-        default="rows",
-        description="Kind of embedding table. `rows`: a row for each id; else a class of yours, as "
+        default="plain",
+        description="Kind of embedding table. `plain`: a row for each id; else a class of yours, as "
         "`package.module:Class`.",
     )
     transform: SparseTransform = Field(

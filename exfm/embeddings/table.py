@@ -184,8 +184,8 @@ class Tables(ABC):
         """The state itself, by name: writing into it loads it."""
 
     def touched(self, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows (K,) of each table that its distinct ids read, ascending; of tables without ids none."""
-        return {table.name: table.touched(ids[table.name]) for table in self.tables if table.name in ids}
+        """Rows (K,) of the weights that distinct ids of features read, ascending, by the tensor's name."""
+        return {f"{t.name}/weight": t.touched(ids[t.name]) for t in self.tables if t.name in ids}
 
     def copies(self, ending: str = "") -> dict[str, Held]:
         """Copies, in the CPU's memory, of all tensors whose names end so."""

@@ -1,4 +1,4 @@
-"""Tensors of a served student that its batches changed: row by row for the large ones.
+"""The delta of a served student: tensors that its batches changed, row by row the large ones.
 
 A row of a table, or of a history, changes only in a step on a batch that has its id. So the ids are enough, and a step
 costs a reference to its batch; once there are many ids, each row is kept once. Rows that a batch has and a step left
@@ -10,7 +10,6 @@ K rows of a tensor that are named.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -102,9 +101,9 @@ class Touched:
 def changes_of(student: Student, touched: Touched) -> Delta:
     """Copies of the rows touched since the last call, and of the small tensors."""
     ids, rows = touched.take(), {}
-    of_tables = student.net.tables.touched(ids)
-    for name, (feature, tensor, table) in by_row(student).items():
-        if (at := (of_tables if table else ids).get(feature)) is not None:
+    indices = ids | student.net.tables.touched(ids)
+    for name, (by, tensor) in by_row(student).items():
+        if (at := indices.get(by)) is not None:
             rows[name] = ChangedRows(0, at, tensor.index_select(0, at))
     if student.wide is not None and len(slots := touched.take_slots(student)):
         rows[LINEAR] = ChangedRows(1, torch.from_numpy(slots), student.wide.weights(slots))
@@ -114,7 +113,7 @@ def changes_of(student: Student, touched: Touched) -> Delta:
 def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
     """A copy of everything that is served of a student, by the same names. What was touched until now is in it."""
     touched.take()
-    tensors = {name: tensor.clone() for name, (_, tensor, _) in by_row(student).items()}
+    tensors = {name: tensor.clone() for name, (_, tensor) in by_row(student).items()}
     tensors |= {name: tensor.clone() for name, tensor in small(student).items()}
     if student.wide is not None:
         touched.take_slots(student)
@@ -122,26 +121,17 @@ def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
     return tensors
 
 
-class ByRow(NamedTuple):
-    """A large tensor, of a row for each id of `feature`; a `table` of it has those that its kind reads."""
-
-    feature: str
-    tensor: Tensor
-    table: bool
-
-
-def by_row(student: Student) -> dict[str, ByRow]:
-    """Large tensors but for the linear part."""
-    weights = {name: t for name, t in student.net.tables.tensors().items() if name.endswith("/weight")}
-    found = {}
-    for name, tensor in weights.items():
-        feature = name.removesuffix("/weight")
-        found[f"tables.embedding_bags.{feature}.weight"] = ByRow(feature, tensor, True)
+def by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
+    """Large tensors but for the linear part: each with the feature whose ids, or the weights whose rows, index it."""
+    named = student.net.tables.tensors().items()
+    found = {
+        f"tables.embedding_bags.{n.replace('/', '.')}": (n, tensor) for n, tensor in named if n.endswith("/weight")
+    }
     by = [feature.by for feature in student.features.history if feature.of is not None]
     for n, feature in enumerate(by):
         each = student.histories.each[n]
         rows = {key: tensor for key, tensor in each.named_buffers() if key in ("sum", "count", "last")}
-        found |= {f"histories.each.{n}.{key}": ByRow(feature, tensor, False) for key, tensor in rows.items()}
+        found |= {f"histories.each.{n}.{key}": (feature, tensor) for key, tensor in rows.items()}
     return found
 
 

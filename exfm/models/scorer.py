@@ -59,7 +59,7 @@ class TeacherScorer:
         sharding: Sharding = Sharding(),
         batch_rows: int = 2048,  # of a batch over all ranks, which is what the plan's costs are counted in
     ):
-        """With a group, a collective."""
+        """Make it of weight 0, with a group as a collective."""
         self.tasks = tuple(tasks)
         self._net = TeacherNet(cfg, features, tasks, seed=0).eval()
         if cfg.compile:

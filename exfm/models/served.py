@@ -125,6 +125,7 @@ class ServedStudent(nn.Module):
         memo |= {id(each): each for each in (self.trunk_config, self.as_served)}
         memo[id(self.compiled)] = None
         memo |= {id(each): each for each in (self.features, *self.features.all, *self.features.history)}
+        memo |= {id(table): table for table in self.tables.tables}
         for name, old in own.items():
             new = tensors[name].to(old.dtype)
             memo[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from exfm.embeddings.served import ServedTables
 from exfm.errors import ModelError
 from exfm.features.features import FeatureSet
 from exfm.interactions.interaction import Interaction
@@ -34,6 +35,7 @@ class Graph(nn.Module):
 
     def forward(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
         offset = self.prior.offset()
+        assert isinstance(self.tables, ServedTables)
         e_BND = self.tables.single(ids_KB).unflatten(1, (-1, self._width))
         z_S = self.serving(self.trunk.exportable(e_BND, dense))
         z_S = z_S + offset.to(z_S.dtype)
@@ -68,7 +70,8 @@ def not_compiled(served: ServedStudent) -> str | None:
     """Name the parts of a student that cannot be compiled; None if all can."""
     features: FeatureSet = served.features
     parts = {
-        "tables of whole numbers": served.quantised is not None,
+        "tables of whole numbers": served.tables.codec != "fp32",
+        "a table that is not `plain`": not all(table.plain for table in served.tables.tables),
         "sequences": features.sequence,
         "features of a history": features.history,
         "features whose statistics are learned": features.online,
@@ -79,6 +82,6 @@ def not_compiled(served: ServedStudent) -> str | None:
 def probe(served: ServedStudent, rows: int) -> tuple[Tensor, Tensor]:
     """Ids (K, B) within their tables, and floats (B, W), from a seed."""
     generator = torch.Generator().manual_seed(rows)
-    tables = [served.tables.embedding_bags[name].weight.shape[0] for name in served.tables.keys]  # type: ignore[index]
+    tables = [table.rows for table in served.tables.tables for _ in table.keys]
     ids = torch.stack([torch.randint(0, int(most), (rows,), generator=generator) for most in tables])
     return ids, torch.rand(rows, len(served.features.dense_labels), generator=generator)

@@ -1,9 +1,9 @@
 """Embedding tables and their optimizer.
 
-weights        sizes of tables, initial weights, weights by table
-tables         one TorchRec table per sparse feature and sequence
-fused          the same tables in training: AdaGrad, which is at work where a gradient arrives
-served         the same tables, looked up only
-quantised      as they are served, of int8 and int4
+table          the two interfaces: `Table`, a kind of table; `Tables`, all tables of a model wherever they are held
+weights        initial weights, and stored ones that are made longer, by window
+fused          tables in training, in one process: AdaGrad, by loops
+served         as they are served: looked up only
+quantised      the same, of int8 and int4
 adagrad        the optimizer of tables, and keeping AdaGrad's accumulators from growing forever
 """

@@ -10,128 +10,90 @@ Weights and accumulators are those of FBGEMM's own optimizers, bit for bit (test
 row-wise to rounding where several keys are looked up in a table, whose squares FBGEMM adds in another order. On a CPU
 FBGEMM takes up to four times as long: it sorts the ids of every table by itself.
 
-B examples, K keys, P bags (B · K), D width, N ids of a batch, R rows, V tables.
+B examples, K lookups, P bags (B · K), D width, N ids of a batch, R rows, V tables.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
-from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
+from exfm.embeddings.table import Lookup, Table, Tables, rows_read
 from exfm.features.batch import Batch
-from exfm.features.features import FeatureSet
 from exfm.features.jagged import offsets_of
 from exfm.kernels.tables import find_first, learn_by_element, learn_by_row, sum_rows_of_bags
 
 LINE = 16  # numbers in a line of the cache
 
 
-class Lookup(NamedTuple):
-    """Result of a lookup, with the row indices that `learn` needs, by width."""
+class FusedTables(Tables):
+    """These tables, of weight 0. `lr`: the rate of the next step. Without `optimizer` they are looked up only.
 
-    pooled: Tensor  # (B, E): the sum of every bag's rows, keys in order; no gradient goes through it
-    indices: tuple[RowIndices, ...]
-
-
-class FusedTables(nn.Module):
-    """Tables of these sizes, of weight 0: KeyedJaggedTensor of K keys × B -> `Lookup`.
-
-    >>> from exfm.features.sparse import SparseFeature
-    >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
-    >>> tables = FusedTables.drawn(features, 4, seed=0, lr=0.1, eps=1e-8)
-    >>> lookup = tables(KeyedJaggedTensor(["ad", "user"], torch.tensor([3, 5]), lengths=torch.tensor([1, 1])))
+    >>> tables = FusedTables([Table("ad", 10, 4, ("ad",)), Table("user", 20, 4, ("user",))], lr=0.1, eps=1e-8)
+    >>> ids = KeyedJaggedTensor(["ad", "user"], torch.tensor([3, 5]), lengths=torch.tensor([1, 1]))
+    >>> lookup = tables.lookup(tables.rows(ids))
     >>> tables.learn(lookup, torch.ones(1, 8))
-    >>> tables.accumulators["user"].nonzero().tolist()
+    >>> tables.tensors()["user/accumulator"].nonzero().tolist()
     [[5]]
     """
 
     def __init__(
-        self, sizes: Sequence[TableSize], *, lr: float, eps: float, optimizer: SparseOptimizer = "row_wise_adagrad"
+        self, tables: Sequence[Table], *, lr: float, eps: float, optimizer: SparseOptimizer | None = "row_wise_adagrad"
     ) -> None:
-        super().__init__()
-        self.lr, self.eps = lr, eps
-        self._widths = [size.width for size in sizes for _ in size.keys]
+        self.tables, self.lr, self.eps = tuple(tables), lr, eps
+        self._widths = [table.width for table in tables for _ in table.lookups]
         self._of_width = tuple(
-            _TablesOfWidth([size for size in sizes if size.width == D], self._keys_of(D), optimizer)
+            _TablesOfWidth([table for table in tables if table.width == D], self._keys_of(D), optimizer)
             for D in sorted(set(self._widths))
         )
-        weights: dict[str, Tensor] = {}
-        accumulators: dict[str, Tensor] = {}
-        for tables in self._of_width:
-            self.register_parameter(f"width_{tables.D}", tables.weight)
-            weights |= tables.by_name(tables.weight.detach())
-            accumulators |= tables.by_name(tables.m)
-        self.weights: dict[str, Tensor] = {size.name: weights[size.name] for size in sizes}
-        """By table, (rows, width): the state itself, not a copy."""
-        self.accumulators: dict[str, Tensor] = {size.name: accumulators[size.name] for size in sizes}
-        """By table, m (rows,), element-wise (rows, width): the state itself, not a copy."""
+        held: dict[str, Tensor] = {}
+        for of_width in self._of_width:
+            held |= {f"{name}/weight": w for name, w in of_width.by_name(of_width.weight).items()}
+            if optimizer is not None:
+                held |= {f"{name}/accumulator": m for name, m in of_width.by_name(of_width.m).items()}
+        names = [f"{table.name}/{of}" for of in ("weight", "accumulator") for table in tables]
+        self._held = {name: held[name] for name in names if name in held}
+        self._key: Hashable = (  # all that row indices depend on besides the batch: not on widths, if each has its own
+            tuple((type(table), table.rows, table.keys) for table in tables),
+            tuple(of_width.keys for of_width in self._of_width),
+        )
 
-    @classmethod
-    def drawn(cls, features: FeatureSet, width: int, seed: int, *, lr: float, eps: float) -> FusedTables:
-        """One table per sparse feature and sequence, with the weights that they begin with."""
-        sizes = table_sizes(features, width)
-        tables = cls(sizes, lr=lr, eps=eps)
-        for name, rows, columns, _ in sizes:
-            draw_initial_weights(name, rows, columns, seed, [((0, 0), tables.weights[name])])
-        return tables
+    def tensors(self) -> dict[str, Tensor]:
+        return self._held
 
-    def forward(self, sparse: KeyedJaggedTensor) -> Lookup:
-        return self._looked(self._indices(sparse), sparse.stride())
+    def send(self, batch: Batch) -> tuple[RowIndices, ...]:
+        """Row indices of a batch, by width; computed once for all tables of as many rows."""
+        return batch.once(("row indices", self._key), lambda: self.rows(batch.sparse))
 
-    def of(self, batch: Batch) -> Lookup:
-        """Look up a batch; its row indices are computed once for all tables of these sizes."""
-        return self._looked(self._indices_of(batch), len(batch))
-
-    def pooled(self, batch: Batch, weights: Sequence[Tensor]) -> Tensor:
-        """Look up (B, E) in other weights of these sizes, by width as in `parameters`."""
-        return self._pooled(self._indices_of(batch), len(batch), weights)
-
-    def packed(self, weights: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:
-        """Other tables by name, as `pooled` takes them; None where they are not of these sizes."""
-        if {name: w.shape for name, w in weights.items()} != {name: w.shape for name, w in self.weights.items()}:
-            return None
-        return tuple(torch.cat([weights[name] for name in tables.names]) for tables in self._of_width)
-
-    def _indices_of(self, batch: Batch) -> tuple[RowIndices, ...]:
-        return batch.once(("row indices", self._shapes), lambda: self._indices(batch.sparse))
-
-    @cached_property
-    def _shapes(self) -> Hashable:
-        return tuple(tables.shape for tables in self._of_width)
-
-    def _indices(self, sparse: KeyedJaggedTensor) -> tuple[RowIndices, ...]:
+    def rows(self, sparse: KeyedJaggedTensor) -> tuple[RowIndices, ...]:
+        sparse = rows_read(self.tables, sparse)
         ids, offsets, B = sparse.values().numpy(), offsets_of(sparse), sparse.stride()
         lengths_KB = np.diff(offsets).reshape(len(self._widths), B)
-        return tuple(tables.indices(ids, offsets, lengths_KB) for tables in self._of_width)
+        return tuple(of_width.indices(ids, offsets, lengths_KB) for of_width in self._of_width)
 
-    def _looked(self, indices: tuple[RowIndices, ...], B: int) -> Lookup:
-        return Lookup(self._pooled(indices, B, [tables.weight for tables in self._of_width]), indices)
-
-    def _pooled(self, indices: tuple[RowIndices, ...], B: int, weights: Sequence[Tensor]) -> Tensor:
-        found = [t.look_up(at, w, B) for t, at, w in zip(self._of_width, indices, weights, strict=True)]
-        if len(found) == 1:
-            return found[0].flatten(1)
+    def lookup(self, sent: tuple[RowIndices, ...]) -> Lookup:
+        """No gradient goes through what was looked up."""
+        pooled = [of_width.look_up(at) for of_width, at in zip(self._of_width, sent, strict=True)]
+        if len(pooled) == 1:
+            return Lookup(pooled[0].flatten(1), sent)
         parts: dict[int, Tensor] = {}
-        for tables, of_keys in zip(self._of_width, found, strict=True):
-            parts |= dict(zip(tables.keys, of_keys.unbind(1), strict=True))
-        return torch.cat([parts[k] for k in sorted(parts)], dim=1)
+        for of_width, of_keys in zip(self._of_width, pooled, strict=True):
+            parts |= dict(zip(of_width.keys, of_keys.unbind(1), strict=True))
+        return Lookup(torch.cat([parts[k] for k in sorted(parts)], dim=1), sent)
 
     def learn(self, lookup: Lookup, gradient: Tensor) -> None:
-        """One step, with the gradient (B, E) of what was looked up, which may be written over."""
         parts = None if len(self._of_width) == 1 else gradient.split(self._widths, dim=1)
-        for tables, at in zip(self._of_width, lookup.indices, strict=True):
-            own = gradient if parts is None else torch.cat([parts[k] for k in tables.keys], dim=1)
-            tables.learn(at, own, self.lr, self.eps)
+        for of_width, at in zip(self._of_width, lookup.indices, strict=True):
+            own = gradient if parts is None else torch.cat([parts[k] for k in of_width.keys], dim=1)
+            of_width.learn(at, own, self.lr, self.eps)
 
     def _keys_of(self, D: int) -> list[int]:
         return [k for k, width in enumerate(self._widths) if width == D]
@@ -144,6 +106,7 @@ class RowIndices:
     rows: np.ndarray  # (N,) int64, in all tables together, key by key
     bags: np.ndarray  # (N,) int32, b · K + k
     one_each: bool  # every bag holds one id
+    B: int
 
     @cached_property
     def first(self) -> np.ndarray:
@@ -154,25 +117,16 @@ class RowIndices:
 
 
 class _TablesOfWidth:
-    """Tables of one width, one after the other; `keys` are the numbers of the keys that are looked up in them."""
+    """Tables of one width, one after the other; `keys` are the numbers of the lookups in them."""
 
-    def __init__(self, sizes: Sequence[TableSize], keys: Sequence[int], optimizer: SparseOptimizer) -> None:
+    def __init__(self, tables: Sequence[Table], keys: Sequence[int], optimizer: SparseOptimizer | None) -> None:
         self.keys = tuple(keys)
-        self._rows = {size.name: size.rows for size in sizes}
-        rows, self.D = sum(self._rows.values()), sizes[0].width
-        self.weight = nn.Parameter(_zeros(rows, self.D), requires_grad=False)
-        self.m = _zeros(rows) if optimizer == "row_wise_adagrad" else _zeros(rows, self.D)
-        rows_V, keys_V = (np.array(of, np.int64) for of in zip(*((s.rows, len(s.keys)) for s in sizes), strict=True))
+        self._rows = {table.name: table.rows for table in tables}
+        rows, self.D = sum(self._rows.values()), tables[0].width
+        self.weight = _zeros(rows, self.D)
+        self.m = _zeros(rows, self.D) if optimizer == "adagrad" else _zeros(rows)
+        rows_V, keys_V = np.array([(table.rows, len(table.lookups)) for table in tables], np.int64).T
         self._first_rows_K = np.repeat(np.cumsum(rows_V) - rows_V, keys_V)
-
-    @property
-    def shape(self) -> Hashable:
-        """All that row indices depend on besides the batch."""
-        return self.keys, tuple(self._rows.items()), self._first_rows_K.tobytes()
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._rows)
 
     def by_name(self, of_all: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._rows, of_all.split(list(self._rows.values())), strict=True))
@@ -189,12 +143,12 @@ class _TablesOfWidth:
         lengths = lengths_KB[keys].ravel()
         one_each = bool((lengths == 1).all())
         bags = bags_KB.ravel() if one_each else np.repeat(bags_KB.ravel(), lengths)
-        return RowIndices(rows, bags, one_each)
+        return RowIndices(rows, bags, one_each, B)
 
-    def look_up(self, at: RowIndices, weight: Tensor, B: int) -> Tensor:
+    def look_up(self, at: RowIndices) -> Tensor:
         """(B, K, D)."""
-        pooled = (torch.empty if at.one_each else torch.zeros)(B, len(self.keys), self.D)
-        sum_rows_of_bags(at.rows, at.bags, weight.numpy(), pooled.numpy().reshape(-1, self.D))
+        pooled = (torch.empty if at.one_each else torch.zeros)(at.B, len(self.keys), self.D)
+        sum_rows_of_bags(at.rows, at.bags, self.weight.numpy(), pooled.numpy().reshape(-1, self.D))
         return pooled
 
     def learn(self, at: RowIndices, gradient: Tensor, lr: float, eps: float) -> None:

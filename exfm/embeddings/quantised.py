@@ -9,50 +9,51 @@ arXiv 1911.02079.)
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.served import ServedTables, stretches
-from exfm.embeddings.weights import table_weights
+from exfm.embeddings.served import slices_of
+from exfm.embeddings.table import Lookup, Table, Tables, rows_read
+from exfm.features.batch import Batch
+from exfm.snapshots.delta import Codec, encoded
+from exfm.snapshots.windows import TensorSource, whole_tensor
 
-Kind = Literal["int8", "int4"]
 
+class QuantisedTables(nn.Module, Tables):
+    """Quantised tables for serving, of `weights` by `<table>/weight`. Their tensors are `<table>/int8` or `…/int4`.
 
-class QuantisedTables(nn.Module):
-    """Quantised embedding tables for serving. `kind`: int8 or int4.
-
-    >>> from exfm.features.features import FeatureSet
-    >>> from exfm.features.sparse import SparseFeature
-    >>> from exfm.embeddings.served import ServedTables
-    >>> tables = ServedTables(FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), 8, seed=0)
-    >>> QuantisedTables(tables, "int8").nbytes, QuantisedTables(tables, "int4").nbytes
-    (160, 80)
+    >>> tables = [Table("ad", 10, 8, ("ad",))]
+    >>> [QuantisedTables(tables, {"ad/weight": torch.zeros(10, 8)}, codec).nbytes for codec in ("int8", "int4")]
+    [160, 80]
     """
 
-    def __init__(self, tables: ServedTables, kind: Kind) -> None:
+    def __init__(self, tables: Sequence[Table], weights: Mapping[str, TensorSource], codec: Codec) -> None:
         super().__init__()
-        self.kind: Kind = kind
+        self.tables, self.codec = tuple(tables), codec
         ops = torch.ops.quantized
-        pack = ops.embedding_bag_byte_prepack if kind == "int8" else ops.embedding_bag_4bit_prepack
         self._look_up = (
-            ops.embedding_bag_byte_rowwise_offsets if kind == "int8" else ops.embedding_bag_4bit_rowwise_offsets
+            ops.embedding_bag_byte_rowwise_offsets if codec == "int8" else ops.embedding_bag_4bit_rowwise_offsets
         )
-        names = list(tables.embedding_bags)
-        self._places = [names.index(name) for name in tables.keys]
-        for n, weight in enumerate(table_weights(tables).values()):
-            self.register_buffer(f"rows_{n}", pack(weight))
+        for n, table in enumerate(self.tables):
+            self.register_buffer(f"rows_{n}", encoded(whole_tensor(weights[f"{table.name}/weight"]), codec))
 
-    @property
-    def nbytes(self) -> int:
-        return sum(rows.nbytes for rows in self.buffers())
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{table.name}/{self.codec}": self.get_buffer(f"rows_{n}") for n, table in enumerate(self.tables)}
+
+    def send(self, batch: Batch) -> KeyedJaggedTensor:
+        return batch.sparse
+
+    def lookup(self, sent: KeyedJaggedTensor) -> Lookup:
+        return Lookup(self(sent))
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
         """Sum-pooled rows, (B, E), as in `ServedTables`."""
+        places = (n for n, table in enumerate(self.tables) for _ in table.lookups)
         pooled = [
             self._look_up(self.get_buffer(f"rows_{n}"), ids, own, include_last_offset=True)
-            for n, (ids, own) in zip(self._places, stretches(sparse), strict=True)
+            for n, (ids, own) in zip(places, slices_of(rows_read(self.tables, sparse)), strict=True)
         ]
         return torch.cat(pooled, dim=1)

@@ -1,34 +1,26 @@
-"""Tables of a feature set by name: sizes, initial weights, loading."""
+"""Values of tables, read by window and never built whole: those they begin with, and stored ones that are made longer.
+
+>>> stored = torch.tensor([[1.0], [2.0], [3.0]])
+>>> out = torch.empty(4, 1)
+>>> Repeated(stored, 6).fill(out, (2, 0))
+>>> out.flatten().tolist()
+[3.0, 1.0, 2.0, 3.0]
+>>> Appended(stored, zeros((5, 1))).fill(out, (1, 0))
+>>> out.flatten().tolist()
+[2.0, 3.0, 0.0, 0.0]
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from exfm.features.features import FeatureSet
 from exfm.randomness import named_generator
-from exfm.snapshots.named import copy_tensors
-from exfm.snapshots.windows import TensorSource, Window
+from exfm.snapshots.windows import Offsets, TensorSource, Window, fill_window
 
 CHUNK = 2**20  # numbers drawn at once
-
-
-class TableSize(NamedTuple):
-    """A table (rows, width), and the keys of a batch that are looked up in it."""
-
-    name: str
-    rows: int
-    width: int
-    keys: tuple[str, ...]
-
-
-def table_sizes(features: FeatureSet, width: int) -> list[TableSize]:
-    """One table per sparse feature and sequence, named after it. Without a width of its own it gets `width`."""
-    sparse = [TableSize(f.name, f.rows, f.width or width, (f.name,)) for f in features.sparse]
-    return sparse + [TableSize(f.name, f.rows, width, tuple(f.keys)) for f in features.sequence]
 
 
 def initial_weights(name: str, rows: int, width: int, seed: int) -> Tensor:
@@ -59,14 +51,53 @@ def draw_initial_weights(name: str, rows: int, width: int, seed: int, windows: S
                 window[first - row : end - row] = columns
 
 
-def table_weights(collection: Any) -> dict[str, Tensor]:
-    """Weights by table name, (rows, width) each, sharing memory with the collection, TorchRec's or served."""
-    return {name: bag.weight.detach() for name, bag in collection.embedding_bags.items()}
+class Initial:
+    """A table's initial weights, a function of the seed and its name only."""
+
+    dtype = torch.float32
+
+    def __init__(self, name: str, rows: int, width: int, seed: int):
+        self._name, self._seed = name, seed
+        self.shape = (rows, width)
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        window = out if out.dtype == self.dtype else torch.empty(out.shape)
+        draw_initial_weights(self._name, *self.shape, self._seed, [((offsets[0], offsets[1]), window)])
+        if window is not out:
+            out.copy_(window)
 
 
-def load_table_weights(collection: Any, weights: Mapping[str, TensorSource]) -> None:
-    """Overwrite every table's weights.
+class Repeated:
+    """Row i is row i mod R of a table of R rows."""
 
-    Raises ModelError where tables or shapes are not those of the collection.
-    """
-    copy_tensors(table_weights(collection), weights)
+    def __init__(self, source: TensorSource, rows: int):
+        self._source = source
+        self.shape, self.dtype = (rows, *source.shape[1:]), source.dtype
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        R, done = self._source.shape[0], 0
+        while done < len(out):
+            row = (offsets[0] + done) % R
+            part = out[done : done + R - row]
+            fill_window(part, self._source, (row, *offsets[1:]))
+            done += len(part)
+
+
+class Appended:
+    """The rows of `source`, followed by the rows of `longer` at the later positions."""
+
+    def __init__(self, source: TensorSource, longer: TensorSource):
+        self._source, self._longer = source, longer
+        self.shape, self.dtype = tuple(longer.shape), source.dtype
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        stored = min(max(0, self._source.shape[0] - offsets[0]), len(out))
+        if stored:
+            fill_window(out[:stored], self._source, offsets)
+        if stored < len(out):
+            fill_window(out[stored:], self._longer, (offsets[0] + stored, *offsets[1:]))
+
+
+def zeros(shape: Sequence[int]) -> Tensor:
+    """Zeros that take no memory; read-only."""
+    return torch.zeros(()).expand(tuple(shape))

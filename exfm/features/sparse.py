@@ -42,6 +42,11 @@ class SparseFeature(BaseModel):
     width: int | None = Field(
         default=None, gt=0, description="Width of the embedding, a multiple of the model's; default: the model's."
     )
+    table: str = Field(
+        default="plain",
+        description="Kind of embedding table. `plain`: a row for each id; else a class of yours, as "
+        "`package.module:Class`.",
+    )
     transform: SparseTransform = Field(
         default="hash",
         description="`hash` an integer or string modulo `rows`, use an `index` as it is, `bucketize` a number, or take "

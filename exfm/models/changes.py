@@ -1,4 +1,4 @@
-"""Tensors of a served student that its batches changed: row by row for the large ones.
+"""The delta of a served student: tensors that its batches changed, row by row the large ones.
 
 A row of a table, or of a history, changes only in a step on a batch that has its id. So the ids are enough, and a step
 costs a reference to its batch; once there are many ids, each row is kept once. Rows that a batch has and a step left
@@ -10,7 +10,6 @@ K rows of a tensor that are named.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.features.features import FeatureSet
 from exfm.models.student import Student
 from exfm.models.student_wide import LINEAR
+from exfm.snapshots.delta import ChangedRows, Delta
 from exfm.snapshots.marks import take_marked
 
 THETA = "wide.theta"
@@ -31,59 +31,29 @@ MOST_IDS = 2**22
 """Ids of batches that are kept as they came."""
 
 
-class ChangedRows(NamedTuple):
-    """Changed entries of a tensor: positions `at` (K,) int64 along `dim`, ascending, and their current values."""
-
-    dim: int
-    at: Tensor
-    values: Tensor
-
-
-class Changes(NamedTuple):
-    """Changes of a `ServedStudent`'s state by tensor name: rows of the large tensors, all of the small ones."""
-
-    rows: dict[str, ChangedRows]
-    whole: dict[str, Tensor]
-
-
-class TouchedRows(NamedTuple):
-    """Touched rows of tables stored one after the other: `rows` (K,) int64, unique and ascending, with the bounds of
-    each table."""
-
-    rows: np.ndarray
-    tables: dict[str, tuple[int, int]]
-
-    def of(self, table: str) -> np.ndarray:
-        """The rows of a table (K,), from 0 on."""
-        first, end = self.tables[table]
-        begin, upto = np.searchsorted(self.rows, (first, end))
-        return self.rows[begin:upto] - first
-
-
 class Touched:
-    """Rows of a student touched since the last call, by table; for the linear part since the first call.
+    """Ids of a student's batches since the last call, by feature; for the linear part slots since the first call.
 
     >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=9000)])
     >>> touched = Touched(features)
     >>> ids, lengths = torch.tensor([3, 1, 3, 8, 8, 2]), torch.ones(6, dtype=torch.int64)
     >>> touched.note(KeyedJaggedTensor(keys=["ad", "user"], values=ids, lengths=lengths))
-    >>> found = touched.take()
-    >>> found.of("ad").tolist(), found.of("user").tolist(), found.rows.tolist()
-    ([1, 3], [2, 8], [1, 3, 12, 18])
-    >>> touched.take().of("ad").tolist()
-    []
+    >>> {feature: ids.tolist() for feature, ids in touched.take().items()}
+    {'ad': [1, 3], 'user': [2, 8]}
+    >>> touched.take()
+    {}
     """
 
     def __init__(self, features: FeatureSet) -> None:
         sizes = {feature.name: feature.rows for feature in features.sparse}
         sizes |= {feature.name: feature.rows for feature in features.sequence}
         ends = np.cumsum([0, *sizes.values()]).tolist()
-        self._tables = dict(zip(sizes, pairwise(ends), strict=True))
+        self._features = dict(zip(sizes, pairwise(ends), strict=True))  # bounds of ids that are counted through
         self._most: int = ends[-1]
         of_key = {feature.name: feature.name for feature in features.sparse}
         of_key |= {key: feature.name for feature in features.sequence for key in feature.keys}
-        self._first = {key: self._tables[table][0] for key, table in of_key.items()}
+        self._first = {key: self._features[feature][0] for key, feature in of_key.items()}
         self._rows = np.zeros(0, np.int64)  # distinct, of batches before those that are noted
         self._noted: list[KeyedJaggedTensor] = []
         self._ids = 0  # of the noted
@@ -96,11 +66,16 @@ class Touched:
         if self._ids >= MOST_IDS:
             self._fold()
 
-    def take(self) -> TouchedRows:
-        """Rows of the batches recorded since the last call."""
+    def take(self) -> dict[str, Tensor]:
+        """Distinct ids (K,) of the batches recorded since the last call, ascending, of each feature that has some."""
         self._fold()
-        rows, self._rows = self._rows, np.zeros(0, np.int64)
-        return TouchedRows(rows, self._tables)
+        counted, self._rows = self._rows, np.zeros(0, np.int64)
+        ids = {}
+        for feature, bounds in self._features.items():
+            first, end = np.searchsorted(counted, bounds)
+            if first < end:
+                ids[feature] = torch.from_numpy(counted[first:end] - bounds[0])
+        return ids
 
     def _fold(self) -> None:
         """Keep each row once instead of the batches."""
@@ -109,7 +84,7 @@ class Touched:
         self._noted, self._ids = [], 0
 
     def _rows_of(self, sparse: KeyedJaggedTensor) -> np.ndarray:
-        """(I,): the rows of a batch's ids, of all tables."""
+        """(I,): a batch's ids, counted through all features."""
         firsts = np.array([self._first[key] for key in sparse.keys()])  # noqa: SIM118
         per_bag = firsts.repeat(sparse.stride())
         ids = sparse.values().numpy()
@@ -123,15 +98,16 @@ class Touched:
         return take_marked(self._slots)
 
 
-def changes_of(student: Student, touched: Touched) -> Changes:
+def changes_of(student: Student, touched: Touched) -> Delta:
     """Copies of the rows touched since the last call, and of the small tensors."""
-    taken, rows = touched.take(), {}
-    for name, (table, tensor) in by_row(student).items():
-        if len(at := torch.from_numpy(taken.of(table))):
+    ids, rows = touched.take(), {}
+    indices = ids | student.net.tables.touched(ids)
+    for name, (by, tensor) in by_row(student).items():
+        if (at := indices.get(by)) is not None:
             rows[name] = ChangedRows(0, at, tensor.index_select(0, at))
     if student.wide is not None and len(slots := touched.take_slots(student)):
         rows[LINEAR] = ChangedRows(1, torch.from_numpy(slots), student.wide.weights(slots))
-    return Changes(rows, {name: tensor.clone() for name, tensor in small(student).items()})
+    return Delta(rows, {name: tensor.clone() for name, tensor in small(student).items()})
 
 
 def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
@@ -146,13 +122,16 @@ def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
 
 
 def by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
-    """Large tensors but for the linear part: the table whose ids index each, and the tensor itself."""
-    found = {f"tables.embedding_bags.{t}.weight": (t, tensor) for t, tensor in student.net.tables.weights.items()}
+    """Large tensors but for the linear part: each with the feature whose ids, or the weights whose rows, index it."""
+    named = student.net.tables.tensors().items()
+    found = {
+        f"tables.embedding_bags.{n.replace('/', '.')}": (n, tensor) for n, tensor in named if n.endswith("/weight")
+    }
     by = [feature.by for feature in student.features.history if feature.of is not None]
-    for n, table in enumerate(by):
+    for n, feature in enumerate(by):
         each = student.histories.each[n]
         rows = {key: tensor for key, tensor in each.named_buffers() if key in ("sum", "count", "last")}
-        found |= {f"histories.each.{n}.{key}": (table, tensor) for key, tensor in rows.items()}
+        found |= {f"histories.each.{n}.{key}": (feature, tensor) for key, tensor in rows.items()}
     return found
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -27,13 +27,13 @@ from exfm.features.learned_rows import LearnedRows
 from exfm.models.bad_rows import learn_good_rows, rows_of, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
+from exfm.snapshots.named import under
 from exfm.snapshots.windows import TensorPieces, TensorSource
 from exfm.step import StepResult
 
 if TYPE_CHECKING:
     from exfm.models.teacher import SentBatch, Teacher  # which trains with all of TorchRec
 
-S = TypeVar("S")
 Watch = Callable[[str], AbstractContextManager[None]]
 State = Mapping[str, TensorSource]
 
@@ -228,8 +228,3 @@ class TeacherEngine:
 
     def close(self) -> None:
         self.teacher.close()
-
-
-def under(name: str, tensors: Mapping[str, S]) -> dict[str, S]:
-    """The tensors called `<name>/…`, without that prefix."""
-    return {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")}

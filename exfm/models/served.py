@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.baselines.prior import Prior
-from exfm.embeddings.quantised import Kind, QuantisedTables
+from exfm.embeddings.quantised import QuantisedTables
 from exfm.embeddings.served import ServedTables, one_id_each
-from exfm.embeddings.weights import load_table_weights
+from exfm.embeddings.table import tables_of
 from exfm.errors import ModelError
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch, Single
@@ -35,7 +35,8 @@ from exfm.interactions.units import Units
 from exfm.models.stack import stacked_rows
 from exfm.models.student_wide import ServedWide
 from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
-from exfm.snapshots.named import check_fit, copy_tensors
+from exfm.snapshots.delta import Codec
+from exfm.snapshots.named import check_fit, copy_tensors, under
 
 if TYPE_CHECKING:
     from exfm.models.student import Student
@@ -71,12 +72,12 @@ class ServedStudent(nn.Module):
         self.units, self.width = Units(features, width, seed), width
         self.trunk = build_trunk(trunk, features, width, seed)
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten when weights are loaded
-            self.tables = ServedTables(features, width, seed)
+            self.tables: ServedTables | QuantisedTables = ServedTables(tables_of(features, width))
+            self.tables.draw(seed)
             self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
         self.prior = Prior(len(self.tasks))
         self.wide = ServedWide(features, len(self.tasks)) if wide else None
         self.histories, self.statistics = Histories(features, self.tasks), Statistics(features)
-        self.quantised: QuantisedTables | None = None
         self.compiled: Callable[[Tensor, Tensor], Tensor] | None = None
         """((K, B) ids, (B, W)) -> logits: `forward` of rows with one id of every key (exfm/compiled)."""
         self.as_served = AsServed(features)
@@ -85,13 +86,9 @@ class ServedStudent(nn.Module):
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
         dense = self.statistics(dense, raw)
         offset = self.prior.offset()
-        z_S = self.serving(self.trunk(self.units(self._looked_up(sparse), sparse), self.histories(sparse, dense)))
+        z_S = self.serving(self.trunk(self.units(self.tables(sparse), sparse), self.histories(sparse, dense)))
         z_S = z_S + offset.to(z_S.dtype)
         return z_S if self.wide is None else self.wide(offset.float(), z_S, self.wide.linear(sparse, dense))
-
-    def _looked_up(self, sparse: KeyedJaggedTensor) -> Tensor:
-        found: Tensor = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
-        return found
 
     @property
     def parameter_count(self) -> int:
@@ -101,18 +98,17 @@ class ServedStudent(nn.Module):
     @property
     def table_bytes(self) -> int:
         """Bytes of the tables used for lookup."""
-        return sum(p.nbytes for p in self.tables.parameters()) if self.quantised is None else self.quantised.nbytes
+        return self.tables.nbytes
 
-    def quantise(self, kind: Kind) -> None:
+    def quantise(self, codec: Codec) -> None:
         """Switch to quantised tables and drop those in float32. It cannot be saved any more."""
-        self.quantised = QuantisedTables(self.tables, kind)
-        del self.tables
+        self.tables = self.tables.export(codec)  # type: ignore[assignment]
 
-    def quantised_as(self, kind: Kind) -> ServedStudent:
+    def quantised_as(self, codec: Codec) -> ServedStudent:
         """A copy with quantised tables, sharing everything else; the original stays as it is."""
         other = copy.copy(self)
         other.__dict__ = self.__dict__ | {"_modules": dict(self._modules)}
-        other.quantise(kind)
+        other.quantise(codec)
         return other
 
     @property
@@ -129,6 +125,7 @@ class ServedStudent(nn.Module):
         memo |= {id(each): each for each in (self.trunk_config, self.as_served)}
         memo[id(self.compiled)] = None
         memo |= {id(each): each for each in (self.features, *self.features.all, *self.features.history)}
+        memo |= {id(table): table for table in self.tables.tables}
         for name, old in own.items():
             new = tensors[name].to(old.dtype)
             memo[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
@@ -147,7 +144,7 @@ class ServedStudent(nn.Module):
             return self.score_single(Single(batch.sparse.values().view(-1, len(batch)), batch.dense))
         linear = None if self.wide is None else self.wide.linear.at(self.wide.hashing.of(batch))
         with torch.inference_mode():
-            pooled_BE = self._looked_up(batch.sparse)
+            pooled_BE = self.tables(batch.sparse)
         return self.score_with(batch, pooled_BE, linear)
 
     def score_with(self, batch: Batch, pooled_BE: Tensor, linear: Tensor | None) -> np.ndarray:
@@ -172,17 +169,18 @@ class VersionScorer:
     version uses what the batch has worked out for the student (`Batch.once`). Its tables and linear part are copied
     once, in the layout of those of a student in training."""
 
-    def __init__(self, served: ServedStudent, student: Student) -> None:
-        self.served, self._tables = served, student.net.tables
-        self._weights = self._tables.packed(served.tables.weights)
+    def __init__(self, served: ServedStudent) -> None:
+        from exfm.embeddings.fused import FusedTables  # here: a server needs no loops for tables
+
+        self.served = served
+        self._tables = FusedTables(served.tables.tables, lr=0.0, eps=0.0, optimizer=None)
+        self._tables.load(served.tables.tensors())
         self._w_ST = None if served.wide is None else served.wide.linear.weight.detach().T.contiguous().numpy()
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32, the bits of `ServedStudent.score`."""
-        if self._weights is None:  # of tables of another width
-            return self.served.score(batch)
         batch = self.served.statistics.complete(self.served.as_served(batch))
-        pooled_BE = self._tables.pooled(batch, self._weights)
+        pooled_BE = self._tables.lookup(self._tables.send(batch)).pooled
         wide = self.served.wide
         linear = None if wide is None or self._w_ST is None else wide.hashing.of(batch).sums(self._w_ST)
         return self.served.score_with(batch, pooled_BE, linear)
@@ -203,13 +201,12 @@ def export_student(student: Student) -> ServedStudent:
 
 def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
     """Load the served part of a student's `state()`. Raises ModelError where the tables do not match."""
-    weights = _under("table/", state)
-    load_table_weights(
-        served.tables, {k.removesuffix("/weight"): w for k, w in weights.items() if k.endswith("/weight")}
-    )
+    served.tables.load({name: w for name, w in under("table", state).items() if name.endswith("/weight")})
+    dense = under("dense", state)
     for part in ("units", "trunk", "serving"):
-        served.get_submodule(part).load_state_dict(_under(f"dense/{part}.", state))
-    copy_tensors(served.histories.tensors(), _under("history/", state))
+        named = {name.removeprefix(f"{part}."): t for name, t in dense.items() if name.startswith(f"{part}.")}
+        served.get_submodule(part).load_state_dict(named)
+    copy_tensors(served.histories.tensors(), under("history", state))
     copy_tensors(served.statistics.tensors(), {k: v for k, v in state.items() if k.startswith("statistics/")})
     served.prior.load(state)
     if served.wide is not None:
@@ -263,7 +260,7 @@ def load_served(path: str | os.PathLike[str], like: ServedStudent | None = None)
     stored = load_checkpoint(path)
     if stored.kind != KIND:
         raise ModelError(f"`{Path(path).name}` is a {stored.kind}, not a {KIND}; give the path of a student's export")
-    if like is not None and like.quantised is None and stored.meta == like.meta:
+    if like is not None and like.tables.codec == "fp32" and stored.meta == like.meta:
         return like.with_tensors(stored.tensors)
     return served_of(stored.tensors, stored.meta)
 
@@ -280,7 +277,3 @@ def served_of(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> ServedS
     check_fit({k: v.shape for k, v in served.state_dict().items()}, tensors)
     served.load_state_dict(tensors)
     return served
-
-
-def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

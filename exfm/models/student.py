@@ -37,8 +37,8 @@ from exfm.distillation.corrections import Corrections
 from exfm.distillation.loss import Objective, objective, scale_gradient
 from exfm.distillation.residuals import Residuals
 from exfm.distillation.targets import RowMasks, Targets
-from exfm.embeddings.adagrad import scale_accumulator
-from exfm.embeddings.fused import FusedTables, Lookup
+from exfm.embeddings.fused import FusedTables
+from exfm.embeddings.table import Lookup, tables_of
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
@@ -64,7 +64,8 @@ class StudentNet(nn.Module):
         super().__init__()
         self.units = Units(features, cfg.width, seed)
         self.trunk = build_trunk(cfg.trunk, features, cfg.width, seed)
-        self.tables = FusedTables.drawn(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
+        self.tables = FusedTables(tables_of(features, cfg.width), lr=cfg.sparse_lr, eps=cfg.sparse_eps)
+        self.tables.draw(seed)
         H = self.trunk.out_width
         self.serving = _heads("serving", H, tasks, seed)  # type: ignore[arg-type]
         own = cfg.arm.head_start == "random"
@@ -137,7 +138,7 @@ class Student:
         self.wide = StudentWide(self.features, len(self.tasks)) if cfg.wide else None
         self.histories, self.statistics = Histories(self.features, self.tasks), Statistics(self.features)
         self.as_served = AsServed(self.features)
-        self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
+        self._dense = dict(self.net.named_parameters())
         self._adam, self._dense_lr = Adam(self._dense), cfg.dense_lr
         tables = {feature.name: feature.rows for feature in features.sparse}
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
@@ -197,7 +198,7 @@ class Student:
             for _ in range(self.cfg.arm.extra_steps if finite and learn else 0):
                 self._distil_again(batch, targets, rows)
         if finite and learn:
-            self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
+            self.net.tables.scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
             self.prior.add(batch.once("label sums", lambda: label_sums(batch)))
             if stacked is not None and self.wide is not None:
                 self.wide.learn(stacked, self.prior.cached_offset)
@@ -254,7 +255,8 @@ class Student:
         copy_tensors(self.tensors(), tensors)
 
     def _forward(self, batch: Batch) -> _Forward:
-        lookup, offset = self.net.tables.of(batch), self.prior.cached_offset
+        tables, offset = self.net.tables, self.prior.cached_offset
+        lookup = tables.lookup(tables.send(batch))
         pooled = lookup.pooled.requires_grad_()
         units = self.net.units(pooled, batch.sparse)
         x = self.net.trunk(units, self.histories(batch.sparse, batch.dense))
@@ -323,11 +325,6 @@ class Student:
         self._dense_lr = self.cfg.dense_lr * factor * self._share
         self.net.tables.lr = self.cfg.sparse_lr * factor
 
-    def _scale_accumulators(self, factor: float) -> None:
-        if factor != 1:
-            for m in self.net.tables.accumulators.values():
-                scale_accumulator(m, factor)
-
     def _progress(self) -> dict[str, Tensor]:
         return {
             "rows": self._rows,
@@ -338,10 +335,9 @@ class Student:
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy: writing into it loads it."""
-        tensors = {f"dense/{k}": v for k, v in self.net.state_dict().items() if not k.startswith("tables.")}
+        tensors = {f"dense/{k}": v for k, v in self.net.state_dict().items()}
         tensors |= {f"adam/{name}/{key}": value for name, of in self._adam.state.items() for key, value in of.items()}
-        tensors |= {f"table/{name}/weight": w for name, w in self.net.tables.weights.items()}
-        tensors |= {f"table/{name}/accumulator": m for name, m in self.net.tables.accumulators.items()}
+        tensors |= {f"table/{name}": tensor for name, tensor in self.net.tables.tensors().items()}
         tensors |= self._corrections.state() | self.prior.tensors()
         tensors |= {} if self.wide is None else self.wide.tensors()
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}

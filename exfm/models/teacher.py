@@ -19,27 +19,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.adam import Adam
 from exfm.baselines.prior import label_sums
-from exfm.embeddings.tables import bag_configs
-from exfm.embeddings.weights import draw_initial_weights
+from exfm.embeddings.table import Held, Lookup, Tables
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.statistics import Statistics
-from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import LossTargets, TeacherNet, compiled_dense
-from exfm.models.teacher_wide import Pooled, WideTables, all_tables
-from exfm.parallel.alone import learning_tables
+from exfm.models.teacher_wide import EPSILON, RATE, all_tables, wide_gradient, wide_logits
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import plan_sharding
+from exfm.parallel.tables import learning_tables
 from exfm.randomness import StepRandomness
-from exfm.snapshots.named import copy_tensors
-from exfm.snapshots.windows import TensorPieces, TensorSource
+from exfm.snapshots.named import copy_tensors, under
+from exfm.snapshots.windows import TensorSource
 from exfm.step import LARGEST, StepResult, share_of_full
 
 
@@ -47,7 +44,7 @@ class SentBatch(NamedTuple):
     """A batch whose ids have been sent. `left_out`: rows that were left out of it."""
 
     batch: Batch
-    lookup: Any
+    ids: Any
     wide: Any
     left_out: int
 
@@ -84,31 +81,26 @@ class Teacher:
         of any."""
         self._full_batch = full_batch
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
-        tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
-        self._net = TeacherNet(cfg, features, tasks, seed, tables=tables)
+        self._net = TeacherNet(cfg, features, tasks, seed)
         self.group, self._owns_group = group or RankGroup(), group is None
         self.random = StepRandomness(seed, self.group.rank)
-        configs = tables.embedding_bag_configs()
-        self.plan = plan_sharding(all_tables(cfg, features, len(tasks)), self.group, sharding, batch_rows)
-        self._tables = learning_tables(
-            self._net,
-            self.plan,
-            self.group,
-            sharding,
-            optimizer=cfg.sparse_optimizer,
-            lr=cfg.sparse_lr,
-            eps=cfg.sparse_eps,
-        )
-        self.weights, self.accumulators = self._tables.weights(), self._tables.accumulators()
-        for c in configs:
-            draw_initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed, self.weights.windows[c.name])
+        parts = all_tables(cfg, features, len(tasks))
+        self.plan = plan_sharding(parts, self.group, sharding, batch_rows)
+
+        def made(part: str, lr: float, eps: float) -> Tables:
+            (tables, optimizer, _), plan = parts[part], self.plan.plan[part]
+            assert optimizer is not None
+            return learning_tables(tables, plan, self.group, sharding, optimizer=optimizer, lr=lr, eps=eps)
+
+        self.tables = made("tables", cfg.sparse_lr, cfg.sparse_eps)
+        self.tables.draw(seed)
         self._net.to(self.group.device).train()
         if cfg.compile:
             self._net.compiled = compiled_dense(cfg, self._net, learns=True)
-        self.dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
+        self.dense = dict(self._net.named_parameters())
         self._adam = Adam(self.dense)
         self._rows = torch.zeros((), dtype=torch.int64)
-        self.wide = WideTables(features, tasks, self.group, sharding, self.plan) if cfg.wide else None
+        self.wide = made("wide", RATE, EPSILON) if cfg.wide else None
         self._stack = Stack(len(self.tasks))
         self.statistics = Statistics(features).to(self.group.device)
 
@@ -120,7 +112,7 @@ class Teacher:
         """
         batch = batch.to(self.group.device)
         wide = None if self.wide is None else self.wide.send(batch)
-        return SentBatch(batch, self._tables.send(batch), wide, left_out)
+        return SentBatch(batch, self.tables.send(batch), wide, left_out)
 
     def train_step(self, batch: Batch | SentBatch) -> StepResult:
         """Score the batch, then learn from it. A collective.
@@ -143,7 +135,7 @@ class Teacher:
         for p in self.dense.values():
             p.grad = None
         dense = self.statistics(batch.dense, batch.raw)
-        lookup = self._tables.look_up(prepared.lookup)
+        lookup = self.tables.lookup(prepared.ids)
         mask = batch.label_mask
         local_rows = mask.sum(0)
         counts = [torch.full_like(local_rows, count) for count in (len(batch), prepared.left_out)]
@@ -154,21 +146,21 @@ class Teacher:
         targets = LossTargets(batch.labels, mask, batch.weights, rows.clamp(min=1))
         z, local_loss = self._net.judge(lookup.pooled, batch.sparse, dense, targets)
         loss = self.group.sum(local_loss.detach())
-        offset, pooled = self._net.prior.offset().float(), self._look_up_wide(prepared)
+        offset, linear = self._net.prior.offset().float(), self._look_up_wide(prepared)
         deep = logits = z.detach()
-        if pooled is not None:
-            wide = pooled.logits + offset
+        if linear is not None:
+            wide = linear[1] + offset
             logits = self._stack(offset, deep, wide)
         finite = self._agree(logits, loss) and not nothing_left
         if finite:
             finite = self._learn(local_loss, lookup, share, learn)
         if finite and learn:
             self._net.prior.add(sums)
-            if pooled is not None and self.wide is not None:
+            if linear is not None and self.wide is not None:
                 counted = self._net.prior.offset().float()
                 self._stack.learn(offset, deep, wide, batch, counted, self._total)
                 residuals = (torch.sigmoid(wide - offset + counted) - batch.labels) * batch.label_weights
-                self.wide.learn(pooled, torch.where(mask, residuals, 0.0))
+                self.wide.learn(linear[0], wide_gradient(self.wide, torch.where(mask, residuals, 0.0)))
             if (seen := self.statistics.sums(batch)) is not None:
                 self.statistics.add(self.group.sum(seen))
             self._forget(len(batch))
@@ -179,21 +171,23 @@ class Teacher:
         """Sums over all ranks of what stands in the CPU's memory. A collective."""
         return self.group.sum(sums.to(self.group.device)).cpu()
 
-    def _look_up_wide(self, prepared: SentBatch) -> Pooled | None:
-        if self.wide is None or prepared.wide is None:
+    def _look_up_wide(self, prepared: SentBatch) -> tuple[Lookup, Tensor] | None:
+        """Weights of the linear part, and the logits (B, T) that they sum up to."""
+        if self.wide is None:
             return None
-        return self.wide.look_up(prepared.wide)
+        lookup = self.wide.lookup(prepared.wide)
+        return lookup, wide_logits(self.wide, lookup.pooled.detach(), len(self.tasks))
 
-    def _learn(self, local_loss: Tensor, lookup: Any, share: float, learn: bool) -> bool:
+    def _learn(self, local_loss: Tensor, lookup: Lookup, share: float, learn: bool) -> bool:
         local_loss.backward()
-        _, e = self._net.cut
+        e = self._net.e
         assert e.grad is not None
         grads = self._sum_gradients()
         if not self._agree(torch.stack(torch._foreach_norm([e.grad, *grads.values()]))):
             return False
         if not learn:
             return True
-        self._tables.learn(lookup, e.grad.mul_(share).to(lookup.pooled.dtype))
+        self.tables.learn(lookup, e.grad.mul_(share).to(lookup.pooled.dtype))
         self._adam.step(grads, self.cfg.dense_lr * share)
         return True
 
@@ -213,9 +207,9 @@ class Teacher:
         before = int(self._rows)
         self._rows += self.group.sum(torch.tensor(local_rows))
         factor = self.cfg.accumulators.factor(before, int(self._rows))
-        self.accumulators.scale(factor)
-        if self.wide is not None:
-            self.wide.accumulators.scale(factor)
+        for tables in (self.tables, self.wide):
+            if tables is not None:
+                tables.scale_accumulators(factor)
 
     def _progress(self) -> dict[str, Tensor]:
         return {} if self.cfg.accumulators.only_grow else {"progress/rows": self._rows}
@@ -230,21 +224,19 @@ class Teacher:
         with torch.no_grad():
             prepared = self.prepare(batch)
             sparse, dense = prepared.batch.sparse, self.statistics(prepared.batch.dense, prepared.batch.raw)
-            z = self._net.predict(self._tables.look_up(prepared.lookup).pooled, sparse, dense)
-            if (pooled := self._look_up_wide(prepared)) is not None:
+            z = self._net(self.tables.lookup(prepared.ids).pooled, sparse, dense)
+            if (linear := self._look_up_wide(prepared)) is not None:
                 offset = self._net.prior.offset().float()
-                z = self._stack(offset, z, pooled.logits + offset)
+                z = self._stack(offset, z, linear[1] + offset)
             return z.float().cpu().numpy()
 
-    def state(self) -> dict[str, Tensor | TensorPieces]:
+    def state(self) -> dict[str, Held]:
         """Copies, in the CPU's memory, of everything that the next step depends on; no collective."""
-        tensors = self.snapshot()
-        for name, m in self.accumulators.copies().items():
-            tensors[f"table/{name}/accumulator"] = m
+        tensors = self.snapshot() | {name: _copy(of) for name, of in self._adam_tensors().items()}
+        tensors |= {f"table/{name}": held for name, held in self.tables.copies("/accumulator").items()}
         if self.wide is not None:
-            tensors |= {f"wide/{name}/accumulator": n for name, n in self.wide.accumulators.copies().items()}
+            tensors |= {f"wide/{name}": held for name, held in self.wide.copies("/accumulator").items()}
             tensors |= {name: t.clone() for name, t in self._stack.tensors().items()}
-        tensors |= {name: _copy(value) for name, value in self._adam_tensors().items()}
         tensors["rng"] = self.random.state.clone()
         return tensors | {name: rows.clone() for name, rows in self._progress().items()}
 
@@ -255,28 +247,20 @@ class Teacher:
         Raises ModelError where it is not one of this configuration and feature set, or is damaged on disk; a part of
         it may be loaded then.
         """
-        dense = {f"dense/{n}": p.detach() for n, p in self.dense.items()}
-        mine = dense | self._adam_tensors() | self._net.prior.tensors() | self.statistics.tensors()
-        mine |= {"rng": self.random.state} | self._progress()
-        given = {k: v for k, v in tensors.items() if not k.startswith(("table/", "wide/", "stack/"))}
-        copy_tensors(mine, given)
-        self.weights.load(tables_of(tensors, "weight"))
-        self.accumulators.load(tables_of(tensors, "accumulator"))
+        mine = self._dense_tensors() | self._adam_tensors() | {"rng": self.random.state} | self._progress()
+        copy_tensors(mine, {k: v for k, v in tensors.items() if not k.startswith(("table/", "wide/", "stack/"))})
+        self.tables.load(under("table", tensors))
         if self.wide is not None:
-            self.wide.weights.load(tables_of(tensors, "weight", of="wide"))
-            self.wide.accumulators.load(tables_of(tensors, "accumulator", of="wide"))
+            self.wide.load(under("wide", tensors))
             self._stack.load(tensors)
 
-    def snapshot(self) -> dict[str, Tensor | TensorPieces]:
+    def snapshot(self) -> dict[str, Held]:
         """Copies, in CPU memory, of the tensors that scoring needs: `dense/…`, `prior/…`, `statistics/…`,
         `table/…/weight`, of the linear part `wide/…/weight` and `stack/theta`; no collective."""
-        tensors: dict[str, Tensor | TensorPieces] = {f"dense/{name}": _copy(p) for name, p in self.dense.items()}
-        counted = self._net.prior.tensors() | self.statistics.tensors()
-        tensors |= {name: _copy(sums) for name, sums in counted.items()}
-        for name, weight in self.weights.copies().items():
-            tensors[f"table/{name}/weight"] = weight
+        tensors: dict[str, Held] = {name: _copy(of) for name, of in self._dense_tensors().items()}
+        tensors |= {f"table/{name}": held for name, held in self.tables.copies("/weight").items()}
         if self.wide is not None:
-            tensors |= {f"wide/{name}/weight": weight for name, weight in self.wide.weights.copies().items()}
+            tensors |= {f"wide/{name}": held for name, held in self.wide.copies("/weight").items()}
             tensors["stack/theta"] = self._stack.theta.clone()
         return tensors
 
@@ -284,6 +268,11 @@ class Teacher:
         """Leave the group that the teacher opened for itself."""
         if self._owns_group:
             self.group.close()
+
+    def _dense_tensors(self) -> dict[str, Tensor]:
+        """The state itself, not a copy, as `dense/…`, and the counts of prior and statistics."""
+        dense = {f"dense/{name}": p.detach() for name, p in self.dense.items()}
+        return dense | self._net.prior.tensors() | self.statistics.tensors()
 
     def _adam_tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy, as `adam/…`."""

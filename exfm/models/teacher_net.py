@@ -1,4 +1,4 @@
-"""The teacher's network: tables, units, an interaction trunk and a head per task.
+"""The teacher's network: units, an interaction trunk and a head per task, on what its tables look up.
 
     loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / rows_t
 
@@ -23,11 +23,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.baselines.prior import Prior
-from exfm.embeddings.tables import embedding_bags
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.interactions.dense import seeded_mlp
@@ -35,7 +33,6 @@ from exfm.interactions.interaction import Axes
 from exfm.interactions.units import Units, input_labels
 from exfm.machine_code import MachineCode, machine_code
 from exfm.models.teacher_config import TeacherConfig
-from exfm.parallel.tables import in_order
 from exfm.randomness import named_generator
 
 
@@ -56,31 +53,19 @@ def loss_of(z: Tensor, targets: LossTargets) -> Tensor:
 
 
 class TeacherNet(nn.Module):
-    """Tables, units, interaction, a head per task and the prior: (KeyedJaggedTensor, (B, dense)) -> logits (B, T).
+    """Units, interaction, a head per task and the prior: ((B, E), KeyedJaggedTensor, (B, dense)) -> logits (B, T).
 
-    All but the tables are of `dense_dtype`, and so are the logits.
+    All of it is of `dense_dtype`, and so are the logits.
 
-    The dense part works on a copy of the pooled embeddings that is cut off from the tables; `cut` holds both ends, so
-    that the tables learn only after every gradient was seen finite. `compiled` stands for its dense part where it is
-    set.
+    It works on a copy of the pooled embeddings, `e`, that is cut off from the tables: they learn from its gradient, and
+    only after every gradient was seen finite. `compiled` stands for the dense part where it is set.
 
     Raises ConfigError for a feature whose width is not a multiple of the teacher's.
     """
 
-    def __init__(
-        self,
-        cfg: TeacherConfig,
-        features: FeatureSet,
-        tasks: Sequence[str],
-        seed: int,
-        *,
-        tables: EmbeddingBagCollection | None = None,
-    ):
-        """`tables`: made elsewhere, on the meta device where they are to be sharded before anything is in them."""
+    def __init__(self, cfg: TeacherConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
         super().__init__()
         self.units = Units(features, cfg.width, seed)
-        self.keys = list(features.keys)
-        self.tables = embedding_bags(features, cfg.width, seed) if tables is None else tables
         self.dense_inputs = len(features.dense_labels)
         self.trunk = cfg.interaction_settings().build(
             self.units.count, cfg.width, self.dense_inputs, named_generator(seed, "trunk")
@@ -99,14 +84,11 @@ class TeacherNet(nn.Module):
         self._bf16 = cfg.precision == "bf16"
         for part in (self.units, self.trunk, self.heads):
             part.to(self.dtype)
-        self.cut: tuple[Tensor, Tensor]
+        self.e: Tensor
         self.compiled: CompiledDense | None = None
 
-    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        return self.predict(in_order(self.tables(sparse), self.keys), sparse, dense)
-
-    def predict(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        """Logits from looked-up embeddings, (B, sum of widths) in the order of the keys."""
+    def forward(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        """Logits from looked-up embeddings, (B, E) in the order of the keys."""
         units, dense = self._inputs(pooled, sparse, dense)
         of = self.dense_part if self.compiled is None or not len(units) else self.compiled.score
         return self.prior(of(units, dense))
@@ -123,9 +105,8 @@ class TeacherNet(nn.Module):
         return z, loss_of(z, targets)
 
     def _inputs(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> tuple[Tensor, Tensor]:
-        e = pooled.detach().to(self.dtype).requires_grad_(self.training)
-        self.cut = (pooled, e)
-        return self.units(e, sparse), dense.to(self.dtype)
+        self.e = pooled.detach().to(self.dtype).requires_grad_(self.training)
+        return self.units(self.e, sparse), dense.to(self.dtype)
 
     def dense_part(self, units: Tensor, dense: Tensor, *, exportable: bool = False) -> Tensor:
         """Logits (B, T) without the prior, of units (B, N, D) and dense features (B, C). `exportable`: to be

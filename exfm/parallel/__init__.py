@@ -5,8 +5,6 @@ layout     the ranks that there are, and which strategies may cut which tables: 
 sharding   the plan that follows
 planner    TorchRec's planner as it is asked here: hardware, costs, bytes
 tables     the tables at work on their ranks: look-up, update, weights
-alone      the same on a single rank
-held       reading and writing the windows of the tables that this rank holds
 exchange   partial sums of embeddings, sent between ranks in unequal shares
 comms      what ranks send each other: in how many bits, and how many bytes that makes
 planning/  decisions before training: placement, cost, what size buys

@@ -1,12 +1,12 @@
 """Sharding of embedding tables by rows and columns over ranks (Neo, arXiv 2104.05158), decided by TorchRec's planner.
 
-`Sharding` (layout.py) is what is asked for, `plan_sharding` decides which rank holds what; `parallel_tables` builds the
-model so.
+`Sharding` (layout.py) is what is asked for, `plan_sharding` decides which rank holds what; `ParallelTables` (tables.py)
+are the tables so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.embeddings.adagrad import SparseOptimizer
+from exfm.embeddings.table import Table
 from exfm.errors import ConfigError
 from exfm.parallel.comms import codecs
 from exfm.parallel.group import RankGroup
@@ -31,7 +32,7 @@ MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
 class TableGroup(NamedTuple):
     """A group of a model's tables that are looked up together and learn by one optimizer."""
 
-    configs: Collection[EmbeddingBagConfig]
+    tables: Sequence[Table]
     optimizer: SparseOptimizer | None  # None: they do not learn
     called: str = ""  # what messages add to a table's name, where another part has one of the same name
 
@@ -74,28 +75,36 @@ def sharding_planner(
     Raises ConfigError where `sharding` does not suit the tables or their optimizer.
     """
     constraints = {}
-    for tables in parts.values():
-        sharding.check([table.name for table in tables.configs], tables.optimizer)
-        for table in tables.configs:
-            if table.embedding_dim % 4:
-                raise ConfigError(f"table `{table.name}` is {table.embedding_dim} wide; FBGEMM needs a multiple of 4")
+    for part in parts.values():
+        sharding.check([table.name for table in part.tables], part.optimizer)
+        for table in part.tables:
+            if table.width % 4:
+                raise ConfigError(f"table `{table.name}` is {table.width} wide; FBGEMM needs a multiple of 4")
             constraints[table.name] = ParameterConstraints(
                 sharding_types=cuts_of(table, sharding, world),
                 min_partition=NARROWEST,
-                pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.feature_names),
+                pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.lookups),
             )
-    return make_planner(world, constraints, {part: tables.optimizer for part, tables in parts.items()})
+    return make_planner(world, constraints, {name: part.optimizer for name, part in parts.items()})
 
 
 def planned_model(parts: Mapping[str, TableGroup]) -> nn.Module:
     """Input of a planner: the tables of all parts, without memory."""
     model = nn.Module()
-    for part, tables in parts.items():
-        model.add_module(part, EmbeddingBagCollection(list(tables.configs), device=torch.device("meta")))
+    for name, part in parts.items():
+        model.add_module(name, EmbeddingBagCollection(bag_configs(part.tables), device=torch.device("meta")))
     return model
 
 
-def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: RankLayout) -> list[str]:
+def bag_configs(tables: Sequence[Table]) -> list[EmbeddingBagConfig]:
+    """The tables in TorchRec's words."""
+    return [
+        EmbeddingBagConfig(name=t.name, embedding_dim=t.width, num_embeddings=t.rows, feature_names=list(t.lookups))
+        for t in tables
+    ]
+
+
+def cuts_of(table: Table, sharding: Sharding, world: RankLayout) -> list[str]:
     """Sharding types possible for a table of its size; a table with too few rows for every rank stays whole.
 
     FBGEMM's backward on CPU takes a piece without rows and the table after it for one table of the former's width:
@@ -103,19 +112,17 @@ def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: RankLayout) ->
 
     Raises ConfigError where no piece would be small enough for FBGEMM to count its rows.
 
-    >>> tiny = EmbeddingBagConfig(name="day", num_embeddings=7, embedding_dim=4, feature_names=["day"])
+    >>> tiny = Table("day", 7, 4, ("day",))
     >>> [cuts_of(tiny, Sharding(types=("row_wise",)), RankLayout(ranks)) for ranks in (4, 5)]
     [['row_wise'], ['table_wise']]
     """
     over = {"row_wise": world.ranks, "table_row_wise": world.on_a_host, "grid_shard": world.on_a_host}
-    cuts = [cut for cut in sharding.of(table.name) if _reaches(table.num_embeddings, over.get(cut, 1))] or [
-        "table_wise"
-    ]
-    countable = [cut for cut in cuts if table.num_embeddings <= MOST_ROWS * over.get(cut, 1)]
+    cuts = [cut for cut in sharding.of(table.name) if _reaches(table.rows, over.get(cut, 1))] or ["table_wise"]
+    countable = [cut for cut in cuts if table.rows <= MOST_ROWS * over.get(cut, 1)]
     if not countable:
         raise ConfigError(
-            f"table `{table.name}` has {table.num_embeddings} rows, and FBGEMM takes at most {MOST_ROWS} in a piece; "
-            f"cut it row_wise over {-(-table.num_embeddings // MOST_ROWS)} ranks or more"
+            f"table `{table.name}` has {table.rows} rows, and FBGEMM takes at most {MOST_ROWS} in a piece; "
+            f"cut it row_wise over {-(-table.rows // MOST_ROWS)} ranks or more"
         )
     return countable
 
@@ -152,21 +159,21 @@ def plan_sharding(
     return planned[0]
 
 
-def table_bytes(config: EmbeddingBagConfig, optimizer: SparseOptimizer | None) -> int:
+def table_bytes(table: Table, optimizer: SparseOptimizer | None) -> int:
     """Bytes of weights and accumulators of one table."""
-    per_row = config.embedding_dim + {None: 0, "row_wise_adagrad": 1, "adagrad": config.embedding_dim}[optimizer]
-    return 4 * config.num_embeddings * per_row
+    per_row = table.width + {None: 0, "row_wise_adagrad": 1, "adagrad": table.width}[optimizer]
+    return 4 * table.rows * per_row
 
 
 def does_not_fit(parts: Collection[TableGroup], sharding: Sharding, ranks: int) -> str:
     """Error text for a planner without a plan: the largest table's need, the memory available, remedies."""
     if sharding.memory_gb is None:
         return f"TorchRec's planner found no way to spread the tables over {ranks} ranks by {', '.join(sharding.types)}"
-    every = [(table_bytes(table, of.optimizer) / GB, table, of.called) for of in parts for table in of.configs]
+    every = [(table_bytes(table, of.optimizer) / GB, table, of.called) for of in parts for table in of.tables]
     need, largest, called = max(every, key=lambda one: one[0])
     return (
         f"the tables do not fit on {ranks} ranks of {sharding.memory_gb:.3g} GB: the largest, `{largest.name}`{called} "
-        f"({largest.num_embeddings} rows, may be {' or '.join(sharding.of(largest.name))}), needs {need:.3g} GB, all "
+        f"({largest.rows} rows, may be {' or '.join(sharding.of(largest.name))}), needs {need:.3g} GB, all "
         f"need {sum(one[0] for one in every):.3g} GB and a step's buffers, and there are "
         f"{ranks * sharding.memory_gb:.3g} GB on all ranks. "
         f"Try row_wise for `{largest.name}`, more ranks, a larger memory_gb, or fewer rows"

@@ -1,4 +1,5 @@
-"""A model's embedding tables on their ranks: TorchRec's DistributedModelParallel, plus the collectives that gloo lacks.
+"""A model's embedding tables on their ranks: TorchRec's sharded collections and FBGEMM's kernels, plus the collectives
+that gloo lacks.
 
 The loss is a sum over the rows of all ranks, so gradients are summed, never averaged; that is exact for any number of
 ranks. Ranks may bring different numbers of rows, or none.
@@ -17,12 +18,11 @@ import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbeddingBag, BatchedFusedEmbeddingBag
 from torchrec.distributed.comm_ops import set_gradient_division
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
-from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.sharding.grid_sharding import GridPooledEmbeddingDist
 from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingDist
@@ -32,23 +32,22 @@ from torchrec.distributed.types import (
     EnumerableShardingSpec,
     ParameterSharding,
     ShardingEnv,
-    ShardingPlan,
 )
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
+from exfm.embeddings.fused import FusedTables
+from exfm.embeddings.table import Held, Lookup, Table, Tables, rows_read
 from exfm.features.batch import Batch
 from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts
-from exfm.parallel.held import ShardedTables
 from exfm.parallel.layout import Sharding
 from exfm.parallel.planner import quiet_torchrec
-from exfm.parallel.sharding import TableSharder
-from exfm.snapshots.windows import Window
+from exfm.parallel.sharding import TableSharder, bag_configs
+from exfm.snapshots.windows import TensorPieces, Window, whole_tensor
 
 
 class TableShard(NamedTuple):
@@ -69,71 +68,57 @@ class SentIds(NamedTuple):
     ids: Awaitable[Any]
 
 
-class Gathered(NamedTuple):
-    """Result of a lookup: pooled embeddings (B, sum of widths), in order of the tables' keys."""
+class ParallelTables(Tables):
+    """Tables on the ranks of a group, of weight 0. They learn by AdaGrad; without `optimizer` they are looked up only.
 
-    pooled: Tensor
-
-
-class ParallelTables:
-    """The tables of `model.tables` on the ranks of a group, learning by AdaGrad.
-
-    `model` is changed: its `tables` become a part that holds this rank's pieces. Tables on the meta device stay
-    nowhere else; their weights are whatever TorchRec drew, until they are written through `weights()`.
-
-    Look-up and update are collectives; ranks call them in the same order.
+    No rank ever has more than its pieces, by its part of a `plan`. Look-up and update are collectives; ranks call them
+    in the same order.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        plan: ShardingPlan,
+        tables: Sequence[Table],
+        plan: EmbeddingModuleShardingPlan,
         group: RankGroup,
         sharding: Sharding,
         *,
-        optimizer: SparseOptimizer,
-        lr: float,
-        eps: float,
+        optimizer: SparseOptimizer | None = None,
+        lr: float = 0.0,
+        eps: float = 0.0,
     ):
-        self._group, self._row_wise = group, optimizer == "row_wise_adagrad"
+        self.tables, self._group = tuple(tables), group
         set_gradient_division(False)  # of all of TorchRec in this process
-        assert isinstance(model.tables, EmbeddingBagCollection)
-        self._configs = model.tables.embedding_bag_configs()
-        self.keys = keys_of(self._configs)
-        kind = RowWiseAdagrad if self._row_wise else torch.optim.Adagrad
-        apply_optimizer_in_backward(kind, model.tables.parameters(), {"lr": lr, "eps": eps})
+        collection = EmbeddingBagCollection(bag_configs(tables), device=torch.device("meta"))
+        if optimizer is None:
+            for of_table in plan.values():
+                of_table.compute_kernel = "dense"  # the one that has no optimizer
+        else:
+            kind = RowWiseAdagrad if optimizer == "row_wise_adagrad" else torch.optim.Adagrad
+            apply_optimizer_in_backward(kind, collection.parameters(), {"lr": lr, "eps": eps})
         with quiet_torchrec(), _hosts(sharding, group):
-            DistributedModelParallel(  # changes the model in place
-                model,
-                env=ShardingEnv.from_process_group(group.process_group),
-                device=group.device,
-                plan=plan,
-                sharders=[TableSharder.of(sharding)],
-                init_data_parallel=False,  # the dense part's gradients are summed where it is trained
-            )
-        assert isinstance(model.tables, ShardedEmbeddingBagCollection)
-        self._tables = model.tables
+            env = ShardingEnv.from_process_group(group.process_group)
+            self._tables = TableSharder.of(sharding).shard(collection, plan, env, group.device)
         _replace_collectives(self._tables)
         self._replicas = {
             kernel: [ReplicatedTable(w.detach(), optimizer, lr=lr, eps=eps) for w in kernel.split_embedding_weights()]
             for kernel in _kernels(self._tables)
-            if isinstance(kernel, BatchedDenseEmbeddingBag)
+            if optimizer is not None and isinstance(kernel, BatchedDenseEmbeddingBag)
         }
+        self._held = self._weights() | ({} if optimizer is None else self._accumulators(optimizer))
+        for name in (f"{table.name}/weight" for table in tables):
+            for _, window in self._held[name].pieces:
+                window.zero_()
 
     def send(self, batch: Batch) -> SentIds:
-        """Start to send a batch's ids to the ranks that hold their rows. A collective.
-
-        Waits for the sizes of what others send; the ids themselves travel while other work is done.
-        """
+        """Waits for the sizes of what others send; the ids themselves travel while other work is done."""
         context = self._tables.create_context()
-        return SentIds(context, self._tables.input_dist(context, batch.sparse).wait())
+        return SentIds(context, self._tables.input_dist(context, rows_read(self.tables, batch.sparse)).wait())
 
-    def look_up(self, sent: SentIds) -> Gathered:
-        """A collective."""
-        return Gathered(in_order(self._tables.compute_and_output_dist(sent.context, sent.ids.wait()).wait(), self.keys))
+    def lookup(self, sent: SentIds) -> Lookup:
+        pooled = self._tables.compute_and_output_dist(sent.context, sent.ids.wait()).wait()
+        return Lookup(in_order(pooled, [name for table in self.tables for name in table.lookups]))
 
-    def learn(self, lookup: Gathered, gradient: Tensor) -> None:
-        """One step, with the gradient of the looked-up embeddings. A collective."""
+    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
         lookup.pooled.backward(gradient)
         self._update_replicated()
 
@@ -147,73 +132,82 @@ class ParallelTables:
             for replica, g, shape in zip(replicas, gradient.split([s.numel() for s in shapes]), shapes, strict=True):
                 replica.update(g.view(shape))
 
-    def weights(self) -> ShardedTables:
-        """(rows, width) each; they share memory with the model."""
-        return sharded_weights(self._tables, self._configs, self._group)
+    def tensors(self) -> dict[str, TensorPieces]:
+        """Row-wise AdaGrad on a table in several column pieces has an accumulator for each: (rows, pieces)."""
+        return self._held
 
-    def accumulators(self) -> ShardedTables:
-        """(rows,) of row-wise AdaGrad, (rows, width) of element-wise; they share memory with the model.
+    def copies(self, ending: str = "") -> dict[str, Held]:
+        """Whole tensors on a single rank, on one of several the pieces that it has. Where every rank has a whole table,
+        only rank 0 has a piece."""
+        alone, first = self._group.world_size == 1, self._group.rank == 0
+        return {
+            name: whole_tensor(held)
+            if alone
+            else held._replace(
+                pieces=[(at, w.to("cpu", copy=True)) for at, w in held.pieces if first or not held.replicated]
+            )
+            for name, held in self._held.items()
+            if name.endswith(ending)
+        }
 
-        Row-wise AdaGrad on a table in several column pieces has an accumulator for each: (rows, pieces).
-        """
-        shapes, windows = {}, {c.name: [] for c in self._configs}  # type: ignore[var-annotated]
-        replicated = set()
+    def _weights(self) -> dict[str, TensorPieces]:
+        held = {f"{t.name}/weight": TensorPieces((t.rows, t.width), []) for t in self.tables}
+        for piece in _pieces(self._tables):
+            name = f"{piece.table}/weight"
+            held[name] = held[name]._replace(replicated=piece.replicated)
+            held[name].pieces.extend([(piece.offsets, piece.weight)] if piece.weight.numel() else [])
+        return held
+
+    def _accumulators(self, optimizer: SparseOptimizer) -> dict[str, TensorPieces]:
         columns = {name: _column_pieces(spec) for name, spec in self._tables.module_sharding_plan.items()}
-        for c in self._configs:
-            per_row = [c.embedding_dim] if not self._row_wise else [] if columns[c.name] == 1 else [columns[c.name]]
-            shapes[c.name] = torch.Size([c.num_embeddings, *per_row])
+        row_wise = optimizer == "row_wise_adagrad"
+        held = {}
+        for t in self.tables:
+            per_row = (t.width,) if not row_wise else () if columns[t.name] == 1 else (columns[t.name],)
+            held[f"{t.name}/accumulator"] = TensorPieces((t.rows, *per_row), [])
         for piece in _pieces(self._tables):
             row, column = piece.offsets
             if piece.replicated:
-                replicated.add(piece.table)
                 m = self._replicas[piece.kernel][piece.place].accumulator
             else:
                 m = piece.kernel.emb_module.split_optimizer_states()[piece.place][0]
-            if not self._row_wise:
-                windows[piece.table].append(((row, column), m))
+            window: Window
+            if not row_wise:
+                window = (row, column), m
             elif columns[piece.table] == 1:
-                windows[piece.table].append(((row,), m))
+                window = (row,), m
             else:
-                windows[piece.table].append(((row, column // piece.weight.shape[1]), m.unsqueeze(1)))
-        return ShardedTables(shapes, windows, self._group, replicated)
+                window = (row, column // piece.weight.shape[1]), m.unsqueeze(1)
+            name = f"{piece.table}/accumulator"
+            held[name] = held[name]._replace(replicated=piece.replicated)
+            held[name].pieces.extend([window] if m.numel() else [])
+        return held
 
 
-def keys_of(configs: Sequence[EmbeddingBagConfig]) -> list[str]:
-    """Keys of the lookup, in order."""
-    return [key for config in configs for key in config.feature_names]
+def learning_tables(
+    tables: Sequence[Table],
+    plan: EmbeddingModuleShardingPlan,
+    group: RankGroup,
+    sharding: Sharding,
+    *,
+    optimizer: SparseOptimizer,
+    lr: float,
+    eps: float,
+) -> Tables:
+    """Tables of weight 0 that learn by AdaGrad, as a group holds them; states of one form are states of the other. A
+    collective.
+
+    A single rank on a CPU has them whole and several times as fast, unless `per_shard_row_wise` makes its optimizer one
+    of pieces.
+    """
+    if group.world_size == 1 and group.device.type == "cpu" and not sharding.per_shard_row_wise:
+        return FusedTables(tables, lr=lr, eps=eps, optimizer=optimizer)
+    return ParallelTables(tables, plan, group, sharding, optimizer=optimizer, lr=lr, eps=eps)
 
 
 def in_order(pooled: KeyedTensor, keys: list[str]) -> Tensor:
     """(B, sum of widths) in the order of the keys; sharded over ranks, they come in order of rank."""
     return pooled.values() if pooled.keys() == keys else KeyedTensor.regroup([pooled], [keys])[0]
-
-
-def shard_tables(
-    tables: EmbeddingBagCollection, plan: EmbeddingModuleShardingPlan, group: RankGroup, sharding: Sharding
-) -> ShardedEmbeddingBagCollection:
-    """Shard the tables by their part of a plan, for a model that only looks up. A collective.
-
-    Nothing is allocated on this rank but its own shards, where `tables` are on the meta device.
-    """
-    with quiet_torchrec(), _hosts(sharding, group):
-        env = ShardingEnv.from_process_group(group.process_group)
-        sharded = TableSharder.of(sharding).shard(tables, plan, env, group.device)
-    _replace_collectives(sharded)
-    return sharded
-
-
-def sharded_weights(
-    tables: ShardedEmbeddingBagCollection, configs: Sequence[EmbeddingBagConfig], group: RankGroup
-) -> ShardedTables:
-    """The weights (rows, width) of sharded tables, as ranks hold them."""
-    shapes = {c.name: torch.Size((c.num_embeddings, c.embedding_dim)) for c in configs}
-    windows: dict[str, list[Window]] = {c.name: [] for c in configs}
-    replicated = set()
-    for piece in _pieces(tables):
-        windows[piece.table].append((piece.offsets, piece.weight))
-        if piece.replicated:
-            replicated.add(piece.table)
-    return ShardedTables(shapes, windows, group, replicated)
 
 
 def _kernels(tables: ShardedEmbeddingBagCollection) -> Iterator[BatchedFusedEmbeddingBag | BatchedDenseEmbeddingBag]:

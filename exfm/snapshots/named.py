@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from exfm.errors import ModelError
-from exfm.snapshots.windows import TensorSource, fill_window
+from exfm.snapshots.windows import TensorPieces, TensorSource, fill_window, windows_of
+
+S = TypeVar("S")
 
 
-def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, TensorSource]) -> None:
+def under(name: str, tensors: Mapping[str, S]) -> dict[str, S]:
+    """The tensors called `<name>/…`, without that prefix."""
+    return {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")}
+
+
+def check_fit(model: Mapping[str, torch.Size | tuple[int, ...]], state: Mapping[str, TensorSource]) -> None:
     """Raise ModelError unless a state has exactly the model's tensors, by name and shape."""
     wrong = sorted(
         name
@@ -29,8 +37,10 @@ def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, TensorSource]
         )
 
 
-def copy_tensors(mine: Mapping[str, Tensor], given: Mapping[str, TensorSource]) -> None:
-    """Copy `given` into `mine`, name by name. Raises ModelError, before anything is written, if they do not match."""
+def copy_tensors(mine: Mapping[str, Tensor | TensorPieces], given: Mapping[str, TensorSource]) -> None:
+    """Copy `given` into `mine`, name by name; of pieces only their windows are read. Raises ModelError, before anything
+    is written, if they do not match."""
     check_fit({name: tensor.shape for name, tensor in mine.items()}, given)
-    for name, tensor in given.items():
-        fill_window(mine[name], tensor)
+    for name, source in given.items():
+        for start, window in windows_of(mine[name]):
+            fill_window(window, source, start)

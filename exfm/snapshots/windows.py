@@ -47,6 +47,7 @@ TensorSource = Tensor | Windowed
 
 class TensorPieces(NamedTuple):
     """A tensor sharded over ranks: the whole's shape, and the local windows with their offsets. They may be none.
+    `replicated`: every rank has the same.
 
     >>> TensorPieces((4, 2), [((2, 0), torch.ones(2, 2))]).dtype
     torch.float32
@@ -54,6 +55,7 @@ class TensorPieces(NamedTuple):
 
     shape: tuple[int, ...]
     pieces: list[Window]
+    replicated: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -113,6 +115,11 @@ def fill_window(out: Tensor, source: TensorSource, offsets: Offsets | None = Non
         out.copy_(narrowed(source, start, out.shape))
     else:
         source.fill(out, start)
+
+
+def windows_of(held: Tensor | TensorPieces) -> list[Window]:
+    """The parts of a tensor that are in this process: all of it, or the local pieces. They share its memory."""
+    return [((0,) * held.dim(), held)] if isinstance(held, Tensor) else held.pieces
 
 
 def whole_tensor(source: TensorSource) -> Tensor:

@@ -4,13 +4,13 @@ published is in its tags."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from exfm.embeddings.quantised import Kind
 from exfm.errors import ModelError
 from exfm.models.served import ServedStudent
+from exfm.snapshots.delta import Codec
 
 JUDGED_ROWS = 20_000
 
@@ -19,7 +19,7 @@ class TableSettings(NamedTuple):
     """`kind`: fp32 keeps the bits. `max_ne_loss`: by how much of itself the NE of a task may grow, 0.001 is a
     thousandth."""
 
-    kind: Literal["fp32", "int8", "int4"] = "fp32"
+    kind: Codec = "fp32"
     max_ne_loss: float = 0.001
 
 
@@ -57,7 +57,7 @@ def take_tables(
         )
     from pipelines.live.workers.student.tables import table_losses
 
-    kind: Kind = asked.kind
+    kind: Codec = asked.kind
     changes = table_losses(served, [kind], rows)[kind].ne_change
     for task, change in changes.items():
         if change is not None and change > asked.max_ne_loss:

@@ -31,8 +31,9 @@ from exfm.features.batch import Batch, BatchBuilder
 from exfm.models.changes import Touched, changes_of
 from exfm.models.served import save_served
 from exfm.models.student import Student
+from exfm.snapshots.delta import Delta
 from exfm.snapshots.increments.chain import ChainWriter
-from exfm.snapshots.increments.increment import Increment, probe_of, take_full
+from exfm.snapshots.increments.increment import Probe, probe_of, take_full
 from exfm.threads import set_threads
 from pipelines.core.config.settings import Config, load
 from pipelines.core.run_dir.paths import RunDir
@@ -88,12 +89,12 @@ class Publisher:
             self.touched.note(batch.sparse)
         return batch
 
-    def take(self, batch: Batch) -> Increment:
+    def take(self, batch: Batch) -> tuple[Delta, Probe]:
         probe = probe_of(self.student, batch)
-        return Increment(0, "", "", {}, *changes_of(self.student, self.touched), probe)
+        return changes_of(self.student, self.touched), probe
 
-    def publish(self, increment: Increment, since_s: float) -> None:
-        self.chain.add("v00000001", {"stepped_s": [since_s, since_s]}, increment)
+    def publish(self, increment: tuple[Delta, Probe], since_s: float) -> None:
+        self.chain.add("v00000001", {"stepped_s": [since_s, since_s]}, *increment)
 
 
 def training(publisher: Publisher, rounds: int, every_s: float) -> None:

@@ -384,8 +384,8 @@ MUTATIONS = (
     Mutation(
         "the rows of a table that grew begin anew",
         REPLAY,
-        "exfm/models/growth/refit.py",
-        'Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)',
+        "exfm/embeddings/table.py",
+        "Repeated(stored, self.rows) if self.hashed else Appended(stored, initial)",
         "Appended(stored, initial)",
         "tests/unit/exfm/models/growth/test_refit.py -k twice_the_rows",
     ),
@@ -400,9 +400,10 @@ MUTATIONS = (
     Mutation(
         "the teacher's row-wise AdaGrad begins anew",
         f"{REPLAY} (20)",
-        "exfm/models/teacher.py",
-        '        self.accumulators.load(tables_of(tensors, "accumulator"))\n',
-        "",
+        "exfm/embeddings/table.py",
+        "        copy_tensors(self.tensors(), tensors)\n",
+        '        copy_tensors({n: t for n, t in self.tensors().items() if n in tensors and n.endswith("/weight")},\n'
+        '                     {n: t for n, t in tensors.items() if n.endswith("/weight")})\n',
         TEACHER,
     ),
     Mutation(

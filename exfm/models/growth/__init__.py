@@ -2,5 +2,4 @@
 
 refit          a state of one feature set, fitted to a model of another
 warm           a student that starts with another one's weights
-grown_tables   tables that are larger than what was stored, read by window
 """

@@ -26,7 +26,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from exfm.embeddings.weights import TableSize, table_sizes
+from exfm.embeddings.table import Table, plain_tables, tables_of
+from exfm.embeddings.weights import Appended, Initial, Repeated, zeros
 from exfm.errors import ModelError
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet, HistoryFeature
@@ -34,7 +35,6 @@ from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.features.statistics import Statistics
 from exfm.interactions.interaction import Axes
 from exfm.interactions.units import input_labels
-from exfm.models.growth.grown_tables import Appended, Initial, Repeated, zeros
 from exfm.models.teacher_config import TeacherConfig
 from exfm.snapshots.checkpoint import Checkpoint
 from exfm.snapshots.stored import StoredTensor
@@ -120,9 +120,7 @@ def fitted_teacher(
     """
     if was == now:
         return dict(tensors)
-    from torchrec.modules.embedding_modules import EmbeddingBagCollection  # here: a student needs none of it
 
-    from exfm.embeddings.tables import bag_configs
     from exfm.models.teacher_config import wide_columns
     from exfm.models.teacher_net import TeacherNet
 
@@ -130,9 +128,8 @@ def fitted_teacher(
     if (dropped := [c.text for c in feature_changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
         raise ModelError(f"{'; '.join(dropped)}: that has to be asked for")
     cfg = TeacherConfig.model_validate(now.model)
-    meta = EmbeddingBagCollection(bag_configs(now.features, cfg.width), device=torch.device("meta"))
-    net = TeacherNet(cfg, now.features, now.tasks, now.seed, tables=meta)
-    fresh = {name: p.detach() for name, p in net.named_parameters() if not name.startswith("tables.")}
+    net = TeacherNet(cfg, now.features, now.tasks, now.seed)
+    fresh = {name: p.detach() for name, p in net.named_parameters()}
     fresh |= _grown(net, was, now)
     before, after = (net.feature_axes(made.features) for made in (was, now))
     norms = {
@@ -155,11 +152,9 @@ def fitted_teacher(
             fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
-    fitted |= fitted_tables(tensors, now, table_sizes(now.features, cfg.width))
+    fitted |= fitted_tables(tensors, now, tables_of(now.features, cfg.width))
     if cfg.wide:
-        columns = wide_columns(len(now.tasks))
-        sizes = [size._replace(width=columns) for size in table_sizes(now.features, columns)]
-        fitted |= fitted_tables(tensors, now, sizes, of="wide")
+        fitted |= fitted_tables(tensors, now, plain_tables(now.features, wide_columns(len(now.tasks))), of="wide")
     return fitted
 
 
@@ -180,7 +175,7 @@ def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: Made
     if was.features.names != now.features.names:
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
-    return kept | fitted_tables(tensors, now, table_sizes(now.features, now.model["width"])) | _by_id(tensors, now)
+    return kept | fitted_tables(tensors, now, tables_of(now.features, now.model["width"])) | _by_id(tensors, now)
 
 
 # --- features --------------------------------------------------------------------------------------------------------
@@ -276,13 +271,11 @@ def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: T
 def fitted_tables(
     tensors: Mapping[str, TensorSource],
     now: MadeWith,
-    tables: Sequence[TableSize],
+    tables: Sequence[Table],
     *,
     of: str = "table",
 ) -> dict[str, TensorSource]:
     """Fit the tensors `<of>/<table>/…` to tables of new sizes. Those of a linear part start from 0."""
-    tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
-    kind = {feature.name: feature.transform for feature in tabled}
     learned = any(name.endswith("/accumulator") for name in tensors)
     per_value = of == "wide" or now.model.get("sparse_optimizer") == "adagrad"
     fitted: dict[str, TensorSource] = {}
@@ -301,7 +294,7 @@ def fitted_tables(
             elif stored.shape[0] == shape[0]:
                 fitted[key] = stored
             else:
-                fitted[key] = Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)
+                fitted[key] = table.grow(stored, initial)
     return fitted
 
 

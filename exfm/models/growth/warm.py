@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from exfm.embeddings.weights import table_sizes
+from exfm.embeddings.table import tables_of
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.growth.refit import MadeWith, fitted_tables, why_not_grown
@@ -71,7 +71,7 @@ def _tables(other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> 
     """Weights of the tables that fit; AdaGrad begins anew, so that they can move."""
     before = {feature.name: feature for feature in _tabled(was.features)}
     configs = []
-    for table, feature in zip(table_sizes(now.features, now.model["width"]), _tabled(now.features), strict=True):
+    for table, feature in zip(tables_of(now.features, now.model["width"]), _tabled(now.features), strict=True):
         stored, had = other.get(f"table/{table.name}/weight"), before.get(feature.name)
         if stored is None or had is None or had.name != table.name or stored.shape[1] != table.width:
             continue

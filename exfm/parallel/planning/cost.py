@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.weights import table_sizes
+from exfm.embeddings.table import tables_of
 from exfm.features.features import FeatureSet
 from exfm.models.teacher_config import TeacherConfig
 
@@ -34,7 +34,7 @@ class Parameters(NamedTuple):
 
 def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
     """Count the parameters of a teacher's network, dense part and tables."""
-    tables = sum(table.rows * table.width for table in table_sizes(features, cfg.width))
+    tables = sum(table.rows * table.width for table in tables_of(features, cfg.width))
     return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
 
 
@@ -53,7 +53,7 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
     from exfm.parallel.planner import quiet_torchrec
 
     net = _dense_part(cfg, features, tasks)
-    width = sum(table.width * len(table.keys) for table in table_sizes(features, cfg.width))
+    width = sum(table.width * len(table.lookups) for table in tables_of(features, cfg.width))
     keys = list(features.keys)
     with quiet_torchrec(), torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = KeyedJaggedTensor(
@@ -67,11 +67,8 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
 
 def _dense_part(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> TeacherNet:
     """The network without its tables, and without memory."""
-    from torchrec.modules.embedding_modules import EmbeddingBagCollection  # here: to name a teacher needs none of it
-
     from exfm.models.teacher_net import TeacherNet
 
     cfg = cfg.model_copy(update={"dense_dtype": "float32"})
     with torch.device("meta"):
-        tables = EmbeddingBagCollection([], device=torch.device("meta"))  # they are counted from their sizes
-        return TeacherNet(cfg, features, [f"task{t}" for t in range(tasks)], seed=0, tables=tables)
+        return TeacherNet(cfg, features, [f"task{t}" for t in range(tasks)], seed=0)

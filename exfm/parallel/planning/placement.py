@@ -257,7 +257,7 @@ def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
         rows, width = option.tensor.shape
         found[option.path][option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
     tables, linear = (
-        tuple(found[part][c.name] for c in question.parts[part].configs) if part in question.parts else ()
+        tuple(found[part][table.name] for table in question.parts[part].tables) if part in question.parts else ()
         for part in found
     )
     return Plan(question, tables, linear)

@@ -1,7 +1,6 @@
 """Increments: the difference between two states of a student, for the process that serves it.
 
-increment  what changed, and a probe that tells whether it was taken up right
-stored     an increment in a file
+increment  a delta (../delta.py), and a probe that tells whether it was taken up right
 chain      a folder of full versions, and of increments that lead on from them
 follower   a served student that takes increments up while another answers
 """

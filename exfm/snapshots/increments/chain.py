@@ -1,7 +1,7 @@
 """A chain in a folder: a full version of a student now and then, and the increments that lead on from it.
 
     <root>/full-00000012/           the student whole, as number 12
-    <root>/00000013.increment       from 12 to 13          (stored.py)
+    <root>/00000013.increment       from 12 to 13          (../delta.py)
     <root>/head.json                which number is the newest, and which full version a reader begins with
 
 Numbers only ever grow. Each state has a digest, and an increment names that of the state it leads on from, so it can be
@@ -24,14 +24,21 @@ from exfm.durable import replace_file
 from exfm.errors import ModelError, OtherFormat
 from exfm.models.served import ServedStudent, served_of
 from exfm.snapshots.checkpoint import load_checkpoint, prune_checkpoints, remove_leftovers, save_checkpoint
-from exfm.snapshots.increments.increment import Full, Increment, Probe
-from exfm.snapshots.increments.stored import read_increment, write_increment
+from exfm.snapshots.delta import Delta
+from exfm.snapshots.increments.increment import (
+    Full,
+    Increment,
+    Probe,
+    read_increment,
+    with_probe,
+    without_probe,
+    write_increment,
+)
 from exfm.snapshots.manifest import read_manifest
 
 HEAD, FORMAT = "head.json", 1
 KIND = "live_student"
 FULL, SUFFIX = "full-", ".increment"
-PROBE = "probe/"
 MOST = 120
 """Increments between two full versions, at most; fewer where together they have the bytes of one."""
 KEPT = 2
@@ -94,10 +101,9 @@ class Chain:
         stored = load_checkpoint(self.root / _full(number))
         if stored.kind != KIND:
             raise ModelError(f"{_full(number)} is a {stored.kind}, not a {KIND}")
-        tensors = {name: tensor for name, tensor in stored.tensors.items() if not name.startswith(PROBE)}
+        tensors, probe = without_probe(stored.tensors)
         served, meta = served_of(tensors, stored.meta["served"]), stored.meta
-        probed = {name.removeprefix(PROBE): t for name, t in stored.tensors.items() if name.startswith(PROBE)}
-        Probe(**probed).check(served, meta["version"])
+        probe.check(served, meta["version"])
         return FullVersion(served, meta["number"], meta["digest"], meta["version"], meta["about"])
 
     def increment(self, number: int) -> tuple[Increment, str]:
@@ -138,14 +144,14 @@ class ChainWriter:
         self._number, self._digest = self._number + 1, uuid4().hex
         return self._write_full(version, about, full)
 
-    def add(self, version: str, about: dict[str, Any], increment: Increment, full: Full | None = None) -> str:
-        """An increment from the state before, whose number and parent are filled in; and the same state as a full
-        version, where one is due. Its name, `version` and its number."""
+    def add(self, version: str, about: dict[str, Any], delta: Delta, probe: Probe, full: Full | None = None) -> str:
+        """Append an increment to the state before; and the same state as a full version, where one is due. Returns its
+        name, `version` and its number."""
         number = self._number + 1
         name = f"{version}+{number}"
-        whole = increment._replace(number=number, parent=self._digest, version=name, about=about)
-        self._digest = write_increment(self._root / _increment(number), whole)
-        self._number, self._count, self._bytes = number, self._count + 1, self._bytes + whole.nbytes
+        increment = Increment(number, self._digest, name, about, delta, probe)
+        self._digest = write_increment(self._root / _increment(number), increment)
+        self._number, self._count, self._bytes = number, self._count + 1, self._bytes + increment.nbytes
         if full is not None:
             return self._write_full(version, about, full)
         self._write_head()
@@ -153,7 +159,7 @@ class ChainWriter:
 
     def _write_full(self, version: str, about: dict[str, Any], full: Full) -> str:
         name = f"{version}+{self._number}"
-        tensors = full.tensors | {PROBE + key: tensor for key, tensor in full.probe._asdict().items()}
+        tensors = with_probe(full.tensors, full.probe)
         meta = {"served": full.meta, "number": self._number, "digest": self._digest, "version": name, "about": about}
         save_checkpoint(self._root, _full(self._number), tensors, meta, kind=KIND)
         self._full = self._number

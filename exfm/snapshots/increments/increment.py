@@ -1,19 +1,20 @@
-"""An increment: changed tensors of a served student between two moments of the student behind it, and a probe that
-verifies taking it up.
+"""An increment: the delta of a served student between two moments of the student behind it (exfm/snapshots/delta.py),
+and a probe that verifies taking it up.
 
     rows     tables, histories, weights of the linear part: the rows that batches touched
     whole    units, trunk, heads, prior, stack, statistics, sums of the histories: all of it
     probe    some rows, and the student's own logits of them when the increment was taken
 
 Ids and fixed buckets follow from the features, which a full version holds. A student whose features change begins
-another chain.
+another chain. The checksum of an increment's file covers its parent's, which it names: it is the digest of the state
+that the increment leads to, and of all that went before.
 
-B rows of a probe, T tasks, K rows of a tensor that changed.
+B rows of a probe, T tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +22,16 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.errors import ModelError
+from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import Batch
-from exfm.models.changes import ChangedRows, Touched, all_of
+from exfm.models.changes import Touched, all_of
 from exfm.models.served import PARITY, ServedStudent, served_meta
 from exfm.models.student import Student
+from exfm.snapshots.delta import Delta, read_delta, write_delta
 
 PROBED_ROWS = 32
+PROBE = "probe/"
+"""Prefix of a probe's tensors among those of the state that it is of."""
 
 
 class Probe(NamedTuple):
@@ -72,14 +76,12 @@ class Increment(NamedTuple):
     parent: str
     version: str
     about: dict[str, Any]
-    rows: dict[str, ChangedRows]
-    whole: dict[str, Tensor]
+    delta: Delta
     probe: Probe
 
     @property
     def nbytes(self) -> int:
-        parts = [tensor for rows in self.rows.values() for tensor in (rows.at, rows.values)]
-        return sum(tensor.nbytes for tensor in (*parts, *self.whole.values(), *self.probe))
+        return self.delta.nbytes + sum(tensor.nbytes for tensor in self.probe)
 
 
 def probe_of(student: Student, batch: Batch) -> Probe:
@@ -102,23 +104,37 @@ def take_full(student: Student, touched: Touched, probe: Probe) -> Full:
 def take_up(served: ServedStudent, increment: Increment) -> None:
     """Apply an increment in place. Raises ModelError, and changes nothing, where it is of another student. It is for
     the caller to ask the probe."""
-    mine: Mapping[str, Tensor] = served.state_dict()
-    _check(mine, increment)
-    with torch.no_grad():
-        for name, (dim, at, values) in increment.rows.items():
-            mine[name].index_copy_(dim, at, values)
-        for name, tensor in increment.whole.items():
-            mine[name].copy_(tensor)
-
-
-def _check(mine: Mapping[str, Tensor], increment: Increment) -> None:
-    unlike = [name for name, tensor in increment.whole.items() if name not in mine or mine[name].shape != tensor.shape]
-    for name, (dim, at, values) in increment.rows.items():
-        there = list(mine[name].shape) if name in mine else []
-        if not there or [*there[:dim], len(at), *there[dim + 1 :]] != list(values.shape) or at[-1] >= there[dim]:
-            unlike.append(name)
-    if unlike:
+    try:
+        increment.delta.apply(served.state_dict())
+    except ModelError as error:
         raise ModelError(
-            f"{increment.version} does not fit the student that is served: {len(unlike)} tensors differ, `{unlike[0]}` "
-            "first; the next full version is waited for"
-        )
+            f"{increment.version} does not fit the student that is served: {error}; the next full version is waited for"
+        ) from None
+
+
+def with_probe(tensors: dict[str, Tensor], probe: Probe) -> dict[str, Tensor]:
+    return tensors | {PROBE + name: tensor for name, tensor in probe._asdict().items()}
+
+
+def without_probe(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], Probe]:
+    probe = {name.removeprefix(PROBE): tensor for name, tensor in tensors.items() if name.startswith(PROBE)}
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(PROBE)}, Probe(**probe)
+
+
+def write_increment(path: Path, increment: Increment) -> str:
+    """Write the file, whole or not at all; returns the digest of the state that it leads to."""
+    delta = increment.delta._replace(whole=with_probe(increment.delta.whole, increment.probe))
+    return write_delta(path, delta, {key: getattr(increment, key) for key in ("number", "parent", "version", "about")})
+
+
+def read_increment(path: Path) -> tuple[Increment, str]:
+    """The increment, every byte of it checked, and the digest of the state that it leads to. Raises ModelError where
+    the file is none, damaged, or of another format; FileNotFoundError where it is not there."""
+    try:
+        delta, meta, digest = read_delta(path)
+    except OtherFormat:
+        raise
+    except ModelError as error:
+        raise ModelError(f"{error}; the next full version is waited for") from None
+    whole, probe = without_probe(delta.whole)
+    return Increment(**meta, delta=Delta(delta.rows, whole), probe=probe), digest

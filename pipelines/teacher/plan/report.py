@@ -108,12 +108,12 @@ def tables_to_place(question: PlanQuestion, part: str) -> list[dict[str, Any]]:
     """Tables of one part of a question, with a plan's fields but without ranks; empty without such a part."""
     if part not in question.parts:
         return []
-    tables, optimizer = question.parts[part].configs, question.parts[part].optimizer
+    tables, optimizer = question.parts[part].tables, question.parts[part].optimizer
     return [
         {
             "name": table.name,
-            "rows": table.num_embeddings,
-            "width": table.embedding_dim,
+            "rows": table.rows,
+            "width": table.width,
             "strategy": None,
             "ranks": [],
             "weight_bytes": table_bytes(table, None),

@@ -31,7 +31,7 @@ def show_plan(report: PlanReport, console: Console) -> None:
     hosts = "" if asked.world.hosts == 1 else f" on {asked.world.hosts} hosts"
     who = "the teacher" if asked.learns else "the scoring teacher"
     console.print(
-        f"[bold]{escape(report.name)}[/]: {who}'s {len(asked.parts['tables'].configs)} tables"
+        f"[bold]{escape(report.name)}[/]: {who}'s {len(asked.parts['tables'].tables)} tables"
         f"{' and linear part' if 'wide' in asked.parts else ''} over {asked.ranks} ranks{hosts} "
         f"({asked.device}, {memory} each), steps of {asked.batch_rows} rows",
         highlight=False,

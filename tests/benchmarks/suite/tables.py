@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from exfm.embeddings.fused import FusedTables
 from exfm.features.batch import Batch
 from tests.benchmarks.suite.limits import COPY
 from tests.benchmarks.suite.measuring import Benchmark, Demand, Work
 from tests.benchmarks.suite.shape import BATCH, FEATURES, SEED, TABLES, WIDTH, learned_bytes, new_batches
 from tests.benchmarks.suite.sketches import TablesSketch
+from tests.support.models.collections import fused
 
 
 def embedding_step() -> Benchmark:
-    tables, sketch = FusedTables.drawn(FEATURES, WIDTH, SEED, lr=0.1, eps=1e-8), TablesSketch()
+    tables, sketch = fused(FEATURES, WIDTH, SEED), TablesSketch()
     gradient, new = torch.full((BATCH, TABLES * WIDTH), 1e-3), new_batches(BATCH)
 
     def learn(batch: Batch) -> None:
-        tables.learn(tables(batch.sparse), gradient.clone())
+        tables.learn(tables.lookup(tables.rows(batch.sparse)), gradient.clone())
 
     def learn_by_sketch(batch: Batch) -> None:
         ids, _ = sketch.look_up(batch)

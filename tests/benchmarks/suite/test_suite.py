@@ -12,7 +12,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from exfm.embeddings.fused import FusedTables
 from exfm.errors import ConfigError
 from exfm.processor import multiplies_bf16
 from pipelines.cli.console import app
@@ -25,6 +24,7 @@ from tests.benchmarks.suite.shape import BATCH, FEATURES, TABLE_ROWS, TABLES, WI
 from tests.benchmarks.suite.sketches import TablesSketch
 from tests.benchmarks.suite.students import dlrm, dlrm_small
 from tests.benchmarks.suite.teachers import FP32, wukong
+from tests.support.models.collections import fused
 from tests.support.places import ROOT
 
 
@@ -128,16 +128,16 @@ def test_the_wukong_is_three_layers_with_a_head_of_512_and_256():
 
 
 def test_the_tables_of_the_sketch_learn_what_the_tables_of_a_student_do():
-    fused, sketch = FusedTables.drawn(FEATURES, WIDTH, seed=1, lr=0.1, eps=1e-8), TablesSketch()
-    before = torch.cat(list(fused.weights.values()))
+    tables, sketch = fused(FEATURES, WIDTH, seed=1), TablesSketch()
+    before = torch.cat(list(tables.copies("/weight").values()))
     sketch.weight.copy_(before)
     batch, gradient = new_batches(BATCH)(), torch.randn(BATCH, TABLES * WIDTH)
-    looked = fused(batch.sparse)
+    looked = tables.lookup(tables.send(batch))
     ids, e = sketch.look_up(batch)
     assert torch.equal(looked.pooled.view(e.shape), e)
-    fused.learn(looked, gradient.clone())
+    tables.learn(looked, gradient.clone())
     sketch.learn(ids, gradient)
-    after = torch.cat(list(fused.weights.values()))
+    after = torch.cat(list(tables.copies("/weight").values()))
     assert len(after) == TABLES * TABLE_ROWS
     assert not torch.equal(after, before)
     assert torch.allclose(sketch.weight, after, atol=1e-6)

@@ -17,7 +17,7 @@ from exfm.models.changes import Touched, changes_of
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 from exfm.snapshots.increments.chain import ChainWriter
-from exfm.snapshots.increments.increment import Increment, probe_of, take_full
+from exfm.snapshots.increments.increment import probe_of, take_full
 
 import numpy as np  # isort: skip
 
@@ -85,8 +85,6 @@ class Publishing:
         self.learn(steps)
         assert self.batch is not None
         probe = probe_of(self.student, self.batch)
-        rows, whole = changes_of(self.student, self.touched)
+        delta = changes_of(self.student, self.touched)
         also = take_full(self.student, self.touched, probe) if full else None
-        return self.chain.add(
-            "v00000100", {"stepped_s": [1.0, 2.0]}, Increment(0, "", "", {}, rows, whole, probe), also
-        )
+        return self.chain.add("v00000100", {"stepped_s": [1.0, 2.0]}, delta, probe, also)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.models.teacher_config import TeacherConfig
+from exfm.snapshots.windows import windows_of
 
 FEATURES = FeatureSet(
     sparse=[
@@ -55,9 +56,10 @@ def made_by(plan):
     }
 
 
-def held_by(*tables):
-    """Bytes of what this rank holds of `ShardedTables`."""
-    return sum(piece.nbytes for of in tables for windows in of.windows.values() for _, piece in windows)
+def held_by(teacher, ending):
+    """Bytes of a teacher's tensors of tables, whose names end so, that this rank has."""
+    tensors = [*teacher.tables.tensors().items(), *teacher.wide.tensors().items()]
+    return sum(piece.nbytes for name, held in tensors if name.endswith(ending) for _, piece in windows_of(held))
 
 
 WORLDS = [

@@ -148,8 +148,7 @@ def train(
         losses.append(result.loss)
     plan = {name: (p.sharding_type, p.ranks) for name, p in teacher.plan.plan["tables"].items()}
     if rows is not None:
-        windows = [*teacher.weights.windows.values(), *teacher.accumulators.windows.values()]
-        held = sum(4 * window.numel() for of_a_table in windows for _, window in of_a_table)
+        held = teacher.tables.nbytes
         return {"plan": plan, "losses": losses, "held": held, "taken": memory_bytes() - began, "peak": peak_bytes()}
     return {"state": teacher.state(), "losses": losses, "plan": plan}
 

@@ -31,7 +31,7 @@ from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import BatchBuilder
 from exfm.memory import keep_memory
 from exfm.models.growth.refit import stored_teacher
-from exfm.models.scorer import ShardedScorer
+from exfm.models.scorer import TeacherScorer
 from exfm.parallel.group import RankGroup
 from exfm.snapshots.checkpoint import open_checkpoint
 from exfm.threads import set_threads
@@ -51,7 +51,7 @@ class _Shards:
         self.build = BatchBuilder(config.features, config.tasks)
         self._made_with = made_with_teacher(config)
         sharding = config.augmentation.sharding
-        self._scorer = ShardedScorer(
+        self._scorer = TeacherScorer(
             config.teacher.model,
             config.features,
             config.tasks,

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from exfm.errors import ModelError
 from exfm.features.batch import Batch
-from exfm.models.engine import StudentEngine, under
+from exfm.models.engine import StudentEngine
 from exfm.models.served import check_logits, load_student, save_served
 from exfm.snapshots.checkpoint import prune_checkpoints
+from exfm.snapshots.named import under
 
 KEPT = 2
 

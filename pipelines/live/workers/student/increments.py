@@ -22,7 +22,7 @@ from exfm.features.batch import Batch
 from exfm.models.changes import Touched, changes_of
 from exfm.models.student import Student
 from exfm.snapshots.increments.chain import Chain, ChainWriter
-from exfm.snapshots.increments.increment import Full, Increment, probe_of, take_full
+from exfm.snapshots.increments.increment import Full, probe_of, take_full
 from pipelines.core.config.sections import RegistrySettings
 from pipelines.core.run_dir.lease import Lease
 from pipelines.core.run_dir.paths import version_name
@@ -146,15 +146,14 @@ class Increments:
         full: Full | None = None
         with self._watch("increment"):
             probe = probe_of(self._student, batch)
-            changes = changes_of(self._student, self._touched)
+            delta = changes_of(self._student, self._touched)
             if self._chain.full_due:
                 full = take_full(self._student, self._touched, probe)
         about, version = self._about(position, learned_rows, now), version_name(position + 1)
-        increment = Increment(0, "", version, about, changes.rows, changes.whole, probe)
 
         def write() -> None:
             assert self._chain is not None
-            self._chain.add(version, about, increment, full)
+            self._chain.add(version, about, delta, probe, full)
 
         self._put(write, now)
 

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.embeddings.quantised import Kind
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.metrics.classification import normalised_entropy
 from exfm.models.served import ServedStudent
+from exfm.snapshots.delta import Codec
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 
-STATED: tuple[Kind, ...] = ("int8", "int4")
+STATED: tuple[Codec, ...] = ("int8", "int4")
 STATED_ROWS = 8192
 """Rows that are looked at for each version that is published."""
 AT_ONCE = 4096
@@ -39,7 +39,7 @@ class TableLoss(NamedTuple):
     ne_change: dict[str, float | None]
 
 
-def table_losses(served: ServedStudent, kinds: Sequence[Kind], rows: pa.Table) -> dict[Kind, TableLoss]:
+def table_losses(served: ServedStudent, kinds: Sequence[Codec], rows: pa.Table) -> dict[Codec, TableLoss]:
     """Measure quantised tables on labelled rows, without changing the student."""
     build = BatchBuilder(served.features, served.tasks)
     batches = [build(rows.slice(start, AT_ONCE)) for start in range(0, rows.num_rows, AT_ONCE)]

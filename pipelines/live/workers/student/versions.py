@@ -24,8 +24,9 @@ from torch import Tensor
 from exfm import __version__
 from exfm.errors import ModelError
 from exfm.features.batch import Batch
-from exfm.models.engine import STUDENT, StudentEngine, under
+from exfm.models.engine import STUDENT, StudentEngine
 from exfm.models.served import ServedStudent, VersionScorer, check_logits, load_served, load_student, save_served
+from exfm.snapshots.named import under
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir, version_name
@@ -216,7 +217,7 @@ class Versions:
         assert champion is not None
         after = max(fresh_after_ms, self._champion_ms or 0)
         self.trial = ChallengerTest(
-            self._tasks, self._settings, VersionScorer(champion, student), VersionScorer(candidate, student), after
+            self._tasks, self._settings, VersionScorer(champion), VersionScorer(candidate), after
         )
         return True
 

@@ -96,7 +96,8 @@ def test_only_with_context_an_adapter_learns_where_its_teacher_is_wrong(by):
 def adapter_loss(one, batch):
     """Of SA, before it learns from the batch."""
     with torch.no_grad():
-        x = one.net.trunk(one.net.units(one.net.tables(batch.sparse).pooled, batch.sparse), batch.dense)
+        tables = one.net.tables
+        x = one.net.trunk(one.net.units(tables.lookup(tables.send(batch)).pooled, batch.sparse), batch.dense)
         context = context_of(batch.teacher_age, x) if one.cfg.arm.adapter_input == "context" else None
         sa = adapted_logits(one.state()["adapter/weights"], batch.teacher_logits, context)
         return cross_entropy(sa, batch.labels)[:, 0].mean().item()

@@ -15,9 +15,10 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.fused import FusedTables
-from exfm.embeddings.weights import TableSize
+from exfm.embeddings.table import Lookup, Table
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
+from tests.support.models import collections
 
 ROWS = {"few": 7, "some": 50, "more": 1000, "many": 100_000}
 LR, EPS = 0.24, 1e-8
@@ -41,6 +42,14 @@ def bags(keys: dict[str, int], most: int, B: int, generator: torch.Generator) ->
     return KeyedJaggedTensor(list(rows), torch.cat(ids), lengths=lengths.view(-1))
 
 
+def weights_of(tables: FusedTables, what: str = "weight") -> dict[str, Tensor]:
+    return {name.split("/")[0]: held for name, held in tables.tensors().items() if name.endswith(what)}
+
+
+def look_up(tables: FusedTables, sparse: KeyedJaggedTensor) -> Lookup:
+    return tables.lookup(tables.rows(sparse))
+
+
 def alike(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
@@ -55,9 +64,7 @@ def to_the_bit(found: Tensor, wanted: Tensor) -> None:
 @pytest.mark.parametrize("compare", [alike, pytest.param(to_the_bit, marks=pytest.mark.slow)])
 def test_what_is_learned_is_what_fbgemm_learns(width, most, optimizer, compare):
     keys = dict.fromkeys(KEYS, 1) if compare is to_the_bit and optimizer == "row_wise_adagrad" else KEYS
-    sizes = [
-        TableSize(name, rows, width, tuple(f"{name}{n}" for n in range(keys[name]))) for name, rows in ROWS.items()
-    ]
+    sizes = [Table(name, rows, width, tuple(f"{name}{n}" for n in range(keys[name]))) for name, rows in ROWS.items()]
     ours = FusedTables(sizes, lr=LR, eps=EPS, optimizer=optimizer)
     theirs = SplitTableBatchedEmbeddingBagsCodegen(
         [(rows, width, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows in ROWS.values()],
@@ -67,22 +74,22 @@ def test_what_is_learned_is_what_fbgemm_learns(width, most, optimizer, compare):
         eps=EPS,
     )
     random = torch.Generator().manual_seed(width)
-    for weight, of in zip(theirs.split_embedding_weights(), ours.weights.values(), strict=True):
+    for weight, of in zip(theirs.split_embedding_weights(), weights_of(ours).values(), strict=True):
         weight.copy_(of.uniform_(-0.1, 0.1, generator=random))
     for step, B in enumerate((1, 7, 512, 2048, 64, 1, 300)):
         ours.lr = LR / (1 + step)
         theirs.set_learning_rate(ours.lr)
         sparse = bags(keys, most, B, random)
-        lookup = ours(sparse)
+        lookup = look_up(ours, sparse)
         pooled = theirs(sparse.values(), sparse.offsets())
         compare(lookup.pooled, pooled.detach())
         gradient = torch.randn(pooled.shape, generator=random) * 10.0 ** (step - 3)
         pooled.backward(gradient)
         ours.learn(lookup, gradient)
     found = zip(theirs.split_embedding_weights(), theirs.split_optimizer_states(), strict=True)
-    for (weight, (m,)), (name, of) in zip(found, ours.weights.items(), strict=True):
+    for (weight, (m,)), (name, of) in zip(found, weights_of(ours).items(), strict=True):
         compare(of, weight)
-        compare(ours.accumulators[name], m)
+        compare(ours.tensors()[f"{name}/accumulator"], m)
 
 
 def test_tables_of_several_widths_and_sequences_learn_as_each_by_itself():
@@ -93,19 +100,21 @@ def test_tables_of_several_widths_and_sequences_learn_as_each_by_itself():
     lengths = torch.randint(0, 2, (5, 16), generator=random)
     ids = torch.randint(0, 20, (int(lengths.sum()),), generator=random)
     sparse = KeyedJaggedTensor(list(together.keys), ids, lengths=lengths.view(-1))
-    tables = FusedTables.drawn(together, 4, seed=1, lr=LR, eps=EPS)
+    tables = collections.fused(together, 4, seed=1, lr=LR, eps=EPS)
     gradient = torch.randn(16, 4 + 8 + 3 * 4, generator=random)
-    lookup = tables(sparse)
+    lookup = look_up(tables, sparse)
     tables.learn(lookup, gradient)
     columns = {"user": (0, 4, 0, 1), "ad": (4, 12, 1, 2)}
     for feature in (user, ad):
         first, last, key, end = columns[feature.name]
-        alone = FusedTables.drawn(FeatureSet(sparse=(feature,)), 4, seed=1, lr=LR, eps=EPS)
-        own = alone(KeyedJaggedTensor([feature.name], *_of(sparse, key, end)))
+        alone = collections.fused(FeatureSet(sparse=(feature,)), 4, seed=1, lr=LR, eps=EPS)
+        own = look_up(alone, KeyedJaggedTensor([feature.name], *_of(sparse, key, end)))
         assert torch.equal(own.pooled, lookup.pooled[:, first:last])
         alone.learn(own, gradient[:, first:last])
-        assert torch.equal(alone.weights[feature.name], tables.weights[feature.name])
-    assert tables.accumulators["seen"].nonzero().view(-1).tolist() == sorted(set(_of(sparse, 2, 5)[0].tolist()))
+        assert torch.equal(weights_of(alone)[feature.name], weights_of(tables)[feature.name])
+    assert tables.tensors()["seen/accumulator"].nonzero().view(-1).tolist() == sorted(
+        set(_of(sparse, 2, 5)[0].tolist())
+    )
 
 
 def _of(sparse: KeyedJaggedTensor, key: int, end: int) -> tuple[torch.Tensor, None, torch.Tensor]:
@@ -115,40 +124,42 @@ def _of(sparse: KeyedJaggedTensor, key: int, end: int) -> tuple[torch.Tensor, No
 
 def test_a_batch_without_any_id_changes_nothing():
     features = FeatureSet(sparse=(SparseFeature(name="ad", rows=5),))
-    tables = FusedTables.drawn(features, 4, seed=0, lr=LR, eps=EPS)
-    before = tables.weights["ad"].clone()
-    lookup = tables(
-        KeyedJaggedTensor(["ad"], torch.empty(0, dtype=torch.int64), lengths=torch.zeros(3, dtype=torch.int64))
-    )
+    tables = collections.fused(features, 4, seed=0, lr=LR, eps=EPS)
+    before = tables.tensors()["ad/weight"].clone()
+    none = KeyedJaggedTensor(["ad"], torch.empty(0, dtype=torch.int64), lengths=torch.zeros(3, dtype=torch.int64))
+    lookup = look_up(tables, none)
     tables.learn(lookup, torch.ones(3, 4))
     assert torch.equal(lookup.pooled, torch.zeros(3, 4))
-    assert torch.equal(tables.weights["ad"], before)
+    assert torch.equal(tables.tensors()["ad/weight"], before)
 
 
 @pytest.mark.parametrize("rows", [1, 40, 5_000_000])
 @pytest.mark.parametrize("keys", [("one",), ("one", "two")])
 def test_the_first_id_of_each_row_is_found(rows, keys):
     random = torch.Generator().manual_seed(0)
-    sizes = [TableSize("small", 3, 1, ("first",)), TableSize("large", rows, 1, keys)]
+    sizes = [Table("small", 3, 1, ("first",)), Table("large", rows, 1, keys)]
     lengths = torch.randint(0, 3, ((1 + len(keys)) * 300,), generator=random)
     count, of_small = int(lengths.sum()), int(lengths[:300].sum())
     ids = torch.randint(0, min(rows, 2**20), (count,), generator=random)
     ids[of_small::2] = ids[of_small::2] % 40
     ids[:of_small] %= 3
     sparse = KeyedJaggedTensor(["first", *keys], ids, lengths=lengths)
-    (indices,) = FusedTables(sizes, lr=LR, eps=EPS)(sparse).indices
+    (indices,) = FusedTables(sizes, lr=LR, eps=EPS).rows(sparse)
     wanted = {row: n for n, row in reversed(list(enumerate(indices.rows.tolist())))}
     assert indices.first.tolist() == [wanted[row] for row in indices.rows.tolist()]
     assert indices.rows[:of_small].max() < 3 <= indices.rows[of_small:].min()
 
 
 def test_a_row_begins_where_a_line_of_the_cache_does():
-    tables = FusedTables([TableSize("large", 100_000, 16, ("large",))], lr=LR, eps=EPS)
-    assert tables.weights["large"].data_ptr() % 64 == tables.accumulators["large"].data_ptr() % 64 == 0
+    tables = FusedTables([Table("large", 100_000, 16, ("large",))], lr=LR, eps=EPS)
+    assert (
+        tables.tensors()["large/weight"].data_ptr() % 64 == tables.tensors()["large/accumulator"].data_ptr() % 64 == 0
+    )
 
 
 def test_a_weight_of_minus_zero_is_looked_up_as_zero():
-    tables = FusedTables([TableSize("ad", 2, 12, ("ad",))], lr=LR, eps=EPS)
-    tables.weights["ad"].fill_(-0.0)
-    (lookup,) = tables(KeyedJaggedTensor(["ad"], torch.tensor([1]), lengths=torch.tensor([1]))).pooled
+    tables = FusedTables([Table("ad", 2, 12, ("ad",))], lr=LR, eps=EPS)
+    tables.tensors()["ad/weight"].fill_(-0.0)
+    ids = KeyedJaggedTensor(["ad"], torch.tensor([1]), lengths=torch.tensor([1]))
+    (lookup,) = look_up(tables, ids).pooled
     to_the_bit(lookup, torch.zeros(12))

@@ -90,7 +90,7 @@ def test_a_student_learns_from_the_logged_value_and_is_judged_as_it_is_served():
     logged = Student(SMALL, FEATURES, TASKS, 3)
     for batch in batches():
         logged.train_step(AsServed(FEATURES)(batch))
-    table_of = [student.net.tables.weights["place"] for student in (one, logged)]
+    table_of = [student.net.tables.tensors()["place/weight"] for student in (one, logged)]
     assert [len(weights.unique(dim=0)) for weights in table_of] == [9, 9]
     assert not torch.equal(table_of[0][5], table_of[1][5])  # only one of the two was ever shown place 5
 

@@ -20,6 +20,7 @@ from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet
 from exfm.parallel.group import RankGroup
+from tests.support.models.collections import embedding_bags
 
 AD = SparseFeature(name="ad", rows=10, transform="index")
 SEEN = SequenceFeature(name="seen", rows=10, length=3, transform="index")
@@ -122,7 +123,7 @@ def test_an_empty_sequence_pools_to_zeros_and_teaches_nothing():
 def test_the_order_of_ids_matters():
     net = TeacherNet(TeacherConfig(width=4), FEATURES, ["ctr"], seed=0)
     batch = BatchBuilder(FEATURES, ["ctr"])(rows([[1, 2], [2, 1]]))
-    X = net.units(net.tables(batch.sparse).values(), batch.sparse)
+    X = net.units(embedding_bags(FEATURES, 4, seed=0)(batch.sparse).values(), batch.sparse)
     assert X.shape == (2, 2, 4)
     assert torch.equal(X[0, 0], X[1, 0])
     assert not torch.allclose(X[0, 1], X[1, 1])
@@ -131,7 +132,7 @@ def test_the_order_of_ids_matters():
 def test_places_without_an_id_take_no_part_in_a_models_units():
     net = TeacherNet(TeacherConfig(width=4), FEATURES, ["ctr"], seed=0)
     batch = BatchBuilder(FEATURES, ["ctr"])(rows([[1, 2], []]))
-    X = net.units(net.tables(batch.sparse).values(), batch.sparse)
+    X = net.units(embedding_bags(FEATURES, 4, seed=0)(batch.sparse).values(), batch.sparse)
     E = torch.zeros(1, 3, 4)
     E[0, :2] = initial_weights("seen", 10, 4, seed=0)[[2, 1]]
     torch.testing.assert_close(X[:1, 1:], net.units.pooling["seen"](E, torch.tensor([[True, True, False]])))
@@ -146,7 +147,7 @@ def test_units_are_those_of_wide_features_and_of_sequences():
     assert unit_count(features, 8) == 4 + 1 + 2
     batch = BatchBuilder(features, ["ctr"])(rows([[1], [2]], wide=[4, 5]))
     net = TeacherNet(TeacherConfig(width=8, num_fmb=2, num_lcb=2), features, ["ctr"], seed=3)
-    X = net.units(net.tables(batch.sparse).values(), batch.sparse)
+    X = net.units(embedding_bags(features, 8, seed=3)(batch.sparse).values(), batch.sparse)
     assert X.shape == (2, 7, 8)
     assert net.trunk.layers[0].W_L.shape == (2, 7)
     wide = initial_weights("wide", 9, 32, seed=3)
@@ -202,13 +203,16 @@ def test_an_id_seen_at_two_places_is_updated_once_by_the_sum_of_its_gradients():
         net = TeacherNet(TeacherConfig(width=4), FEATURES, ["ctr"], 0).train()
         net.load_state_dict(
             {k.removeprefix("dense/"): v for k, v in before.items() if k.startswith("dense/")}
-            | {f"tables.embedding_bags.{n}.weight": before[f"table/{n}/weight"] for n in ("ad", "seen")}
             | {f"prior.{n}": before[f"prior/{n}"] for n in ("positive", "negative")}
         )
-        z = net(batch.sparse, batch.dense)
+        tables = embedding_bags(FEATURES, 4, seed=0)
+        for name, bag in tables.embedding_bags.items():
+            bag.weight.data.copy_(before[f"table/{name}/weight"])
+        pooled = tables(batch.sparse).values()
+        z = net(pooled, batch.sparse, batch.dense)
         torch.nn.functional.binary_cross_entropy_with_logits(z, batch.labels).backward()
-        net.cut[0].backward(net.cut[1].grad)
-        g = net.tables.embedding_bags["seen"].weight.grad
+        pooled.backward(net.e.grad)
+        g = tables.embedding_bags["seen"].weight.grad
         teacher.train_step(batch)
         after = teacher.state()
     m = before["table/seen/accumulator"] + g.square().mean(1)

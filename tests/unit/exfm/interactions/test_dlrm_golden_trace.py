@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from exfm.embeddings.tables import embedding_bags
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.interactions.registry import TrunkConfig, build_trunk
 from exfm.interactions.units import Units
+from tests.support.models.collections import embedding_bags
 from tests.support.places import FIXTURES
 
 TRACE = json.loads((FIXTURES / "dlrm_reference_trace.json").read_text())

@@ -11,7 +11,7 @@ from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
-from exfm.models.scorer import ShardedScorer, TeacherScorer
+from exfm.models.scorer import TeacherScorer
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup
@@ -72,7 +72,7 @@ def test_a_group_of_one_is_a_replica(kind, words):
     replica.load(tensors)
     batch = BatchBuilder(FEATURES, TASKS)(rows(words))
     with RankGroup() as group:
-        scorer = ShardedScorer(CFG, FEATURES, TASKS, group=group, sharding=Sharding(types=(kind,)))
+        scorer = TeacherScorer(CFG, FEATURES, TASKS, group=group, sharding=Sharding(types=(kind,)))
         scorer.load(tensors)
         assert np.ptp(scorer.score(batch)) > 0.5
         assert (scorer.score(batch) == replica.score(batch)).all()

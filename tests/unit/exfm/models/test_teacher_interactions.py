@@ -66,7 +66,7 @@ def test_every_interaction_trains_scores_and_resumes_bit_for_bit(kind):
 def test_the_network_holds_what_was_asked_for(kind):
     net = TeacherNet(KINDS[kind], FEATURES, TASKS, 0)
     assert type(net.trunk) is CLASSES[kind]
-    assert {name.split(".")[0] for name, _ in net.named_parameters()} == {"tables", "trunk", "heads"}
+    assert {name.split(".")[0] for name, _ in net.named_parameters()} == {"trunk", "heads"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from exfm.models.changes import Touched, changes_of
 from exfm.models.student import Student
 from exfm.snapshots.increments.chain import ChainWriter
 from exfm.snapshots.increments.follower import ServedState
-from exfm.snapshots.increments.increment import Increment, probe_of, take_full
+from exfm.snapshots.increments.increment import probe_of, take_full
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import Server
@@ -50,9 +50,8 @@ class Training:
 
     def publish(self, stepped_s):
         probe = self.learn()
-        parts = changes_of(self.student, self.touched)
         about = {"rows": 32 * self._block, "stepped_s": [stepped_s, stepped_s]}
-        return self.chain.add("v00000064", about, Increment(0, "", "", {}, *parts, probe))
+        return self.chain.add("v00000064", about, changes_of(self.student, self.touched), probe)
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.embeddings.served import ServedTables
-from exfm.embeddings.tables import embedding_bags
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from pipelines.served_rows import checked_columns, serving_rules
 from streaming.schema import Column, RowSchema, Task
+from tests.support.models.collections import embedding_bags, fused
 
 FEATURES = FeatureSet(
     sparse=[
@@ -39,10 +38,10 @@ def rows(count: int, random: np.random.Generator, *, lists: bool) -> pa.Table:
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 129])
 def test_tables_looked_up_in_place_give_the_bits_of_the_collection(count, lists):
     features = FEATURES if lists else FeatureSet(sparse=FEATURES.sparse)
-    tables, collection = ServedTables(features, 4, seed=3), embedding_bags(features, 4, seed=3)
+    tables, collection = fused(features, 4, seed=3).export(), embedding_bags(features, 4, seed=3)
     batch = BatchBuilder(features, ["ctr"])(rows(count, np.random.default_rng(count), lists=lists))
     with torch.inference_mode():
-        found, whole = tables(batch.sparse), collection(batch.sparse).values()
+        found, whole = tables.lookup(batch.sparse).pooled, collection(batch.sparse).values()
     assert found.shape == whole.shape
     assert np.array_equal(found.numpy().view(np.int32), whole.numpy().view(np.int32))
 

@@ -9,9 +9,6 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.embeddings.quantised import QuantisedTables
-from exfm.embeddings.served import ServedTables
-from exfm.embeddings.weights import table_weights
 from exfm.errors import ModelError
 from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
@@ -28,6 +25,7 @@ from pipelines.serve.sources.model_source import DesiredVersion
 from pipelines.serve.tables import TableSettings, refuse_stated
 from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import HAND, Ledger
+from tests.support.models.collections import fused
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
 from tests.support.pipelines.written_lakes import write_lake
 
@@ -44,15 +42,14 @@ FEATURES = FeatureSet(
 def test_a_row_is_off_by_half_a_step_of_its_own_range_and_bags_add_up(kind, lists):
     random = np.random.default_rng(0)
     features = FEATURES if lists else FeatureSet(sparse=FEATURES.sparse)
-    tables = ServedTables(features, 8, seed=1)
-    with torch.no_grad():
-        for weight in table_weights(tables).values():
-            weight *= torch.arange(1.0, len(weight) + 1).unsqueeze(1)  # rows of other ranges
+    tables = fused(features, 8, seed=1).export()
+    for weight in tables.tensors().values():
+        weight *= torch.arange(1.0, len(weight) + 1).unsqueeze(1)  # rows of other ranges
     many = [random.integers(0, 99, random.integers(0, 4) if lists else 1).tolist() for _ in range(200)]
     rows = {"ad": pa.array(random.integers(0, 99, 200)), "tags": pa.array(many, pa.list_(pa.int64())), "seen": many}
     sparse = BatchBuilder(features, ["ctr"])(pa.table(rows)).sparse
-    exact, found = tables(sparse), QuantisedTables(tables, kind)(sparse)
-    widest = max((w.amax(1) - w.amin(1)).max().item() for w in table_weights(tables).values())
+    exact, found = (held.lookup(sparse).pooled for held in (tables, tables.export(kind)))
+    widest = max((w.amax(1) - w.amin(1)).max().item() for w in tables.tensors().values())
     assert found.shape == exact.shape
     assert 0 < (found - exact).abs().max() <= 3 * widest * (0.5 / STEPS[kind] + 2**-10)  # a bag of three; fp16 at int4
 
@@ -137,13 +134,13 @@ def test_a_registered_model_has_no_rows_to_judge_them_on(root):
 def test_a_version_says_what_smaller_tables_cost_it_and_one_that_cost_too_much_is_refused_unread(root):
     run_dir, config = RunDir(root), config_of(RunDir(root))
     ledger = Ledger(run_dir, "feed")
-    before = table_weights(load_served(ledger.folder(V1)).tables)
+    before = load_served(ledger.folder(V1)).tables.tensors()
     served = load_served(ledger.folder(V1))
     stated = stated_tables(config, config.student("feed"), run_dir.lake, served)
     assert stated is not None
     assert stated["fp32"]["bytes"] > stated["int8"]["bytes"] > stated["int4"]["bytes"]
     assert abs(stated["int8"]["ne_change"]["ctr"]) < abs(stated["int4"]["ne_change"]["ctr"]) + 1e-6
-    assert all(torch.equal(weight, before[name]) for name, weight in table_weights(served.tables).items())
+    assert all(torch.equal(weight, before[name]) for name, weight in served.tables.tensors().items())
     half = stated_tables(config, config.student("feed"), run_dir.lake, served, upto=1000)
     assert half is not None
     assert half["rows"] < stated["rows"]

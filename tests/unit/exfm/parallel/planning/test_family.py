@@ -16,6 +16,7 @@ from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet
 from exfm.parallel.planning.cost import flops_per_example, parameter_count
 from exfm.parallel.planning.family import family, scaled_teacher, teacher_of_equal_flops
+from tests.support.models.collections import fused
 
 SPARSE = [SparseFeature(name=f"s{i}", rows=7, transform="index") for i in range(4)]
 SPARSE.append(SparseFeature(name="wide", rows=5, width=16, transform="index"))
@@ -46,7 +47,8 @@ def counted(net, features, rows=3):
     columns = {f.name: [1] * rows for f in features.sparse} | {f.name: [0.5] * rows for f in features.dense}
     columns |= {f.name: pa.array([[1, 2]] * rows) for f in features.sequence}
     batch = BatchBuilder(features, [])(pa.table(columns))
-    e = net.tables(batch.sparse).values().detach().double()
+    tables = fused(features, net.units.width, seed=0)
+    e = tables.lookup(tables.send(batch)).pooled.double()
     net.double()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         h = net.trunk(net.units(e, batch.sparse), batch.dense.double())
@@ -60,8 +62,8 @@ def counted(net, features, rows=3):
 @pytest.mark.parametrize("cfg", TEACHERS, ids=lambda cfg: cfg.interaction)
 def test_parameters_and_flops_are_those_that_torch_counts(cfg, features):
     net = TeacherNet(cfg, features, ["ctr", "cvr"], seed=0)
-    tables = sum(p.numel() for p in net.tables.parameters())
-    dense = sum(p.numel() for p in net.parameters()) - tables
+    tables = sum(weight.numel() for weight in fused(features, cfg.width, seed=0).copies("/weight").values())
+    dense = sum(p.numel() for p in net.parameters())
     assert parameter_count(cfg, features, 2) == (dense, tables)
     assert flops_per_example(cfg, features, 2) == counted(net, features)
 
@@ -70,9 +72,9 @@ def test_training_costs_three_times_the_forward_pass():
     """Every product of the forward pass has two of its size in the backward one, but for those of what is fixed."""
     net = TeacherNet(TEACHERS[0].model_copy(update={"dense_dtype": "float64"}), FULL, ["ctr"], seed=0).train()
     columns = {f.name: [1] * 3 for f in FULL.sparse} | {f.name: [0.5] * 3 for f in FULL.dense} | {"seen": [[1, 2]] * 3}
-    batch = BatchBuilder(FULL, [])(pa.table(columns))
+    batch, tables = BatchBuilder(FULL, [])(pa.table(columns)), fused(FULL, TEACHERS[0].width, seed=0)
     with FlopCounterMode(display=False) as counter:
-        net(batch.sparse, batch.dense).sum().backward()
+        net(tables.lookup(tables.send(batch)).pooled, batch.sparse, batch.dense).sum().backward()
     assert counter.get_total_flops() / 3 == pytest.approx(3 * flops_per_example(TEACHERS[0], FULL, 1), rel=0.02)
 
 

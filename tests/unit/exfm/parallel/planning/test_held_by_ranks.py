@@ -20,7 +20,7 @@ FORKED = """
 import json, os, sys
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
-from exfm.models.scorer import ShardedScorer
+from exfm.models.scorer import TeacherScorer
 from exfm.models.teacher import Teacher
 from exfm.threads import set_threads
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, held_by, made_by
@@ -37,12 +37,12 @@ for rank in range(RANKS):
             cfg = ELEMENT_WISE if world.pop("element_wise", False) else CFG
             spread = {"group": group, "sharding": Sharding(**world), "batch_rows": 64}
             teacher = Teacher(cfg, FEATURES, ["ctr"], 0, **spread)
-            scorer = ShardedScorer(cfg, FEATURES, ["ctr"], **spread)
+            scorer = TeacherScorer(cfg, FEATURES, ["ctr"], **spread)
             held.append({
                 "learns": {
                     "plan": made_by(teacher.plan),
-                    "weights": held_by(teacher.weights, teacher.wide.weights),
-                    "optimizer": held_by(teacher.accumulators, teacher.wide.accumulators),
+                    "weights": held_by(teacher, "/weight"),
+                    "optimizer": held_by(teacher, "/accumulator"),
                 },
                 "scores": {
                     "plan": made_by(scorer.plan),

@@ -10,7 +10,7 @@ import pytest
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from exfm.models.scorer import ShardedScorer
+from exfm.models.scorer import TeacherScorer
 from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
@@ -109,14 +109,14 @@ def test_the_plan_is_the_one_that_a_teacher_trains_by(types):
     found = planned(replace(question(), sharding=sharding, ranks=1))
     assert where(found) == made_by(teacher.plan)
     (load,) = found.ranks
-    assert load.weight_bytes == held_by(teacher.weights, teacher.wide.weights)
-    assert load.optimizer_bytes == held_by(teacher.accumulators, teacher.wide.accumulators)
+    assert load.weight_bytes == held_by(teacher, "/weight")
+    assert load.optimizer_bytes == held_by(teacher, "/accumulator")
 
 
 def test_the_plan_is_the_one_that_a_teacher_scores_by():
     sharding, tasks = Sharding(types=("data_parallel", "table_wise")), ("ctr", "cvr", "like", "share", "buy")
     with RankGroup() as group:
-        scorer = ShardedScorer(CFG, FEATURES, tasks, group=group, sharding=sharding, batch_rows=64)
+        scorer = TeacherScorer(CFG, FEATURES, tasks, group=group, sharding=sharding, batch_rows=64)
         held = sum(piece.nbytes for piece in scorer.held)
     found = planned(replace(question(), sharding=sharding, ranks=1, tasks=tasks, learns=False))
     assert where(found) == made_by(scorer.plan)
@@ -148,7 +148,7 @@ def test_what_fits_only_without_its_linear_part_does_not_fit(learns):
     assert str(short).startswith("table `user` of the linear part (table_wise) needs ")
     assert short.total > linear + 1104 * (36 if learns else 32) > asked.world.capacity_bytes > linear
     words = "the tables do not fit on 1 ranks of .* the largest, `user` .* all need .* and a step's buffers"
-    live = partial(Teacher, seed=0) if learns else ShardedScorer
+    live = partial(Teacher, seed=0) if learns else TeacherScorer
     with RankGroup() as group, pytest.raises(ConfigError, match=words):
         live(CFG, FEATURES, ["ctr"], group=group, sharding=asked.sharding, batch_rows=64)
     remedies = list(find_remedies(asked))

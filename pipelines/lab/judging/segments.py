@@ -14,7 +14,6 @@ n rows of the student.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -115,11 +114,15 @@ def earlier_rows(codes: np.ndarray) -> np.ndarray:
     return found
 
 
+Mask = Callable[[SegmentColumns], np.ndarray]
+"""Mask of rows, (n,) bool, from their columns."""
+
+
 class Segment(NamedTuple):
-    """A named part of the rows; `mask(columns)` is its mask, (n,) bool."""
+    """A named part of the rows."""
 
     name: str
-    mask: Callable[[SegmentColumns], np.ndarray]
+    mask: Mask
 
 
 def segments_of(asked: Mapping[str, str], columns: SegmentColumns, clustered_by: Sequence[str]) -> list[Segment]:
@@ -136,7 +139,7 @@ def segments_of(asked: Mapping[str, str], columns: SegmentColumns, clustered_by:
                 where = Where(text, columns.schema)
             except BadInput as error:
                 raise BadInput(f"segments.{name}: {error}") from None
-            found.append(Segment(name, _Matches(where)))
+            found.append(Segment(name, _matches(where)))
     return found
 
 
@@ -151,34 +154,25 @@ def usual(columns: SegmentColumns, clustered_by: Sequence[str]) -> dict[str, str
     return found | {name: name for name in ("vertical", "position", "label_delay_s", "logit_age_s") if name in names}
 
 
-@dataclass(frozen=True)
-class _Matches:
-    where: Where
-
-    def __call__(self, columns: SegmentColumns) -> np.ndarray:
-        return self.where.mask(columns.table(self.where.columns))
+def _matches(where: Where) -> Mask:
+    return lambda columns: where.mask(columns.table(where.columns))
 
 
-@dataclass(frozen=True)
-class _Equals:
-    column: str
-    values: tuple[object, ...]
+def _equals(column: str, value: object) -> Mask:
+    def mask(columns: SegmentColumns) -> np.ndarray:
+        values = columns[column]
+        equal = pc.is_in(values, value_set=pa.array([value], values.type))
+        return np.asarray(equal.to_numpy(zero_copy_only=False), bool)
 
-    def __call__(self, columns: SegmentColumns) -> np.ndarray:
-        values = columns[self.column]
-        found = pc.is_in(values, value_set=pa.array(self.values, values.type))
-        return np.asarray(found.to_numpy(zero_copy_only=False), bool)
+    return mask
 
 
-@dataclass(frozen=True)
-class _Within:
-    column: str
-    low: float
-    high: float
+def _within(column: str, low: float, high: float) -> Mask:
+    def mask(columns: SegmentColumns) -> np.ndarray:
+        x = columns[column].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return np.asarray((x >= low) & (x < high))
 
-    def __call__(self, columns: SegmentColumns) -> np.ndarray:
-        x = columns[self.column].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        return np.asarray((x >= self.low) & (x < self.high))
+    return mask
 
 
 def _by_value(name: str, column: str, columns: SegmentColumns) -> Iterator[Segment]:
@@ -191,9 +185,9 @@ def _by_value(name: str, column: str, columns: SegmentColumns) -> Iterator[Segme
         bounds = [*edges[:-1], np.inf]
         for low, high in pairwise(bounds):
             upto = f"to {high:.4g}" if np.isfinite(high) else "and more"
-            yield Segment(f"{name} {low:.4g} {upto}", _Within(column, float(low), float(high)))
+            yield Segment(f"{name} {low:.4g} {upto}", _within(column, float(low), float(high)))
         return
     shown = sorted(value for _, value in distinct[:MOST_VALUES])
     for value in shown:
         text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        yield Segment(f"{name} {text}" if not isinstance(value, str) else f"{name}: {text}", _Equals(column, (value,)))
+        yield Segment(f"{name} {text}" if not isinstance(value, str) else f"{name}: {text}", _equals(column, value))

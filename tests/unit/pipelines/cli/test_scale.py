@@ -15,6 +15,7 @@ from pipelines.core.config.settings import load
 from pipelines.lab.replay import jobs
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.rows import Rows
+from pipelines.lab.scaling import fit as fitting
 from pipelines.lab.scaling.family import Member
 from pipelines.lab.scaling.fit import CONDITION, FamilyTrial, JudgedTask, OneStream, Scaling, best_rates
 from pipelines.report.cells import Cells
@@ -144,7 +145,7 @@ def test_ctrl_c_keeps_what_is_done_and_a_damaged_result_is_made_again(capsys, tm
     assert len(trained) == 2 + 3
 
 
-def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path):
+def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path, monkeypatch):
     """One rate is right on the first half of the rows, the other on the second."""
     config = load(DEMO, [])
     member = Member(interaction="wukong", dial=0, model=config.teacher.model, flops=1, dense_parameters=1,
@@ -165,9 +166,7 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path):
                 file.write_table(table)
             return rows
 
-        def teacher_logits(self, seed, of):
-            return logits[of.teacher][:, None]
-
+    monkeypatch.setattr(fitting, "teacher_logits", lambda workspace, seed, source: logits[source.teacher][:, None])
     spec = Spec(config="-", seeds=(1,), arms={"none": {}})
     task = JudgedTask(Planted(spec, config, tmp_path, None), "ctr")
     assert best_rates(trials, [task]) == {("wukong-0", 1): trials[0]}

@@ -1,4 +1,5 @@
-"""Policy value of a replay's arms: what their choices among logged candidates are worth, from logged propensities.
+"""Policy value of a replay's arms, which the replay itself does not know of: the worth of their choices among logged
+candidates, from logged propensities.
 
 IPS, SNIPS and doubly robust estimates (exfm/metrics/policy.py), by arm and seed, as cells of the replay's table. Rows
 of one request are its candidates, those that were not shown included.
@@ -29,9 +30,9 @@ def policy_cells(workspace: Workspace, parts: Mapping[tuple[str, str, str, int],
     """`choices/SEED/…` of every arm under the first condition; nothing where the spec names no propensities. `parts`:
     student, condition, arm and seed -> the part with the student's logits."""
     spec = workspace.spec
-    found: list[Cell] = []
+    table: list[Cell] = []
     if spec.ranking is None:
-        return found
+        return table
     for student in students_of(spec, workspace.config):
         for seed in spec.seeds:
             logged = LoggedChoices(workspace, student, seed)
@@ -40,8 +41,8 @@ def policy_cells(workspace: Workspace, parts: Mapping[tuple[str, str, str, int],
                     stored = load_part(parts[student.name, spec.tuned_under, arm, seed])
                     assert stored is not None
                     measures = logged.measures(task, int(stored["first"]), stored["logits"][:, t])
-                    found += cells(Key(spec.tuned_under, student.name, task, arm), measures)
-    return found
+                    table += cells(Key(spec.tuned_under, student.name, task, arm), measures)
+    return table
 
 
 class LoggedChoices:

@@ -176,8 +176,8 @@ def _compare(folders: list[str], out: Path | None, *, json_: bool) -> None:
 def _verify(run: Path, students: list[str], *, json_: bool) -> None:
     """Raises Exit with 1 where a student is not what was retrained."""
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.lab.verify.screen import text_of
-    from pipelines.lab.verify.verdict import verify
+    from pipelines.lab.verify.run import verify
+    from pipelines.lab.verify.verdict import text_of
     from pipelines.report.screens.progress import rows_bar
 
     verdicts = []

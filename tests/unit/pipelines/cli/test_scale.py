@@ -17,7 +17,8 @@ from pipelines.lab.replay.settings import Spec
 from pipelines.lab.rows import Rows
 from pipelines.lab.scaling import fit as fitting
 from pipelines.lab.scaling.family import Member
-from pipelines.lab.scaling.fit import CONDITION, FamilyTrial, JudgedTask, OneStream, Scaling, best_rates
+from pipelines.lab.scaling.fit import CONDITION, FamilyTrial, JudgedTask, Law, OneStream, Scaling, best_rates
+from pipelines.lab.scaling.report import draw
 from pipelines.report.cells import Cells
 
 DEMO = "configs/demo.yaml"
@@ -143,6 +144,13 @@ def test_ctrl_c_keeps_what_is_done_and_a_damaged_result_is_made_again(capsys, tm
     code, _, err = run(capsys, *arguments)
     assert code == 0, err
     assert len(trained) == 2 + 3
+
+
+def test_a_task_without_a_single_defined_ne_is_drawn_empty(tmp_path):
+    """As of a task whose rows have one label: a logarithmic axis would refuse to hold no point."""
+    laws = (Law(interaction="wukong", task="cvr", reason="too few positives", curve=None),)
+    scaling = Scaling(name="small", config_hash="x", rows=9, members=(), cells=(), laws=laws)
+    assert draw(scaling, tmp_path / "scale.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path, monkeypatch):

@@ -72,12 +72,12 @@ class _Shown(NamedTuple):
 
 
 def _shown(logits: BySeed, sample: Sample, stakes: Stakes) -> list[_Shown]:
-    found = []
+    by_seed = []
     for seed, (z, (rows, window)) in enumerate(zip(logits, sample, strict=True)):
         values, prices = (None if column is None else column[seed][window] for column in stakes)
         p = np.nan_to_num(sigmoid(z[window]))
-        found.append(_Shown(p, rows.labels[window], rows.weights[window], values, prices))
-    return found
+        by_seed.append(_Shown(p, rows.labels[window], rows.weights[window], values, prices))
+    return by_seed
 
 
 def _mean(rule: str, kept: Sequence[Kept], n: int) -> Iterator[Measure]:

@@ -109,9 +109,9 @@ def earlier_rows(codes: np.ndarray) -> np.ndarray:
     ordered = codes[order]
     begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(codes) else np.empty(0, np.int64)
     runs = np.diff(np.append(begins, len(codes)))
-    found = np.empty(len(codes), np.int64)
-    found[order] = np.arange(len(codes)) - np.repeat(begins, runs)
-    return found
+    counts = np.empty(len(codes), np.int64)
+    counts[order] = np.arange(len(codes)) - np.repeat(begins, runs)
+    return counts
 
 
 Mask = Callable[[SegmentColumns], np.ndarray]
@@ -129,29 +129,31 @@ def segments_of(asked: Mapping[str, str], columns: SegmentColumns, clustered_by:
     """The segments of a spec, or the usual ones if it names none. A column makes one of each value that `columns` has.
     Raises BadInput where a text is no condition on the columns.
     """
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for name, text in (asked or usual(columns, clustered_by)).items():
         if text in columns.schema.names:
             made = list(_by_value(name, text, columns))
-            found += made if asked or len(made) > 1 else []
+            segments += made if asked or len(made) > 1 else []
         else:
             try:
                 where = Where(text, columns.schema)
             except BadInput as error:
                 raise BadInput(f"segments.{name}: {error}") from None
-            found.append(Segment(name, _matches(where)))
-    return found
+            segments.append(Segment(name, _matches(where)))
+    return segments
 
 
 def usual(columns: SegmentColumns, clustered_by: Sequence[str]) -> dict[str, str]:
     """Default segments, as far as the stream has their columns."""
     names = columns.schema.names
-    found = {f"hours {at} to {at + 5}": f"{at} <= hour and hour < {at + 6}" for at in (0, 6, 12, 18)}
+    conditions = {f"hours {at} to {at + 5}": f"{at} <= hour and hour < {at + 6}" for at in (0, 6, 12, 18)}
     for column in dict.fromkeys([*clustered_by, *USUAL]):
         if EARLIER + column in names:
-            found[f"new {column}"] = f"{EARLIER}{column} < {NEW}"
-            found[f"known {column}"] = f"{EARLIER}{column} >= {NEW}"
-    return found | {name: name for name in ("vertical", "position", "label_delay_s", "logit_age_s") if name in names}
+            conditions[f"new {column}"] = f"{EARLIER}{column} < {NEW}"
+            conditions[f"known {column}"] = f"{EARLIER}{column} >= {NEW}"
+    return conditions | {
+        name: name for name in ("vertical", "position", "label_delay_s", "logit_age_s") if name in names
+    }
 
 
 def _matches(where: Where) -> Mask:

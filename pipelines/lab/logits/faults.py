@@ -56,7 +56,7 @@ def learned_labels(
         if delays_s is not None:
             gone[task.name] |= delays_s[:, t] > faults["window_s"]
     given = {task.name: task.given for task in tasks}
-    found = {}
+    learned = {}
     for name in given:
         column = table[f"label_{name}"].combine_chunks()
         known = column.is_valid().to_numpy(zero_copy_only=False) & ~unknown
@@ -66,8 +66,8 @@ def learned_labels(
             condition = given[condition]
         values = column.fill_null(0).to_numpy(zero_copy_only=False).copy()
         values[gone[name]] = 0
-        found[name] = pa.array(values, column.type, mask=~known)
-    return found
+        learned[name] = pa.array(values, column.type, mask=~known)
+    return learned
 
 
 def feedback_delays(config: Config, rows: Rows, folder: Path) -> np.ndarray:
@@ -92,7 +92,7 @@ def _delays(config: Config, table: pa.Table, folder: Path) -> np.ndarray:
     schema = config.rows.feedback
     events = pa.Table.from_batches([chunk.feedback for chunk in played(config, folder)], schema)
     wanted, shown_ms = hash64(table["impression_id"].combine_chunks()), table["event_time_ms"].to_numpy()
-    found = np.full((table.num_rows, len(config.tasks)), np.nan, np.float32)
+    delays_s = np.full((table.num_rows, len(config.tasks)), np.nan, np.float32)
     names = np.asarray(events["task"].to_pylist(), dtype=object)
     ids, times = hash64(events["impression_id"].combine_chunks()), events["event_time_ms"].to_numpy()
     for t, task in enumerate(config.tasks):
@@ -104,5 +104,5 @@ def _delays(config: Config, table: pa.Table, folder: Path) -> np.ndarray:
         at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
         delay_ms = times[order][first][at] - shown_ms
         there = (known[at] == wanted) & (delay_ms >= -config.settlement.early_ms)
-        found[there, t] = np.maximum(0, delay_ms[there]) / 1000
-    return found
+        delays_s[there, t] = np.maximum(0, delay_ms[there]) / 1000
+    return delays_s

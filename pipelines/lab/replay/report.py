@@ -133,11 +133,11 @@ def means(judged: Sequence[JudgedStudent]) -> Iterator[Cell]:
 
 
 def _by_student(judged: Sequence[JudgedStudent]) -> dict[Key, list[tuple[JudgedStudent, dict[str, Estimated]]]]:
-    found: dict[Key, list[tuple[JudgedStudent, dict[str, Estimated]]]] = {}
+    by_key: dict[Key, list[tuple[JudgedStudent, dict[str, Estimated]]]] = {}
     for one in judged:
         for arm, estimates in one.estimates.items():
-            found.setdefault(Key(one.condition, MEAN, one.task, arm), []).append((one, estimates))
-    return found
+            by_key.setdefault(Key(one.condition, MEAN, one.task, arm), []).append((one, estimates))
+    return by_key
 
 
 def _mean_estimates(by_student: Sequence[tuple[JudgedStudent, dict[str, Estimated]]]) -> dict[str, Estimated]:
@@ -228,10 +228,10 @@ def _labels(workspace: Workspace) -> Iterator[Cell]:
 def _discoveries(table: Sequence[Cell]) -> list[Cell]:
     """`…/found`, 1 or 0, beside every `…/log_e`: a discovery of e-BH among all of them."""
     tested = [cell for cell in table if cell.metric.endswith("/log_e")]
-    found = e_bh(np.array([cell.value or 0.0 for cell in tested]), FALSE_SHARE)
+    discoveries = e_bh(np.array([cell.value or 0.0 for cell in tested]), FALSE_SHARE)
     return [
         Cell(*cell.key, cell.metric.removesuffix("log_e") + "found", float(one))
-        for cell, one in zip(tested, found, strict=True)
+        for cell, one in zip(tested, discoveries, strict=True)
     ]
 
 
@@ -358,10 +358,10 @@ def _edges(workspace: Workspace, choices: Choices) -> Iterator[str]:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in ("exfm", *PACKAGES):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -65,17 +65,17 @@ class LoggedChoices:
         logits = np.full(len(self._places), np.nan)
         logits[first:] = life
         labels = self._table[f"label_{task}"].take(pa.array(self._places)).combine_chunks()
-        found = choices(logits, labels, self.columns, self._ranking, self.window, self.clusters)
-        at, n = f"choices/{self._seed}", found.requests
+        worth = choices(logits, labels, self.columns, self._ranking, self.window, self.clusters)
+        at, n = f"choices/{self._seed}", worth.requests
         yield Measure(at, None, n=n)
-        for name, of in {"logged": found.logged, "ips": found.ips, "snips": found.snips, "dr": found.dr}.items():
+        for name, of in {"logged": worth.logged, "ips": worth.ips, "snips": worth.snips, "dr": worth.dr}.items():
             if of is not None:
                 yield Measure(f"{at}/{name}", of.value, of.low, of.high, n)
-        yield Measure(f"{at}/effective", found.effective, n=n)
-        yield Measure(f"{at}/agreement", found.agreement)
-        yield Measure(f"{at}/mean_weight", found.mean_weight)
-        if found.refused:
-            yield Measure(f"{at}/refused/{part(found.refused)}", None)
+        yield Measure(f"{at}/effective", worth.effective, n=n)
+        yield Measure(f"{at}/agreement", worth.agreement)
+        yield Measure(f"{at}/mean_weight", worth.mean_weight)
+        if worth.refused:
+            yield Measure(f"{at}/refused/{part(worth.refused)}", None)
 
 
 def choices(

@@ -61,7 +61,7 @@ class Runner:
     def run(self) -> tuple[ReplayReport, StudentParts]:
         """Compute what is missing; return the report, and the parts that it is made of."""
         with self._begun(f"the {self._kind}'s folder"):
-            self._settle()
+            self.settle()
             data = self._check_data()
             self._train_teachers()
             choices = self._choose_settings()
@@ -74,7 +74,7 @@ class Runner:
     def teach(self) -> None:
         """Compute the teachers' logits that are missing, and nothing else."""
         with self._begun("the folder"):
-            self._settle()
+            self.settle()
             self._train_teachers()
 
     @contextmanager
@@ -101,7 +101,7 @@ class Runner:
 
     # --- stages ------------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         workspace, spec = self._workspace, self._spec
         seeds = spec.all_seeds[:1] if workspace.one_stream else spec.all_seeds
         source = workspace.config.source

@@ -97,7 +97,7 @@ def replay(
     Example: exfm replay --verify runs/demo feed
     """
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.lab.replay.settings import load_run
+    from pipelines.lab.replay.load import load_run
     from streaming.errors import BadInput
 
     named = given or []
@@ -176,8 +176,8 @@ def _compare(folders: list[str], out: Path | None, *, json_: bool) -> None:
 def _verify(run: Path, students: list[str], *, json_: bool) -> None:
     """Raises Exit with 1 where a student is not what was retrained."""
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.lab.verify.screen import text_of
-    from pipelines.lab.verify.verdict import verify
+    from pipelines.lab.verify.run import verify
+    from pipelines.lab.verify.verdict import text_of
     from pipelines.report.screens.progress import rows_bar
 
     verdicts = []
@@ -228,7 +228,7 @@ def _run_spec(
     seeds: int | None = None,
     json_: bool,
 ) -> None:
-    from pipelines.lab.replay.settings import load
+    from pipelines.lab.replay.load import load
 
     def folder_of(config: Config) -> Path:
         return out or Path("runs") / f"{config.name}-{kind}-{file.stem}"
@@ -252,10 +252,10 @@ def _run(
     json_: bool,
 ) -> None:
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.lab.policy.choices import policy_cells
     from pipelines.lab.replay.run import Runner
     from pipelines.lab.replay.workspace import Workspace
     from pipelines.lab.report.outcome import write_outcome
+    from pipelines.lab.report.policy import policy_cells
     from pipelines.lab.report.text import show
     from pipelines.report.terminal import console
 

@@ -1,12 +1,10 @@
 """Offline training on logged rows, without a broker: the common base of replays and scaling runs.
 
 rows      one stream of settled rows that many models learn from
-delays    how long feedback took, from the source of the rows
 pool      jobs in several processes
 mapped    arrays with an entry for every row, in files
 parts     results that are done, as files that the next start finds again
 judging/  how models compare on the same rows: figures, segments, decisions
-policy/   the policy value of arms, where choices were logged
 report/   a replay's report for people: terminal, Markdown, page
 spec/     parts of a replay's spec: arms, conditions, which rows
 logits/   teachers in lockstep, stored snapshots, faults

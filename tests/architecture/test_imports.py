@@ -83,7 +83,6 @@ ORDER = [
     "pipelines.lab.replay",
     "pipelines.lab.report",
     "pipelines.lab.scaling",
-    "pipelines.lab.policy",
     "pipelines.cli.tools",
     "pipelines.lab.verify",
     "pipelines.live.roster",

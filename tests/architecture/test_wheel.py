@@ -71,7 +71,7 @@ def test_a_stream_is_generated_in_an_empty_folder(bin_folder, tmp_path):
 def test_configs_are_found_by_path_and_by_name_and_the_callers_own_goes_first(bin_folder, tmp_path):
     program = """
 from pipelines.core.config.settings import load
-from pipelines.lab.replay import settings as replay
+from pipelines.lab.replay import load as replay
 from pipelines.data.doctor import requirements
 from streaming.errors import BadInput
 for name in ("configs/demo.yaml", "demo", "jd", "movielens.yaml"): print(load(name).name)

@@ -25,10 +25,11 @@ import pyarrow as pa
 from exfm.models.engine import StudentEngine
 from exfm.threads import set_threads
 from pipelines.core.config.settings import load as load_config
-from pipelines.lab.logits.stream import Stream
 from pipelines.lab.replay.data import data_of
-from pipelines.lab.replay.jobs import StudentJob, TrainRequest
+from pipelines.lab.replay.jobs import StudentJob
 from pipelines.lab.replay.settings import Spec
+from pipelines.lab.replay.store import TrainRequest
+from pipelines.lab.replay.stream import Stream, stream_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.arms import ArmSpec
 from pipelines.lab.spec.conditions import Condition
@@ -61,7 +62,7 @@ def bare(workspace: Drawn) -> float:
     """Rows per second of the engine alone, on tensors in memory."""
     config = workspace.of(1)
     (student,) = config.students
-    stream = workspace.lake(1, Condition()).first(BARE_ROWS)
+    stream = stream_of(workspace, 1, Condition()).first(BARE_ROWS)
     batches = [each.batch for each in data_of(stream, config, student).stream]
     features, tasks = config.student_features(student), config.student_tasks(student)
     engine = StudentEngine(student.model, features, tasks, 1, full_batch=student.batch_rows)
@@ -85,7 +86,7 @@ def replayed(workspace: Drawn, arms: int) -> dict[str, float]:
             StudentJob(workspace, False, tuple(cells)).run(told.append)
         else:
             data = data_of(
-                workspace.lake(1, Condition()), workspace.of(1), student, folder=workspace.folder, held_rows=0
+                stream_of(workspace, 1, Condition()), workspace.of(1), student, folder=workspace.folder, held_rows=0
             )
             told = [len(each.rows) for each in data.stream]
         seconds = time.process_time() - began

@@ -27,8 +27,8 @@ import numpy as np
 from exfm.metrics.classification import cross_entropy, sigmoid
 from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate, mean_of_seeds
+from pipelines.lab.judging.comparison import Comparison, JudgedRows, Sample
 from pipelines.lab.judging.evidence import watched
-from pipelines.lab.judging.figures import JudgedRows, gain
 from tests.support.models.bandits import Bandit
 from tests.support.models.logged_choices import LoggedChoices
 from tests.support.tables import Table
@@ -97,7 +97,7 @@ def _zipf(n: int) -> np.ndarray:
 def of_seeds(one: Stream, seeds: int) -> Estimate:
     """The gain of so many seeds on their common rows."""
     everything = np.ones(ROWS, bool)
-    found = gain(one.base[:seeds], one.own[:seeds], [one.rows] * seeds, [everything] * seeds, clustered=True)
+    found = Comparison(one.base[:seeds], one.own[:seeds], Sample([one.rows] * seeds, [everything] * seeds, True)).gain()
     assert found is not None
     return found
 
@@ -124,8 +124,10 @@ def judged(streams: int, law: Law, better: float) -> Found:
         few.append(_reach(of_seeds(one, FEW)))
         if law is AFRESH:
             masks = [np.ones(ROWS, bool), *(one.ad % SEGMENTS == k for k in range(SEGMENTS))]
-            alone.append([_reach(gain(one.base[:1], one.own[:1], [one.rows], [m], clustered=True)) for m in masks])
-            watch = watched(one.base[:1], [one.base[0] - one.fair], [one.rows], masks[:1])
+            alone.append(
+                [_reach(Comparison(one.base[:1], one.own[:1], Sample([one.rows], [m], True)).gain()) for m in masks]
+            )
+            watch = watched(Comparison(one.base[:1], [one.base[0] - one.fair], Sample([one.rows], masks[:1], True)))
             stopped.append(any(measure.metric == "watched/stopped_at" for measure in watch))
     values = np.array(alone)[:, 0, 0] if alone else np.empty(0)
     whole = len(values) // SEEDS * SEEDS

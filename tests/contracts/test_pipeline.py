@@ -18,6 +18,7 @@ from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.jobs import TeacherJob
 from pipelines.lab.replay.settings import Spec
+from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.spec.arms import ArmSpec
 from pipelines.lab.spec.conditions import Condition, LogitSource
 from pipelines.live.feeds.student import StudentFeed
@@ -106,7 +107,7 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
     workspace = AsItIs(sweep, config, tmp_path, finished.run_dir if of_the_lake else None)
     if not of_the_lake:
         TeacherJob(workspace, config.seed, (LogitSource(), LogitSource(behind=2))).run(lambda count: None)
-    found = workspace.lake(config.seed, fresh).slice()
+    found = stream_of(workspace, config.seed, fresh).slice()
     names = ["lake_seq", "block", "teacher_version", "impression_id", "settlement", "bid"]
     names += [f"{kind}_{task}" for kind in ("label", "teacher_logit") for task in config.tasks]
     assert [name for name in names if not found[name].combine_chunks().equals(lake[name].combine_chunks())] == []
@@ -169,7 +170,7 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
     assert same(engine.state(), weights)
     predictions = read_predictions(finished.run_dir.predictions(settings.name))
     workspace = AsItIs(Spec(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
-    data = data_of(workspace.lake(1, Condition()), config, settings)
+    data = data_of(stream_of(workspace, 1, Condition()), config, settings)
     swept = learned_alone(workspace, config.seed, settings, data)["logits"]
     for t, task in enumerate(tasks):
         for model in engine.models:

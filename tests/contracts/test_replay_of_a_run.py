@@ -13,11 +13,15 @@ from exfm.parallel.planning.family import scaled_teacher
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
+from pipelines.lab.logits.starts import learned_upto
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
 from pipelines.lab.replay.data import data_of, places_of
+from pipelines.lab.replay.load import load_run
 from pipelines.lab.replay.report import ReplayReport
-from pipelines.lab.replay.settings import Spec, load_run
+from pipelines.lab.replay.settings import Spec
+from pipelines.lab.replay.store import TrainRequest
+from pipelines.lab.replay.stream import labels_under, stream_of, teacher_logits
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.compare import read_report
 from pipelines.lab.spec.arms import ArmSpec
@@ -85,7 +89,7 @@ def test_the_runs_own_settings_give_what_the_run_predicted(finished, tmp_path):
     spec, config = load_run(finished.run_dir, [], students=["feed"])
     workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     student = config.student("feed")
-    data = data_of(workspace.lake(config.seed, spec.conditions["as logged"]), config, student)
+    data = data_of(stream_of(workspace, config.seed, spec.conditions["as logged"]), config, student)
     life = learned_alone(workspace, config.seed, student, data)
     logged = read_predictions(finished.run_dir.predictions("feed"))
     assert np.array_equal(life["logits"][:, 0], logged["student_ctr"].to_numpy())
@@ -98,7 +102,7 @@ def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_
     workspace, student = Workspace(spec, config, tmp_path, finished.run_dir), config.student("brand")
     student = student.model_copy(update={"negative_rate": {"ctr": 0.5}})
     wide = student.model_copy(update={"model": student.model.model_copy(update={"width": 8})})
-    table, made = workspace.lake(3, Condition()), []
+    table, made = stream_of(workspace, 3, Condition()), []
     stretches = replay_jobs.data_of
 
     def counted(*args, **more):
@@ -107,10 +111,7 @@ def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_
 
     alone = [learned_alone(workspace, 3, s, data_of(table, workspace.of(3), s)) for s in (student, wide)]
     monkeypatch.setattr(replay_jobs, "data_of", counted)
-    asked = [
-        replay_jobs.TrainRequest(3, s, Condition(), tmp_path / f"{n}.npz", arm="wide")
-        for n, s in enumerate((student, wide))
-    ]
+    asked = [TrainRequest(3, s, Condition(), tmp_path / f"{n}.npz", arm="wide") for n, s in enumerate((student, wide))]
     replay_jobs.shared_data.cache_clear()
     replay_jobs.StudentJob(workspace, False, tuple(asked)).run(lambda count: None)
     assert len(made) == 1
@@ -184,13 +185,9 @@ def test_an_arm_starts_from_a_checkpoint_and_is_judged_on_what_that_has_not_lear
     learned = read_manifest(root / name)["meta"]["lake_seq"]
     arm = f"warm: starts_from={finished.run_dir.root}:feed@{name}"
     arguments = ["--run-dir", str(finished.run_dir.root), "--students", "feed", "--out", str(tmp_path / "out")]
-    spec, config = load_run(finished.run_dir, [arm], students=["feed"])
-    assert (
-        Workspace(spec, config, tmp_path / "out", finished.run_dir).starts_after(
-            config.student("feed").model_copy(update={"starts_from": arm.partition("=")[2]})
-        )
-        == learned
-    )
+    _, config = load_run(finished.run_dir, [arm], students=["feed"])
+    student = config.student("feed").model_copy(update={"starts_from": arm.partition("=")[2]})
+    assert learned_upto(student, finished.run_dir, tmp_path / "out") == learned
     code, _, err = run(capsys, *arguments, "--arm", f"warm: starts_from={tmp_path}:feed", "--jobs", "1")
     assert (code, "has no checkpoint" in err) == (2, True), err
 
@@ -199,11 +196,11 @@ def test_what_is_wrong_with_logits_and_labels_is_so_by_impression(finished, tmp_
     spec, config = load_run(finished.run_dir, [], CONDITIONS, students=["feed"])
     workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     table, seed = finished.lake, config.seed
-    half = workspace.lake(seed, spec.conditions["half"]).slice()
+    half = stream_of(workspace, seed, spec.conditions["half"]).slice()
     kept = half["teacher_logit_ctr"].null_count - table["teacher_logit_ctr"].null_count
     assert 0.4 < kept / (table.num_rows - table["teacher_logit_ctr"].null_count) < 0.6
-    assert workspace.lake(seed, spec.conditions["none"]).slice()["teacher_logit_ctr"].null_count == table.num_rows
-    deaf = workspace.lake(seed, spec.conditions["deaf"]).slice()
+    assert stream_of(workspace, seed, spec.conditions["none"]).slice()["teacher_logit_ctr"].null_count == table.num_rows
+    deaf = stream_of(workspace, seed, spec.conditions["deaf"]).slice()
     before, after = (pa.compute.sum(t["label_ctr"]).as_py() for t in (table, deaf))
     assert 0.25 < after / before < 0.6
     assert deaf["label_ctr"].null_count > table["label_ctr"].null_count
@@ -219,7 +216,7 @@ def test_a_shorter_window_takes_the_feedback_that_came_later_and_what_was_given_
     workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     truth = read_truth(finished.run_dir.truth).to_table(columns=["impression_id", "click_delay_ms", "cvr_delay_ms"])
     delays = {r["impression_id"]: (r["click_delay_ms"], r["cvr_delay_ms"]) for r in truth.to_pylist()}
-    short = workspace.lake(config.seed, spec.conditions["short"]).slice().to_pylist()
+    short = stream_of(workspace, config.seed, spec.conditions["short"]).slice().to_pylist()
     kept = 0
     for before, after in zip(finished.lake.to_pylist(), short, strict=True):
         click_ms, cvr_ms = delays[before["impression_id"]]
@@ -246,7 +243,7 @@ def test_a_source_that_these_rows_did_not_come_from_is_refused(finished, tmp_pat
     spec, config = load_run(finished.run_dir, [], ["w: window_s=200"], students=["feed"])
     other = config.model_copy(update={"source": config.source.model_copy(update={"seed": 99})})
     with pytest.raises(BadInput, match="have no feedback in the config's source"):
-        Workspace(spec, other, tmp_path, finished.run_dir).labels(config.seed, spec.conditions["w"])
+        labels_under(Workspace(spec, other, tmp_path, finished.run_dir), config.seed, spec.conditions["w"])
 
 
 def test_rows_are_scored_again_by_stored_snapshots_as_the_run_scored_them(finished, tmp_path):
@@ -257,7 +254,7 @@ def test_rows_are_scored_again_by_stored_snapshots_as_the_run_scored_them(finish
     workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     condition = spec.conditions["that"]
     replay_jobs.RescoreJob(workspace, config.seed, condition.logit_source).run(lambda count: None)
-    found = workspace.teacher_logits(config.seed, condition.logit_source)[:, 0]
+    found = teacher_logits(workspace, config.seed, condition.logit_source)[:, 0]
     logged = finished.lake["teacher_logit_ctr"].to_numpy(zero_copy_only=False)
     same = versions == newest
     if same.any():
@@ -280,7 +277,7 @@ def test_a_teacher_that_is_trained_from_the_lake_is_the_runs_own_in_lockstep(fin
     for snapshots in spec.logit_sources(config.seed):
         if workspace.is_trained(snapshots):
             replay_jobs.TeacherJob(workspace, config.seed, (snapshots,)).run(lambda count: None)
-    found = {s.teacher: workspace.teacher_logits(config.seed, s) for s in spec.logit_sources(config.seed)}
+    found = {s.teacher: teacher_logits(workspace, config.seed, s) for s in spec.logit_sources(config.seed)}
     assert np.array_equal(found["again"], found[None], equal_nan=True)
     assert not np.array_equal(found["large"], found[None], equal_nan=True)
 

@@ -14,9 +14,9 @@ from exfm.snapshots.checkpoint import checkpoint_names, prune_checkpoints, save_
 from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.replay.load import load_run
 from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.run import Runner
-from pipelines.lab.replay.settings import load_run
 from pipelines.lab.replay.workspace import Workspace
 from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.vacuum import vacuum_table

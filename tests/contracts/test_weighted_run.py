@@ -16,6 +16,7 @@ from pipelines.core.config.settings import Config, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.settings import Spec
+from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.spec.arms import ArmSpec
 from pipelines.lab.spec.conditions import Condition
 from pipelines.live.loop.lifecycle import run
@@ -122,7 +123,7 @@ def test_a_sweep_of_its_lake_cuts_weighs_and_leaves_out_as_its_students_did(fini
     sweep, fresh = Spec(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
     workspace = AsItIs(sweep, config, tmp_path, finished.run_dir)
     for student in config.students:
-        data = data_of(workspace.lake(config.seed, fresh), config, student)
+        data = data_of(stream_of(workspace, config.seed, fresh), config, student)
         told = read_predictions(finished.run_dir.predictions(student.name))
         assert told is not None
         learned = np.concatenate([batch.rows for batch in data.stream if batch.learned])

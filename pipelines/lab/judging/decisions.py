@@ -15,7 +15,7 @@ import numpy as np
 from exfm.metrics.classification import sigmoid
 from exfm.metrics.decisions import Kept, at_thresholds, expected_utility, top_shares
 from exfm.metrics.estimates import Estimate
-from pipelines.lab.judging.figures import BySeed, JudgedRows, estimate_over_seeds
+from pipelines.lab.judging.comparison import BySeed, Sample
 from pipelines.lab.judging.settings import Judging
 from pipelines.report.cells import Estimated, Measure, over_seeds
 
@@ -27,36 +27,24 @@ class Stakes(NamedTuple):
     prices: BySeed | None
 
 
-def decided(
-    base: BySeed | None,
-    own: BySeed,
-    rows: Sequence[JudgedRows],
-    windows: BySeed,
-    stakes: Stakes,
-    asked: Judging,
-    *,
-    clustered: bool,
-) -> Iterator[Measure]:
-    """Decisions by logits `own` on the rows in `windows`, next to those of `base` (None: of the baseline itself).
+def decided(base: BySeed | None, own: BySeed, sample: Sample, stakes: Stakes, settings: Judging) -> Iterator[Measure]:
+    """Decisions by logits `own`, next to those of `base` (None: of the baseline itself).
 
     top/SHARE/…, threshold/P/…   shown, clicks, recall, rate, value
     top/SHARE/more_clicks        % more than the baseline's
     utility, utility/gain        expected utility per row, and what it is above the baseline's
     """
-    shown = [_Shown.of(z, r, w, s, stakes) for s, (z, r, w) in enumerate(zip(own, rows, windows, strict=True))]
-    other = None
-    if base is not None:
-        other = [_Shown.of(z, r, w, s, stakes) for s, (z, r, w) in enumerate(zip(base, rows, windows, strict=True))]
-    n = int(windows[0].sum())
-    for share in asked.top:
-        yield from _mean(f"top/{share:g}", [one.top(share) for one in shown], n)
-        if other is not None:
-            more = _more_clicks(shown, other, share, rows, windows, clustered=clustered)
-            yield from Estimated(f"top/{share:g}/more_clicks", more, n).measures()
-    for threshold in asked.thresholds:
-        yield from _mean(f"threshold/{threshold:g}", [one.at(threshold) for one in shown], n)
+    shown = _shown(own, sample, stakes)
+    base_shown = None if base is None else _shown(base, sample, stakes)
+    for share in settings.top:
+        yield from _mean(f"top/{share:g}", [one.top(share) for one in shown], sample.n)
+        if base_shown is not None:
+            more = _more_clicks(shown, base_shown, share, sample)
+            yield from Estimated(f"top/{share:g}/more_clicks", more, sample.n).measures()
+    for threshold in settings.thresholds:
+        yield from _mean(f"threshold/{threshold:g}", [one.at(threshold) for one in shown], sample.n)
     if stakes.prices is not None:
-        yield from _utility(shown, other, rows, windows, asked.price_beta, clustered=clustered)
+        yield from _utility(shown, base_shown, sample, settings.price_beta)
 
 
 class _Shown(NamedTuple):
@@ -67,12 +55,6 @@ class _Shown(NamedTuple):
     w: np.ndarray
     values: np.ndarray | None
     prices: np.ndarray | None
-
-    @classmethod
-    def of(cls, logits: np.ndarray, rows: JudgedRows, window: np.ndarray, seed: int, stakes: Stakes) -> _Shown:
-        p = np.nan_to_num(sigmoid(logits[window]))
-        values, prices = (None if of is None else of[seed][window] for of in stakes)
-        return cls(p, rows.labels[window], rows.weights[window], values, prices)
 
     def top(self, share: float) -> Kept:
         return top_shares(self.p, self.y, [share], self.w, self.values)[0]
@@ -85,6 +67,18 @@ class _Shown(NamedTuple):
         assert self.prices is not None
         return expected_utility(self.p, self.y, self.values, self.prices, beta=beta, weights=self.w)
 
+    def average(self, x: np.ndarray) -> float:
+        return float((x * self.w).sum() / self.w.sum())
+
+
+def _shown(logits: BySeed, sample: Sample, stakes: Stakes) -> list[_Shown]:
+    by_seed = []
+    for seed, (z, (rows, window)) in enumerate(zip(logits, sample, strict=True)):
+        values, prices = (None if column is None else column[seed][window] for column in stakes)
+        p = np.nan_to_num(sigmoid(z[window]))
+        by_seed.append(_Shown(p, rows.labels[window], rows.weights[window], values, prices))
+    return by_seed
+
 
 def _mean(rule: str, kept: Sequence[Kept], n: int) -> Iterator[Measure]:
     """Means over seeds; unknown where a figure is undefined under one of them."""
@@ -92,60 +86,35 @@ def _mean(rule: str, kept: Sequence[Kept], n: int) -> Iterator[Measure]:
         yield over_seeds(f"{rule}/{name}", [getattr(one, name) for one in kept], n)
 
 
-def _more_clicks(
-    own: Sequence[_Shown],
-    base: Sequence[_Shown],
-    share: float,
-    rows: Sequence[JudgedRows],
-    windows: BySeed,
-    *,
-    clustered: bool,
-) -> Estimate | None:
+def _more_clicks(own: Sequence[_Shown], base: Sequence[_Shown], share: float, sample: Sample) -> Estimate | None:
     """Clicks among the top share, in % more than the baseline's."""
-    clicks = [(a.top(share), b.top(share)) for a, b in zip(own, base, strict=True)]
-    if not all(of_base.clicks > 0 for _, of_base in clicks):
+    tops = [(a.top(share), b.top(share)) for a, b in zip(own, base, strict=True)]
+    if not all(b.clicks > 0 for _, b in tops):
         return None
 
     def influence(seed: int) -> np.ndarray:
-        of_own, of_base = clicks[seed]
-        pull = _pull(own[seed], of_own) - of_own.clicks / of_base.clicks * _pull(base[seed], of_base)
-        return np.asarray(100 * pull / of_base.clicks)
+        a, b = tops[seed]
+        pull = _pull(own[seed], a) - a.clicks / b.clicks * _pull(base[seed], b)
+        return np.asarray(100 * pull / b.clicks)
 
-    return estimate_over_seeds(
-        [100 * (a.clicks / b.clicks - 1) for a, b in clicks], influence, rows, windows, clustered=clustered
-    )
+    return sample.estimate([100 * (a.clicks / b.clicks - 1) for a, b in tops], influence)
 
 
 def _pull(shown: _Shown, kept: Kept) -> np.ndarray:
     return np.where(shown.p >= kept.threshold, shown.w * (shown.y - kept.threshold), 0.0)
 
 
-def _utility(
-    own: Sequence[_Shown],
-    base: Sequence[_Shown] | None,
-    rows: Sequence[JudgedRows],
-    windows: BySeed,
-    beta: float,
-    *,
-    clustered: bool,
-) -> Iterator[Measure]:
+def _utility(own: Sequence[_Shown], base: Sequence[_Shown] | None, sample: Sample, beta: float) -> Iterator[Measure]:
     """Expected utility per row, and what it is above the baseline's."""
-    each = [one.utility(beta) for one in own]
-    per_row = [_average(u, one.w) for u, one in zip(each, own, strict=True)]
-    n = int(windows[0].sum())
-    yield over_seeds("utility", per_row, n)
+    utilities = [one.utility(beta) for one in own]
+    yield over_seeds("utility", [one.average(u) for u, one in zip(utilities, own, strict=True)], sample.n)
     if base is None:
         return
-    apart = [u - one.utility(beta) for u, one in zip(each, base, strict=True)]
-    means = [_average(d, s.w) for d, s in zip(apart, own, strict=True)]
+    apart = [u - one.utility(beta) for u, one in zip(utilities, base, strict=True)]
+    means = [one.average(d) for d, one in zip(apart, own, strict=True)]
 
     def influence(seed: int) -> np.ndarray:
         w = own[seed].w
         return np.asarray(w * (apart[seed] - means[seed]) / w.sum())
 
-    gained = estimate_over_seeds(means, influence, rows, windows, clustered=clustered)
-    yield from Estimated("utility/gain", gained, n).measures()
-
-
-def _average(values: np.ndarray, weights: np.ndarray) -> float:
-    return float((values * weights).sum() / weights.sum())
+    yield from Estimated("utility/gain", sample.estimate(means, influence), sample.n).measures()

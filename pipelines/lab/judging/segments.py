@@ -14,7 +14,6 @@ n rows of the student.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -110,75 +109,72 @@ def earlier_rows(codes: np.ndarray) -> np.ndarray:
     ordered = codes[order]
     begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(codes) else np.empty(0, np.int64)
     runs = np.diff(np.append(begins, len(codes)))
-    found = np.empty(len(codes), np.int64)
-    found[order] = np.arange(len(codes)) - np.repeat(begins, runs)
-    return found
+    counts = np.empty(len(codes), np.int64)
+    counts[order] = np.arange(len(codes)) - np.repeat(begins, runs)
+    return counts
+
+
+Mask = Callable[[SegmentColumns], np.ndarray]
+"""Mask of rows, (n,) bool, from their columns."""
 
 
 class Segment(NamedTuple):
-    """A named part of the rows; `mask(columns)` is its mask, (n,) bool."""
+    """A named part of the rows."""
 
     name: str
-    mask: Callable[[SegmentColumns], np.ndarray]
+    mask: Mask
 
 
 def segments_of(asked: Mapping[str, str], columns: SegmentColumns, clustered_by: Sequence[str]) -> list[Segment]:
     """The segments of a spec, or the usual ones if it names none. A column makes one of each value that `columns` has.
     Raises BadInput where a text is no condition on the columns.
     """
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for name, text in (asked or usual(columns, clustered_by)).items():
         if text in columns.schema.names:
             made = list(_by_value(name, text, columns))
-            found += made if asked or len(made) > 1 else []
+            segments += made if asked or len(made) > 1 else []
         else:
             try:
                 where = Where(text, columns.schema)
             except BadInput as error:
                 raise BadInput(f"segments.{name}: {error}") from None
-            found.append(Segment(name, _Matches(where)))
-    return found
+            segments.append(Segment(name, _matches(where)))
+    return segments
 
 
 def usual(columns: SegmentColumns, clustered_by: Sequence[str]) -> dict[str, str]:
     """Default segments, as far as the stream has their columns."""
     names = columns.schema.names
-    found = {f"hours {at} to {at + 5}": f"{at} <= hour and hour < {at + 6}" for at in (0, 6, 12, 18)}
+    conditions = {f"hours {at} to {at + 5}": f"{at} <= hour and hour < {at + 6}" for at in (0, 6, 12, 18)}
     for column in dict.fromkeys([*clustered_by, *USUAL]):
         if EARLIER + column in names:
-            found[f"new {column}"] = f"{EARLIER}{column} < {NEW}"
-            found[f"known {column}"] = f"{EARLIER}{column} >= {NEW}"
-    return found | {name: name for name in ("vertical", "position", "label_delay_s", "logit_age_s") if name in names}
+            conditions[f"new {column}"] = f"{EARLIER}{column} < {NEW}"
+            conditions[f"known {column}"] = f"{EARLIER}{column} >= {NEW}"
+    return conditions | {
+        name: name for name in ("vertical", "position", "label_delay_s", "logit_age_s") if name in names
+    }
 
 
-@dataclass(frozen=True)
-class _Matches:
-    where: Where
-
-    def __call__(self, columns: SegmentColumns) -> np.ndarray:
-        return self.where.mask(columns.table(self.where.columns))
+def _matches(where: Where) -> Mask:
+    return lambda columns: where.mask(columns.table(where.columns))
 
 
-@dataclass(frozen=True)
-class _Equals:
-    column: str
-    values: tuple[object, ...]
+def _equals(column: str, value: object) -> Mask:
+    def mask(columns: SegmentColumns) -> np.ndarray:
+        values = columns[column]
+        equal = pc.is_in(values, value_set=pa.array([value], values.type))
+        return np.asarray(equal.to_numpy(zero_copy_only=False), bool)
 
-    def __call__(self, columns: SegmentColumns) -> np.ndarray:
-        values = columns[self.column]
-        found = pc.is_in(values, value_set=pa.array(self.values, values.type))
-        return np.asarray(found.to_numpy(zero_copy_only=False), bool)
+    return mask
 
 
-@dataclass(frozen=True)
-class _Within:
-    column: str
-    low: float
-    high: float
+def _within(column: str, low: float, high: float) -> Mask:
+    def mask(columns: SegmentColumns) -> np.ndarray:
+        x = columns[column].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return np.asarray((x >= low) & (x < high))
 
-    def __call__(self, columns: SegmentColumns) -> np.ndarray:
-        x = columns[self.column].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        return np.asarray((x >= self.low) & (x < self.high))
+    return mask
 
 
 def _by_value(name: str, column: str, columns: SegmentColumns) -> Iterator[Segment]:
@@ -191,9 +187,9 @@ def _by_value(name: str, column: str, columns: SegmentColumns) -> Iterator[Segme
         bounds = [*edges[:-1], np.inf]
         for low, high in pairwise(bounds):
             upto = f"to {high:.4g}" if np.isfinite(high) else "and more"
-            yield Segment(f"{name} {low:.4g} {upto}", _Within(column, float(low), float(high)))
+            yield Segment(f"{name} {low:.4g} {upto}", _within(column, float(low), float(high)))
         return
     shown = sorted(value for _, value in distinct[:MOST_VALUES])
     for value in shown:
         text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        yield Segment(f"{name} {text}" if not isinstance(value, str) else f"{name}: {text}", _Equals(column, (value,)))
+        yield Segment(f"{name} {text}" if not isinstance(value, str) else f"{name}: {text}", _equals(column, value))

@@ -3,7 +3,6 @@
 teachers  a teacher in lockstep, and the logits of its snapshots
 stored    a run's stored snapshots, which score rows again
 starts    the checkpoints of a run's students, which an arm may start from
-stream    the rows with their logits, as a lake would store them, some at a time
 kept      what a replay needs of a run that goes on, in the folder of the replay
 faults    logits that are missing, and labels that are lost or unknown
 """

@@ -35,14 +35,14 @@ class Snapshot(NamedTuple):
 
 def snapshots_of(run_dir: RunDir) -> list[Snapshot]:
     """The teacher's snapshots, oldest first."""
-    found = []
+    snapshots = []
     for name in checkpoint_names(run_dir.snapshots):
         try:
             manifest = read_manifest(run_dir.snapshots / name)
         except (ModelError, OSError):  # deleted meanwhile
             continue
-        found.append(Snapshot(run_dir.snapshots / name, manifest["meta"]["lake_seq"]))
-    return found
+        snapshots.append(Snapshot(run_dir.snapshots / name, manifest["meta"]["lake_seq"]))
+    return snapshots
 
 
 def kept_snapshots(run_dir: RunDir, folder: Path, asked: Mapping[str, Any]) -> list[Snapshot]:
@@ -53,11 +53,11 @@ def kept_snapshots(run_dir: RunDir, folder: Path, asked: Mapping[str, Any]) -> l
         there = [[s.path.name, s.lake_seq] for s in snapshots_of(run_dir) if keep(s.path, _kept(folder, s.path.name))]
         known = {"asked": dict(asked), "snapshots": there}
         write_json(folder / SNAPSHOTS, known)
-    found = []
+    snapshots = []
     for name, lake_seq in known["snapshots"]:
         kept = _kept(folder, name)
-        found.append(Snapshot(kept if kept.exists() else run_dir.snapshots / name, lake_seq))
-    return found
+        snapshots.append(Snapshot(kept if kept.exists() else run_dir.snapshots / name, lake_seq))
+    return snapshots
 
 
 def _kept(folder: Path, snapshot: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
@@ -38,20 +39,20 @@ class Starts:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        known = read_json(folder / STARTS) if folder is not None and folder.is_dir() else None
-        self._found: dict[str, str] = known or {}
+        stored = read_json(folder / STARTS) if folder is not None and folder.is_dir() else None
+        self._checkpoints: dict[str, str] = stored or {}
 
-    def named(self, starts_from: str) -> str:
+    def named(self, starts_from: Any) -> Any:
         """Resolve RUN:STUDENT to RUN:STUDENT@CHECKPOINT; other values stay. Raises BadInput where there is none."""
-        if ":" not in starts_from or "@" in starts_from.rpartition(":")[2]:
+        if not isinstance(starts_from, str) or ":" not in starts_from or "@" in starts_from.rpartition(":")[2]:
             return starts_from
-        if starts_from not in self._found:
-            self._found[starts_from] = _checkpoint_of(starts_from).name
-        return f"{starts_from}@{self._found[starts_from]}"
+        if starts_from not in self._checkpoints:
+            self._checkpoints[starts_from] = _checkpoint_of(starts_from).name
+        return f"{starts_from}@{self._checkpoints[starts_from]}"
 
     def store(self) -> None:
-        if self._folder is not None and self._found:
-            write_json(self._folder / STARTS, self._found)
+        if self._folder is not None and self._checkpoints:
+            write_json(self._folder / STARTS, self._checkpoints)
 
 
 def keep_start(student: StudentSettings, folder: Path) -> None:

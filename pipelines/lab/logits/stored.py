@@ -81,10 +81,10 @@ def _clock_ms(lake: LakeReader, upto: int) -> int:
     if upto <= after:
         return LONG_AGO_MS
     try:
-        found = pc.max(lake.read(after, upto=upto, columns=["event_time_ms"]).table["event_time_ms"]).as_py()
+        newest = pc.max(lake.read(after, upto=upto, columns=["event_time_ms"]).table["event_time_ms"]).as_py()
     except StreamingError:  # deleted meanwhile
         return LONG_AGO_MS
-    return LONG_AGO_MS if found is None else int(found)
+    return LONG_AGO_MS if newest is None else int(newest)
 
 
 def rescored(
@@ -103,7 +103,7 @@ def rescored(
     snapshots, which = scorers_of(run_dir, config.rows, rows.table, of, there)
     features, model = config.teacher_features, config.teacher.model
     scorer, build = TeacherScorer(model, features, config.tasks), BatchBuilder(features, config.tasks)
-    found = mapped_array((rows.num_rows, len(config.tasks)), np.float32, folder, fill=np.nan)
+    all_logits = mapped_array((rows.num_rows, len(config.tasks)), np.float32, folder, fill=np.nan)
     step, done = config.augmentation.score_rows, 0
     for number in np.unique(which[which >= 0]):
         own, path = np.flatnonzero(which == number), snapshots[number].path
@@ -120,7 +120,7 @@ def rescored(
             asked = taken(rows, some)
             logits = scorer.score(build(asked))
             honest = not_yet_learned(asked, config.tasks, config.rows.groups) & np.isfinite(logits)
-            found[some] = np.where(honest, logits, np.float32(np.nan))
-            release_pages(found)
+            all_logits[some] = np.where(honest, logits, np.float32(np.nan))
+            release_pages(all_logits)
             advance(done := done + len(some))
-    return found
+    return all_logits

@@ -80,21 +80,21 @@ def lockstep_logits(
     engine, build = TeacherEngine(teacher), BatchBuilder(features, config.tasks)
     snapshots = _Snapshots(config, TeacherScorer(model, features, config.tasks), build, behinds)
     snapshots.add(0, engine)
-    found = {behind: mapped_array((N, len(config.tasks)), np.float32, folder, fill=np.nan) for behind in behinds}
+    by_age = {behind: mapped_array((N, len(config.tasks)), np.float32, folder, fill=np.nan) for behind in behinds}
     left_out = 0
     try:
         for number, (start, end) in enumerate(pairwise([0, *_ends(stream, N, config)])):
             rows = stream.slice(start, end - start)
             for behind, logits in snapshots.score(number, rows).items():
-                found[behind][start:end] = logits
-                release_pages(found[behind])
+                by_age[behind][start:end] = logits
+                release_pages(by_age[behind])
             if start >= birth:
                 left_out += _learn(engine, build, _portion(rows, number, start - birth, config), config)
             snapshots.add(number + 1, engine)
             advance(end)
     finally:
         engine.close()
-    return {behind: Logits(logits, left_out) for behind, logits in found.items()}
+    return {behind: Logits(logits, left_out) for behind, logits in by_age.items()}
 
 
 class _Snapshots:

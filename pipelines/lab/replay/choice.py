@@ -25,8 +25,12 @@ class Chosen(NamedTuple):
     @property
     def best_ne(self) -> float:
         """NE of the chosen setting; infinite if unknown."""
-        found = self.ne[self.setting.trial]
-        return np.inf if found is None else found
+        ne = self.ne[self.setting.trial]
+        return np.inf if ne is None else ne
+
+
+Choices = Mapping[tuple[str, str], Chosen]
+"""Student and arm -> the setting that was chosen."""
 
 
 def choose(settings: Sequence[Setting], sums: Mapping[int, Sequence[Mapping[str, np.ndarray]]]) -> Chosen:
@@ -49,13 +53,13 @@ def beyond(chosen: Chosen, settings: Sequence[Setting]) -> list[dict[str, Any]]:
     >>> beyond(Chosen(settings[2], [], ["lr"]), settings)
     [{'lr': 0.8, 'w': 1}]
     """
-    found = []
+    more = []
     for path in chosen.edges:
         value = _next(chosen.setting.tuned[path], {s.tuned[path] for s in settings})
         tuned = chosen.setting.tuned | {path: value}
         if value is not None and all(tuned != s.tuned for s in settings):
-            found.append(tuned)
-    return found
+            more.append(tuned)
+    return more
 
 
 def _next(value: float, tried: Collection[float]) -> float | None:
@@ -82,21 +86,21 @@ def _mean_ne(seeds: Sequence[Mapping[str, np.ndarray]]) -> float | None:
     >>> round(_mean_ne([sums]), 4), round(float(0.75 / np.log(2)), 4)
     (1.082, 1.082)
     """
-    found = []
+    every = []
     for sums in seeds:
         for loss, weight, positive in zip(sums["loss"], sums["weight"], sums["positive"], strict=True):
             if not np.isfinite(loss):
                 return None
             if weight > 0 and (ne := normalise_loss(loss / weight, positive / weight)) is not None:
-                found.append(ne)
-    return float(np.mean(found)) if found else None
+                every.append(ne)
+    return float(np.mean(every)) if every else None
 
 
 def _edges(best: Setting, settings: Sequence[Setting]) -> list[str]:
-    found = []
+    edges = []
     for path, value in best.tuned.items():
         tried: set[Any] = {s.tuned.get(path) for s in settings}
         numbers = [x for x in tried if isinstance(x, int | float) and not isinstance(x, bool)]
         if len(numbers) == len(tried) >= 3 and value in (min(numbers), max(numbers)):
-            found.append(path)
-    return found
+            edges.append(path)
+    return edges

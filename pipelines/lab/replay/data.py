@@ -180,18 +180,18 @@ class _StudentStream:
     def places(self, of: OwnRows, seqs: np.ndarray | None = None) -> np.ndarray:
         """Indices of those of these rows that settle a task of the student. `seqs`: filled with their `lake_seq`."""
         stream, groups = self.stream, pa.array([group.name for group in self.config.groups_of(self.student)])
-        found, count = mapped_array((stream.num_rows,), np.int64, self.folder), 0
+        numbers, count = mapped_array((stream.num_rows,), np.int64, self.folder), 0
         for start in range(0, stream.num_rows, PIECE_ROWS):
             rows = stream.slice(start, PIECE_ROWS)
             settled = pc.is_in(rows["settlement"], value_set=groups).to_numpy()
             at = np.flatnonzero(settled & of.mask(rows))
-            found[count : count + len(at)] = start + at
+            numbers[count : count + len(at)] = start + at
             if seqs is not None:
                 seqs[count : count + len(at)] = rows["lake_seq"].to_numpy()[at]
                 release_pages(seqs)
             count += len(at)
-            release_pages(found)
-        return found[:count]
+            release_pages(numbers)
+        return numbers[:count]
 
     def places_and_seqs(self, of: OwnRows) -> RowNumbers:
         seqs = mapped_array((self.stream.num_rows,), np.int64, self.folder)

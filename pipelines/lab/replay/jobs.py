@@ -22,15 +22,19 @@ from exfm.metrics.classification import cross_entropy
 from exfm.models.engine import Judged, StudentEngine
 from exfm.threads import set_threads
 from pipelines.core.config.models import StudentSettings
+from pipelines.lab.logits.starts import known_upto, learned_upto, start_of
 from pipelines.lab.logits.stored import rescored
 from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.lab.parts import save_part
 from pipelines.lab.pool import AddDone
 from pipelines.lab.replay.data import Data, data_of, places_of
+from pipelines.lab.replay.store import TrainRequest, teacher_part
+from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.arms import with_features
 from pipelines.lab.spec.conditions import Condition, LogitSource
+from pipelines.live.workers.student.warm import start_warm
 
 TEACHER_COST = 8
 """How many times longer a teacher's row takes than a student's; progress is counted in students' rows."""
@@ -60,26 +64,24 @@ class RowsJob:
     workspace: Workspace
     seed: int
 
-    def run(self, add_done: AddDone) -> tuple[int, str]:
+    def run(self, add_done: AddDone) -> None:
         self.workspace.rows(self.seed, _increments(add_done))
-        return self.seed, "rows"
 
 
 @dataclass(frozen=True)
 class TeacherJob:
-    """The logits of one teacher. The `sources` that are asked for differ in `behind` alone, the age of the
-    snapshots."""
+    """The logits of one teacher. The `sources` differ in `behind` alone, the age of the snapshots."""
 
     workspace: Workspace
     seed: int
     sources: tuple[LogitSource, ...]
 
-    def run(self, add_done: AddDone) -> tuple[int, str]:
+    def run(self, add_done: AddDone) -> None:
         workspace, more = self.workspace, _increments(add_done)
         name, born, *_ = self.sources[0]
         features, model = workspace.teacher(name)
         began = time.process_time()
-        found = lockstep_logits(
+        logits = lockstep_logits(
             workspace.of(self.seed),
             features,
             model,
@@ -91,9 +93,8 @@ class TeacherJob:
             advance=lambda done: more(done * TEACHER_COST),
         )
         for source in self.sources:
-            of_source = found[source.behind]._asdict() | {"seconds": time.process_time() - began}
-            save_part(workspace.teacher_part(self.seed, source), **of_source)
-        return self.seed, "teacher"
+            part = logits[source.behind]._asdict() | {"seconds": time.process_time() - began}
+            save_part(teacher_part(workspace, self.seed, source), **part)
 
 
 @dataclass(frozen=True)
@@ -102,42 +103,22 @@ class RescoreJob:
 
     workspace: Workspace
     seed: int
-    of: LogitSource
+    source: LogitSource
 
-    def run(self, add_done: AddDone) -> tuple[int, str]:
+    def run(self, add_done: AddDone) -> None:
         workspace, more = self.workspace, _increments(add_done)
         assert workspace.run_dir is not None
-        assert self.of.stored is not None
-        config, rows = workspace.of(self.seed), workspace.rows(self.seed)
-        found = rescored(
-            config,
+        assert self.source.stored is not None
+        logits = rescored(
+            workspace.of(self.seed),
             workspace.run_dir,
-            rows,
-            self.of.stored,
+            workspace.rows(self.seed),
+            self.source.stored,
             workspace.snapshots,
             workspace.folder,
             lambda done: more(done * TEACHER_COST),
         )
-        save_part(workspace.teacher_part(self.seed, self.of), logits=found, left_out=0)
-        return self.seed, "teacher"
-
-
-class TrainRequest(NamedTuple):
-    """A student to train, and the file its result goes to.
-
-    student     with its model as an arm sets it
-    twin        the part with the logits of a student without a teacher, where those teach it
-    drawn_anew  whether its initial weights are others than those of the seed
-    arm         the arm whose features it reads; None: the config's
-    """
-
-    seed: int
-    student: StudentSettings
-    condition: Condition
-    path: Path
-    twin: Path | None = None
-    drawn_anew: bool = False
-    arm: str | None = None
+        save_part(teacher_part(workspace, self.seed, self.source), logits=logits, left_out=0)
 
 
 @dataclass(frozen=True)
@@ -148,42 +129,40 @@ class StudentJob:
     tuning: bool
     requests: tuple[TrainRequest, ...]
 
-    def run(self, add_done: AddDone) -> int:
+    def run(self, add_done: AddDone) -> None:
+        workspace = self.workspace
         groups: dict[BatchKey, list[TrainRequest]] = {}
         for request in self.requests:
-            groups.setdefault(BatchKey.of(self.workspace, request), []).append(request)
+            groups.setdefault(BatchKey.of(workspace, request), []).append(request)
         for key, group in groups.items():
-            data, stream_rows = shared_data(self.workspace, self.tuning, key)
+            data, stream_rows = shared_data(workspace, self.tuning, key)
             for at in range(0, len(group), SIDE_BY_SIDE):
                 some = group[at : at + SIDE_BY_SIDE]
-                for request, result in zip(some, train_together(self.workspace, some, data, add_done), strict=True):
-                    self._save(request, result, data, stream_rows)
-        return len(self.requests)
+                for request, result in zip(some, train_together(workspace, some, data, add_done), strict=True):
+                    if self.tuning:
+                        low, high = (share * stream_rows for share in workspace.spec.chosen_on)
+                        result = _sums(result, data, low, high)
+                    else:
+                        result = _on_rows_of_config(workspace, request, result, data)
+                    save_part(request.path, **result)
 
-    def _save(self, request: TrainRequest, result: dict[str, Any], data: Data, stream_rows: int) -> None:
-        if self.tuning:
-            result = self._sums(result, data, stream_rows)
-        else:
-            result = _on_rows_of_config(self.workspace, request, result, data)
-        save_part(request.path, **result)
 
-    def _sums(self, result: dict[str, Any], data: Data, stream_rows: int) -> dict[str, Any]:
-        """`result` with its logits reduced to what settings are chosen by: Σ w·h, Σ w and Σ w·y by task, over the part
-        `chosen_on` of the stream, with the labels by which arms are judged."""
-        low, high = (share * stream_rows for share in self.workspace.spec.chosen_on)
-        logits, tasks = result.pop("logits"), data.targets(0, 0).labels.shape[1]
-        sums = {name: np.zeros(tasks) for name in ("loss", "weight", "positive")}
-        for start in range(data.first, len(data.places), PIECE_ROWS):
-            stop = min(start + PIECE_ROWS, len(data.places))
-            labels, weights = data.targets(start, stop)
-            places = data.places[start:stop]
-            weights = np.where(((places >= low) & (places < high))[:, None], weights, 0.0)
-            some = logits[start - data.first : stop - data.first]
-            losses = np.where(weights > 0, cross_entropy(some, labels), 0.0)
-            for name, summands in (("loss", losses * weights), ("weight", weights), ("positive", labels * weights)):
-                sums[name] += summands.sum(0)
-            release_pages(logits)
-        return result | sums
+def _sums(result: dict[str, Any], data: Data, low: float, high: float) -> dict[str, Any]:
+    """`result` with its logits reduced to Σ w·h, Σ w and Σ w·y by task, by which settings are chosen: over the rows
+    from `low` to `high` of the stream, with the labels by which arms are judged."""
+    logits, tasks = result.pop("logits"), data.targets(0, 0).labels.shape[1]
+    sums = {name: np.zeros(tasks) for name in ("loss", "weight", "positive")}
+    for start in range(data.first, len(data.places), PIECE_ROWS):
+        stop = min(start + PIECE_ROWS, len(data.places))
+        labels, weights = data.targets(start, stop)
+        places = data.places[start:stop]
+        weights = np.where(((places >= low) & (places < high))[:, None], weights, 0.0)
+        losses = cross_entropy(logits[start - data.first : stop - data.first], labels)
+        losses = np.where(weights > 0, losses, 0.0)
+        for name, summands in (("loss", losses * weights), ("weight", weights), ("positive", labels * weights)):
+            sums[name] += summands.sum(0)
+        release_pages(logits)
+    return result | sums
 
 
 def _on_rows_of_config(
@@ -197,42 +176,35 @@ def _on_rows_of_config(
         return result
     rows = places_of(workspace.rows(request.seed), workspace.config, base, data.folder)
     absent = mapped_array((len(rows),), bool, data.folder, fill=True)
-    found = dict(result) | {"first": 0, "absent": absent}
-    of_rows = [name for name in ("logits", "shown") if name in result]
-    for name in of_rows:
-        found[name] = mapped_array((len(rows), result[name].shape[1]), np.float32, data.folder, fill=np.nan)
+    by_row = {
+        name: mapped_array((len(rows), result[name].shape[1]), np.float32, data.folder, fill=np.nan)
+        for name in ("logits", "shown")
+        if name in result
+    }
     for start in range(data.first, len(data.places), PIECE_ROWS):
         mine = data.places[start : start + PIECE_ROWS]
         at = np.searchsorted(rows, mine)
         there = at < len(rows)
         there[there] = rows[at[there]] == mine[there]
         absent[at[there]] = False
-        for name in of_rows:
-            found[name][at[there]] = result[name][start - data.first :][: len(mine)][there]
-            release_pages(found[name])
+        for name, array in by_row.items():
+            array[at[there]] = result[name][start - data.first :][: len(mine)][there]
+            release_pages(array)
             release_pages(result[name])
-    return found
+    return result | by_row | {"first": 0, "absent": absent}
 
 
 class StudentTraining:
     """A student in training, and its predictions: each was made before its row was learned."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        seed: int,
-        student: StudentSettings,
-        data: Data,
-        *,
-        drawn_anew: bool = False,
-        arm: str | None = None,
-    ) -> None:
-        config = workspace.of(seed, arm)
+    def __init__(self, workspace: Workspace, request: TrainRequest, data: Data) -> None:
+        student, config = request.student, workspace.of(request.seed, request.arm)
         tasks, features = config.student_tasks(student), config.student_features(student)
-        draw = seed + ANOTHER_DRAW if drawn_anew else seed
+        draw = request.seed + ANOTHER_DRAW * request.drawn_anew
         rows, full = student.learned_rows, student.batch_rows
         self.engine = StudentEngine(student.model, features, tasks, draw, learned_rows=rows, full_batch=full)
-        workspace.start(self.engine, config, student)
+        if (checkpoint := start_of(student, workspace.run_dir, workspace.folder)) is not None:
+            start_warm(self.engine, checkpoint, config, student)
         shape = len(data.places) - data.first, len(tasks)
         self._logits = mapped_array(shape, np.float32, data.folder, fill=np.nan)
         self._shown = mapped_array(shape, np.float32, data.folder, fill=np.nan) if data.delay is not None else None
@@ -269,18 +241,21 @@ class StudentTraining:
         as the timed batches say."""
         rows = len(self._logits)
         seconds = self._seconds * rows / max(1, self._timed_rows)
-        found = {"logits": self._logits, "first": self._first, "left_out": self._left_out}
-        found |= {"seconds": seconds, "rows": rows}
-        return found | ({} if self._shown is None else {"shown": self._shown})
+        shown = {} if self._shown is None else {"shown": self._shown}
+        return {
+            "logits": self._logits,
+            "first": self._first,
+            "left_out": self._left_out,
+            "seconds": seconds,
+            "rows": rows,
+        } | shown
 
 
 def train_together(
     workspace: Workspace, requests: Sequence[TrainRequest], data: Data, add_done: AddDone
 ) -> Iterator[dict[str, Any]]:
     """Train students on all of `data`, each batch by all in turn; `StudentTraining.result` of each, in order."""
-    students = [
-        StudentTraining(workspace, r.seed, r.student, data, drawn_anew=r.drawn_anew, arm=r.arm) for r in requests
-    ]
+    students = [StudentTraining(workspace, request, data) for request in requests]
     streams = tee(data.stream, len(students))
     protocols = [progressive(one, stream, data.delay) for one, stream in zip(students, streams, strict=True)]
     for predictions in zip(*protocols, strict=True):
@@ -322,7 +297,8 @@ class BatchKey(NamedTuple):
 def shared_data(workspace: Workspace, tuning: bool, key: BatchKey) -> tuple[Data, int]:
     """The batches of a key, and the number of rows of the whole stream."""
     student, condition = StudentSettings.model_validate_json(key.settings), key.condition
-    stream = workspace.lake(key.seed, condition, student, key.twin)
+    run_dir, folder = workspace.run_dir, workspace.folder
+    stream = stream_of(workspace, key.seed, condition, student, key.twin)
     some = stream.first(round(workspace.spec.chosen_on[1] * stream.num_rows)) if tuning else stream
     data = data_of(
         some,
@@ -330,10 +306,10 @@ def shared_data(workspace: Workspace, tuning: bool, key: BatchKey) -> tuple[Data
         student,
         condition.start,
         as_shown=workspace.spec.as_shown and not tuning,
-        after=workspace.starts_after(student),
-        knows=workspace.weights_learned_upto(student),
+        after=learned_upto(student, run_dir, folder),
+        knows=known_upto(student, run_dir),
         logged=workspace.rows(key.seed),
-        folder=workspace.folder,
+        folder=folder,
     )
     return data, stream.num_rows
 

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
+from exfm.features.batch import BatchBuilder
 from exfm.metrics.discoveries import e_bh
-from exfm.metrics.estimates import Estimate, estimate_ratio, remainder
+from exfm.metrics.estimates import estimate_ratio, remainder
+from exfm.models.served import ServedStudent
 from exfm.parallel.planning.cost import flops_per_example
+from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.settings import Config
 from pipelines.core.config.topics import Frozen
-from pipelines.lab.judging.figures import mean_over_students
+from pipelines.lab.judging.comparison import mean_over_students
 from pipelines.lab.parts import load_part
-from pipelines.lab.replay.choice import Chosen
+from pipelines.lab.replay.choice import Choices
 from pipelines.lab.replay.judge import JudgedStudent
-from pipelines.lab.replay.serving import serving_of
 from pipelines.lab.replay.settings import EXTENSIONS, Spec
+from pipelines.lab.replay.stream import labels_under
 from pipelines.lab.replay.verdict import Verdict, verdicts
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.report.cells import MEAN, Cell, Cells, Estimated, Key, Measure, cells
 from pipelines.report.results.summary import PACKAGES
+
+SAMPLE_ROWS = 64
+"""Rows on which FLOPs of serving are counted."""
 
 FALSE_SHARE = 0.05
 """The share of what e-BH finds that is expected to be false."""
@@ -86,7 +96,7 @@ class ReplayReport(Frozen):
 
 def report(
     workspace: Workspace,
-    choices: Mapping[tuple[str, str], Chosen],
+    choices: Choices,
     best_twins: Mapping[str, str],
     judged: Sequence[JudgedStudent],
     parts: Sequence[Path],
@@ -123,11 +133,11 @@ def means(judged: Sequence[JudgedStudent]) -> Iterator[Cell]:
 
 
 def _by_student(judged: Sequence[JudgedStudent]) -> dict[Key, list[tuple[JudgedStudent, dict[str, Estimated]]]]:
-    found: dict[Key, list[tuple[JudgedStudent, dict[str, Estimated]]]] = {}
+    by_key: dict[Key, list[tuple[JudgedStudent, dict[str, Estimated]]]] = {}
     for one in judged:
         for arm, estimates in one.estimates.items():
-            found.setdefault(Key(one.condition, MEAN, one.task, arm), []).append((one, estimates))
-    return found
+            by_key.setdefault(Key(one.condition, MEAN, one.task, arm), []).append((one, estimates))
+    return by_key
 
 
 def _mean_estimates(by_student: Sequence[tuple[JudgedStudent, dict[str, Estimated]]]) -> dict[str, Estimated]:
@@ -166,18 +176,13 @@ def _lost(workspace: Workspace, judged: Sequence[JudgedStudent]) -> Iterator[Cel
             gain, full = own.get("gain"), estimates[key._replace(condition=control)].get("gain")
             if gain is None or full is None or gain.lacking is not None:
                 continue
-            share = _missing_share(gain.estimate, full.estimate)
-            yield from cells(key, Estimated(f"lost/{kind}", share, gain.n).measures())
-
-
-def _missing_share(gain: Estimate | None, full: Estimate | None) -> Estimate | None:
-    share = estimate_ratio(gain, full) if gain and full else None
-    return share and remainder(share)
+            share = gain.estimate and full.estimate and estimate_ratio(gain.estimate, full.estimate)
+            yield from cells(key, Estimated(f"lost/{kind}", share and remainder(share), gain.n).measures())
 
 
 def _costs(
     workspace: Workspace,
-    choices: Mapping[tuple[str, str], Chosen],
+    choices: Choices,
     judged: Sequence[JudgedStudent],
     table: Sequence[Cell],
 ) -> Iterator[Cell]:
@@ -210,7 +215,7 @@ def _labels(workspace: Workspace) -> Iterator[Cell]:
     """Labels that students of the first seed learn of those that were logged, where it is not all of them."""
     seed = workspace.spec.seeds[0]
     for name, condition in workspace.spec.conditions.items():
-        for task, learned in workspace.labels(seed, condition).items():
+        for task, learned in labels_under(workspace, seed, condition).items():
             logged = workspace.rows(seed).table[f"label_{task}"]
             (positives, labels), (learned_positives, still) = (
                 (pc.sum(of).as_py() or 0, pc.count(of).as_py()) for of in (logged, learned)
@@ -223,11 +228,36 @@ def _labels(workspace: Workspace) -> Iterator[Cell]:
 def _discoveries(table: Sequence[Cell]) -> list[Cell]:
     """`…/found`, 1 or 0, beside every `…/log_e`: a discovery of e-BH among all of them."""
     tested = [cell for cell in table if cell.metric.endswith("/log_e")]
-    found = e_bh(np.array([cell.value or 0.0 for cell in tested]), FALSE_SHARE)
+    discoveries = e_bh(np.array([cell.value or 0.0 for cell in tested]), FALSE_SHARE)
     return [
         Cell(*cell.key, cell.metric.removesuffix("log_e") + "found", float(one))
-        for cell, one in zip(tested, found, strict=True)
+        for cell, one in zip(tested, discoveries, strict=True)
     ]
+
+
+class ServingCost(NamedTuple):
+    """Cost of a served student: `parameters` including tables; `flops` of a forward pass per row, two per
+    multiply-add of a matrix product; None without rows."""
+
+    parameters: int
+    flops: int | None
+
+
+def serving_of(config: Config, student: StudentSettings, rows: pa.Table) -> ServingCost:
+    """Serving cost of a student with these settings; `rows`: a sample of its stream."""
+    tasks, features = config.student_tasks(student), config.student_features(student).without_teacher()
+    cfg = student.model
+    served = ServedStudent(cfg.trunk, cfg.width, features, tasks, wide=cfg.wide)
+    sample = rows.slice(0, SAMPLE_ROWS).combine_chunks()
+    if not sample.num_rows:
+        return ServingCost(served.parameter_count, None)
+    batch = BatchBuilder(features, tasks)(sample)
+    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # it warns of kernels that no student has
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        served(batch.sparse, batch.dense, batch.raw)
+    return ServingCost(served.parameter_count, int(counter.get_total_flops() // len(batch)))
 
 
 # --- what was run ----------------------------------------------------------------------------------------------------
@@ -252,7 +282,7 @@ def _about(workspace: Workspace, best_twins: Mapping[str, str], made: Sequence[t
     )
 
 
-def _choices(choices: Mapping[tuple[str, str], Chosen]) -> Iterator[Choice]:
+def _choices(choices: Choices) -> Iterator[Choice]:
     for (student, arm), chosen in choices.items():
         setting = chosen.setting
         yield Choice(
@@ -290,7 +320,7 @@ def _errors(workspace: Workspace) -> str:
     return "t over seeds, each with a stream of its own"
 
 
-def _notes(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen], codes: Sequence[str]) -> Iterator[str]:
+def _notes(workspace: Workspace, choices: Choices, codes: Sequence[str]) -> Iterator[str]:
     """Notes that a reader needs before trusting a figure."""
     spec = workspace.spec
     if spec.unequal:
@@ -308,7 +338,7 @@ def _notes(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen], code
         yield f"{len(spec.seeds)} seeds give wide intervals; 5 or more are usual"
 
 
-def _edges(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
+def _edges(workspace: Workspace, choices: Choices) -> Iterator[str]:
     """Notes on grids that were extended, and on choices that still are at an edge."""
     extended: dict[str, list[str]] = {}
     edges: dict[str, list[str]] = {}
@@ -328,10 +358,10 @@ def _edges(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen]) -> I
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in ("exfm", *PACKAGES):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

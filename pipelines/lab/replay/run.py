@@ -17,24 +17,22 @@ from pipelines.core.config.sections import Generated
 from pipelines.data.checks.examine import examined
 from pipelines.data.findings import Severity
 from pipelines.lab.logits.kept import drop_snapshots
-from pipelines.lab.logits.starts import keep_start
+from pipelines.lab.logits.starts import keep_start, known_upto
 from pipelines.lab.parts import is_stored, load_part
 from pipelines.lab.pool import AddDone, Pool
-from pipelines.lab.replay.choice import Chosen, best_of, beyond, choose
+from pipelines.lab.replay.choice import Choices, Chosen, best_of, beyond, choose
 from pipelines.lab.replay.data import places_of
-from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, TrainRequest, work
-from pipelines.lab.replay.judge import JudgedStudent, JudgeJob, Parts
+from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, work
+from pipelines.lab.replay.judge import Judge, JudgedStudent
 from pipelines.lab.replay.report import ReplayReport, report
 from pipelines.lab.replay.settings import EXTENSIONS, Setting, setting_of, settings_of, students_of
+from pipelines.lab.replay.store import TrainRequest, requested, teacher_part
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import TWIN, LogitSource
 from pipelines.live.loop.preflight import writable
 from pipelines.report.screens.progress import rows_bar
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
-
-Choices = Mapping[tuple[str, str], Chosen]
-"""Student and arm -> the setting that was chosen."""
 
 StudentParts = Mapping[tuple[str, str, str, int], Path]
 """Student, condition, arm and seed -> the part with the logits of a trained student."""
@@ -62,54 +60,44 @@ class Runner:
 
     def run(self) -> tuple[ReplayReport, StudentParts]:
         """Compute what is missing; return the report, and the parts that it is made of."""
-        writable(self._workspace.folder, f"the {self._kind}'s folder", "--out")
-        try:
-            self._pin()
+        with self._begun(f"the {self._kind}'s folder"):
             self.settle()
-            examined = self._check_data()
+            data = self._check_data()
             self._train_teachers()
             choices = self._choose_settings()
             parts = self._train_chosen(choices)
             judged = self.judge(choices, parts)
-        finally:
-            self._pool.close()
-            self._unpin()
         drop_snapshots(self._workspace.folder)
         made, best = sorted(set(parts.values())), self._best_twins(choices)
-        value = report(self._workspace, choices, best, judged, made, data=examined, command=self._command)
-        return value, parts
+        return report(self._workspace, choices, best, judged, made, data=data, command=self._command), parts
 
     def teach(self) -> None:
         """Compute the teachers' logits that are missing, and nothing else."""
-        writable(self._workspace.folder, "the folder", "--out")
-        try:
-            self._pin()
+        with self._begun("the folder"):
             self.settle()
             self._train_teachers()
-        finally:
-            self._pool.close()
-            self._unpin()
 
-    @property
-    def _pin_name(self) -> str:
-        return f"replay-{self._workspace.folder.name}-{os.getpid()}"
-
-    def _pin(self) -> None:
+    @contextmanager
+    def _begun(self, folder: str) -> Iterator[None]:
         """Keep what a run might delete meanwhile: rows of its lake, snapshots, and checkpoints to start from."""
         workspace, spec = self._workspace, self._spec
-        for student in self._students:
-            for arm in spec.arms:
-                for setting in settings_of(spec, student, arm):
-                    keep_start(setting.student, workspace.folder)
-        if workspace.run_dir is None:
-            return
-        workspace.pin(Readers(workspace.run_dir.readers), self._pin_name)
-        if any(condition.stored is not None for condition in spec.conditions.values()):
-            workspace.snapshots  # noqa: B018  (looked up, and linked)
-
-    def _unpin(self) -> None:
-        if self._workspace.run_dir is not None:
-            Readers(self._workspace.run_dir.readers).retire(self._pin_name)
+        writable(workspace.folder, folder, "--out")
+        readers = None if workspace.run_dir is None else Readers(workspace.run_dir.readers)
+        pin = f"replay-{workspace.folder.name}-{os.getpid()}"
+        try:
+            for student in self._students:
+                for arm in spec.arms:
+                    for setting in settings_of(spec, student, arm):
+                        keep_start(setting.student, workspace.folder)
+            if readers is not None:
+                workspace.pin(readers, pin)
+                if any(condition.stored is not None for condition in spec.conditions.values()):
+                    workspace.snapshots  # noqa: B018  (looked up, and linked)
+            yield
+        finally:
+            self._pool.close()
+            if readers is not None:
+                readers.retire(pin)
 
     # --- stages ------------------------------------------------------------------------------------------------------
 
@@ -122,28 +110,26 @@ class Runner:
 
     def _check_data(self) -> dict[str, Any]:
         """Check the rows, and print what is wrong with them before anything is trained."""
-        self._spec.check_rows(self._workspace.rows(self._spec.seeds[0]).table)
-        given = self._workspace.config.rows.given
-        found = examined(self._workspace.rows(self._spec.seeds[0]).table, given=given)
-        for finding in found.findings:
+        table = self._workspace.rows(self._spec.seeds[0]).table
+        self._spec.check_rows(table)
+        data = examined(table, given=self._workspace.config.rows.given)
+        for finding in data.findings:
             if finding.severity is not Severity.NOTE:
                 print(f"{finding.severity}  {finding.where}: {finding.seen}", file=sys.stderr)
-        return found.as_json()
+        return data.as_json()
 
     def _train_teachers(self) -> None:
         workspace, spec = self._workspace, self._spec
         jobs: list[TeacherJob | RescoreJob] = []
         for seed in spec.all_seeds:
             missing: dict[tuple[str | None, int], list[LogitSource]] = {}
-            for snapshots in spec.logit_sources(seed):
-                made = workspace.is_trained(snapshots) or (snapshots.stored is not None and seed == spec.all_seeds[0])
-                if not made or is_stored(workspace.teacher_part(seed, snapshots)):
-                    continue
-                if snapshots.stored is not None:
-                    jobs.append(RescoreJob(workspace, seed, snapshots))
-                else:
-                    missing.setdefault((snapshots.teacher, snapshots.born), []).append(snapshots)
-            jobs += [TeacherJob(workspace, seed, tuple(asked)) for asked in missing.values()]
+            for source in spec.logit_sources(seed):
+                if source.stored is not None:  # the rows of a lake: the same for all seeds
+                    if seed == spec.all_seeds[0] and not is_stored(teacher_part(workspace, seed, source)):
+                        jobs.append(RescoreJob(workspace, seed, source))
+                elif workspace.is_trained(source) and not is_stored(teacher_part(workspace, seed, source)):
+                    missing.setdefault((source.teacher, source.born), []).append(source)
+            jobs += [TeacherJob(workspace, seed, tuple(sources)) for sources in missing.values()]
         self._run_jobs("teachers", jobs, sum(workspace.taught_rows(job.seed) for job in jobs) * TEACHER_COST)
 
     def _choose_settings(self) -> Choices:
@@ -170,14 +156,14 @@ class Runner:
         self, new: Mapping[Any, Sequence[Setting]], sums: Mapping[Any, dict[int, list[Any]]], doing: str
     ) -> None:
         """Train what is tried, and add the losses to `sums`."""
-        workspace, spec = self._workspace, self._spec
+        spec = self._spec
         fresh = spec.conditions[spec.tuned_under]
-        trials = {}
-        for (name, arm), settings in new.items():
-            for s in settings:
-                for seed in spec.tuned_with:
-                    path = workspace.student_part(seed, s.student, fresh, tuning=True, arm=arm)
-                    trials[seed, name, arm, s.trial] = TrainRequest(seed, s.student, fresh, path, arm=arm)
+        trials = {
+            (seed, name, arm, s.trial): requested(self._workspace, seed, s.student, fresh, tuning=True, arm=arm)
+            for (name, arm), settings in new.items()
+            for s in settings
+            for seed in spec.tuned_with
+        }
         self._train_students(doing, trials.values(), tuning=True)
         for (_, name, arm, trial), request in trials.items():
             sums[name, arm].setdefault(trial, []).append(load_part(request.path))
@@ -185,12 +171,12 @@ class Runner:
     def _beyond(self, key: tuple[str, str], chosen: Chosen, tried: Sequence[Setting]) -> list[Setting]:
         """Settings after the edges of a grid, as far as they make a valid student."""
         name, arm = key
-        found: list[Setting] = []
+        more: list[Setting] = []
         for tuned in beyond(chosen, tried):
             with suppress(BadInput):
                 student = self._workspace.config.student(name)
-                found.append(setting_of(self._spec, student, arm, len(tried) + len(found), tuned))
-        return found
+                more.append(setting_of(self._spec, student, arm, len(tried) + len(more), tuned))
+        return more
 
     def _train_chosen(self, choices: Choices) -> StudentParts:
         """Train the chosen settings under every condition, after the twins that teach under some of them."""
@@ -198,12 +184,11 @@ class Runner:
         twins = self._twin_requests(choices)
         requests: dict[tuple[str, str, str, int], TrainRequest] = {}
         for (name, arm), chosen in choices.items():
-            student = chosen.setting.student
-            for condition, made in spec.conditions.items():
+            for condition, setting in spec.conditions.items():
                 for seed in spec.seeds:
-                    twin = twins[name, spec.tuned_under, TWIN, seed].path if made.teacher == TWIN else None
-                    path = workspace.student_part(seed, student, made, tuning=False, twin=twin, arm=arm)
-                    requests[name, condition, arm, seed] = TrainRequest(seed, student, made, path, twin, arm=arm)
+                    twin = twins[name, spec.tuned_under, TWIN, seed].path if setting.teacher == TWIN else None
+                    request = requested(workspace, seed, chosen.setting.student, setting, twin=twin, arm=arm)
+                    requests[name, condition, arm, seed] = request
         self._train_students("twins that teach", twins.values(), tuning=False)
         self._train_students("arms, under every condition", requests.values(), tuning=False)
         return {key: request.path for key, request in (twins | requests).items()}
@@ -211,18 +196,18 @@ class Runner:
     def _twin_requests(self, choices: Choices) -> dict[tuple[str, str, str, int], TrainRequest]:
         """The students without a teacher that teach others, where a condition asks for it: another draw of the first
         baseline."""
-        workspace, spec = self._workspace, self._spec
-        if all(made.teacher != TWIN for made in spec.conditions.values()):
+        spec = self._spec
+        if all(setting.teacher != TWIN for setting in spec.conditions.values()):
             return {}
         first, arm = spec.conditions[spec.tuned_under], spec.baselines[0]
-        requests = {}
-        for name in (student.name for student in self._students):
-            twin = choices[name, arm].setting.student
-            for seed in spec.seeds:
-                path = workspace.student_part(seed, twin, first, tuning=False, drawn_anew=True, arm=arm)
-                request = TrainRequest(seed, twin, first, path, drawn_anew=True, arm=arm)
-                requests[name, spec.tuned_under, TWIN, seed] = request
-        return requests
+        twins = {student.name: choices[student.name, arm].setting.student for student in self._students}
+        return {
+            (name, spec.tuned_under, TWIN, seed): requested(
+                self._workspace, seed, twin, first, drawn_anew=True, arm=arm
+            )
+            for name, twin in twins.items()
+            for seed in spec.seeds
+        }
 
     def _train_students(self, doing: str, requests: Iterable[TrainRequest], *, tuning: bool) -> None:
         """Train the students whose part is missing; a part that several requests share is computed once."""
@@ -247,17 +232,11 @@ class Runner:
         workspace = self._workspace
         jobs = []
         for name, best in self._best_twins(choices).items():
-            own: Parts = {(c, arm, seed): path for (of, c, arm, seed), path in parts.items() if of == name}
-            learned_upto = {
-                arm: workspace.weights_learned_upto(made.setting.student)
-                for (of, arm), made in choices.items()
-                if of == name
-            }
+            own = {(condition, arm, seed): path for (of, condition, arm, seed), path in parts.items() if of == name}
+            learned = {arm: chosen.setting.student for (of, arm), chosen in choices.items() if of == name}
+            upto = {arm: known_upto(student, workspace.run_dir) for arm, student in learned.items()}
             base = workspace.config.student(name)
-            jobs += [
-                JudgeJob(workspace, base, task, best, own, learned_upto)
-                for task in workspace.config.student_tasks(base)
-            ]
+            jobs += [Judge(workspace, base, task, best, own, upto) for task in workspace.config.student_tasks(base)]
         with _progress("judging", len(jobs) * len(self._spec.conditions)) as add_done:
             by_job = {(judged[0].student, judged[0].task): judged for judged in self._pool.run(jobs, add_done)}
         return [judged for job in jobs for judged in by_job[job.student.name, job.task]]

@@ -1,15 +1,11 @@
-"""Settings of a replay as one frozen object, read from YAML: arms, conditions, tuning, stream.
-
-    spec, config = load("configs/sweeps/quick.yaml", ["seeds=[1, 2, 3]"])
+"""Settings of a replay as one frozen object: arms, conditions, tuning, stream; and the students that they make.
 
 Every arm tries the same number of settings: one that tried more would profit from choosing among more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -17,29 +13,19 @@ from exfm.errors import ConfigError
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.sections import Generated
 from pipelines.core.config.settings import Config
-from pipelines.core.config.settings import load as load_config
-from pipelines.core.config.text import choices, merged, override, problems, read_settings
-from pipelines.core.run_dir.paths import RunDir
-from pipelines.core.shipped.files import config_file
+from pipelines.core.config.text import choices, merged, problems
 from pipelines.lab.judging.settings import SECOND_HALF, Judging
-from pipelines.lab.logits.starts import Starts
-from pipelines.lab.spec.arms import ArmSpec, arm_of_line, condition_of_line, nested, with_features
+from pipelines.lab.spec.arms import ArmSpec, nested
 from pipelines.lab.spec.conditions import TWIN, Condition, LogitSource, TeacherSpec
-from pipelines.live.loop.reconciler import with_roster
 from streaming.errors import BadInput
-
-T = TypeVar("T")
 
 EXTENSIONS = 2
 """How many times a grid is extended beyond an edge."""
 
 CHOICE_ENDS = SECOND_HALF
 
-
 OF_STUDENT = "student."
 """What a tuned path begins with that is not one of the student's model."""
-
-STARTS_FROM = "starts_from"
 
 
 class Spec(Judging):
@@ -184,152 +170,6 @@ class Setting(NamedTuple):
     trial: int
     tuned: dict[str, Any]
     student: StudentSettings
-
-
-FolderOf = Callable[[Config], Path]
-"""The folder of a replay of a config."""
-
-
-def load(path: str | Path, overrides: Sequence[str] = (), folder_of: FolderOf | None = None) -> tuple[Spec, Config]:
-    """A spec file and the config it names, checked together. Files that its `set` names lie relative to the spec
-    file, or to the working directory where an override says what is set. `folder_of`: where the replay is, and the
-    checkpoints are written down that students were found to start from. Raises BadInput."""
-    raw = read_settings(path, "sweep")
-    for text in overrides:
-        override(raw, text)
-    try:
-        spec = Spec.model_validate(raw)
-    except ValidationError as error:
-        raise BadInput(f"{path} is not a valid spec:\n" + "\n".join(problems(error, Spec))) from None
-    folder = config_file(path).parent
-    given = any(text.partition("=")[0].partition(".")[0] == "set" for text in overrides)
-    config = load_config(folder / spec.config, list(spec.set), overridden_in=Path() if given else folder)
-    return _checked(spec, config, str(path), folder_of)
-
-
-RUNS_OWN = "as run"
-"""The arm of the run's own settings, the first baseline where no other is named."""
-
-
-def load_run(
-    run_dir: RunDir,
-    arms: Sequence[str],
-    conditions: Sequence[str] = (),
-    teachers: Sequence[str] = (),
-    *,
-    baseline: str | None = None,
-    students: Sequence[str] = (),
-    seeds: int = 1,
-    since: str | None = None,
-    until: str | None = None,
-    overrides: Sequence[str] = (),
-    folder_of: FolderOf | None = None,
-) -> tuple[Spec, Config]:
-    """A spec of these arms, conditions and further teachers, each a line, over the lake of a run; and the run's config
-    with the students that were spawned. A teacher is a condition, too: that students learn from it. Without `baseline`
-    the run's own settings are an arm, which the others are compared with.
-
-    Raises BadInput."""
-    if not run_dir.config.exists():
-        raise BadInput(f"no run in {run_dir.root} (no config.yaml there); give the folder of one with --run-dir")
-    config = with_roster(load_config(run_dir.config), run_dir.roster)
-    own = [] if baseline is not None else [(RUNS_OWN, ArmSpec())]
-    further = _each_once("teacher", [condition_of_line(line, "--teacher") for line in teachers])
-    of_teachers = [(name, {"teacher": name}) for name in further]
-    asked = [("as logged", {}), *of_teachers, *map(condition_of_line, conditions)]
-    raw: dict[str, Any] = {
-        "config": str(run_dir.config),
-        "arms": {n: arm.model_dump() for n, arm in _each_once("arm", [*own, *map(arm_of_line, arms)]).items()},
-        "conditions": _each_once("condition", asked),
-        "teachers": further,
-        "baselines": [baseline or RUNS_OWN],
-        "cluster": "user_id" if any(column.name == "user_id" for column in config.rows.columns) else None,
-        "students": list(students),
-        "seeds": [config.seed + n for n in range(seeds)],
-        "since": since,
-        "until": until,
-    }
-    for text in overrides:
-        override(raw, text)
-    try:
-        spec = Spec.model_validate(raw)
-    except ValidationError as error:
-        raise BadInput("the replay is not valid:\n" + "\n".join(problems(error, Spec))) from None
-    return _checked(spec, config, "the replay", folder_of)
-
-
-def _each_once(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """By name. Raises BadInput where two have one: the second would silently take the place of the first."""
-    found: dict[str, T] = {}
-    for name, value in named:
-        if name in found:
-            raise BadInput(f"duplicate {kind} `{name}` (or the replay's own); give each a name of its own")
-        found[name] = value
-    return found
-
-
-def _checked(spec: Spec, config: Config, path: str, folder_of: FolderOf | None) -> tuple[Spec, Config]:
-    """Both, with the checkpoints that students start from named, and the config's value where the spec has none."""
-    if spec.value is None and config.metrics.value is not None:
-        spec = spec.model_copy(update={"value": config.metrics.value})
-    starts = Starts(None if folder_of is None else folder_of(config))
-
-    def named(value: Any) -> Any:
-        return starts.named(value) if isinstance(value, str) else value
-
-    arms = {name: arm.model_copy(update=_named(arm, named)) for name, arm in spec.arms.items()}
-    students = tuple(s.model_copy(update={STARTS_FROM: named(s.starts_from)}) for s in config.students)
-    spec, config = spec.model_copy(update={"arms": arms}), config.model_copy(update={"students": students})
-    _check(spec, config, path)
-    starts.store()
-    return spec, config
-
-
-def _named(arm: ArmSpec, named: Callable[[Any], Any]) -> dict[str, Any]:
-    """Changes and trials of an arm, with the checkpoints named."""
-    tuned = OF_STUDENT + STARTS_FROM
-    tune: Any = arm.tune
-    if isinstance(tune, dict):
-        if tuned in tune:
-            tune = tune | {tuned: [named(value) for value in tune[tuned]]}
-    else:
-        tune = [trial | ({tuned: named(trial[tuned])} if tuned in trial else {}) for trial in tune]
-    student = arm.student
-    return {
-        "tune": tune,
-        "student": student | ({STARTS_FROM: named(student[STARTS_FROM])} if STARTS_FROM in student else {}),
-    }
-
-
-def _check(spec: Spec, config: Config, path: str) -> None:
-    names = {student.name for student in config.students}
-    for name in spec.students:
-        if name not in names:
-            raise BadInput(f"{path}: students names `{name}`; {choices(name, names)}")
-    columns = {"vertical", "impression_id", *(column.name for column in config.rows.columns)}
-    for column in spec.clustered_by:
-        if column not in columns:
-            raise BadInput(f"{path}: cluster is column `{column}`; {choices(column, columns)}")
-    for key, column in spec.named_columns():
-        if column not in columns:
-            raise BadInput(f"{path}: {key} is column `{column}`; {choices(column, columns)}")
-    for name, teacher in spec.teachers.items():
-        known = set(config.teacher_features.names)
-        for feature in () if teacher.features == "students" else teacher.features:
-            if feature not in known:
-                raise BadInput(f"{path}: teachers.{name}.features names `{feature}`; {choices(feature, known)}")
-    for arm, changes in spec.arms.items():
-        if fixed := sorted({"name", "tasks"} & changes.student.keys()):
-            raise BadInput(f"{path}: arm `{arm}` changes {', '.join(fixed)}; arms are compared on the same tasks")
-        own = with_features(config, changes.features, arm)
-        trials = [settings_of(spec, student, arm) for student in students_of(spec, config)]
-        for settings in zip(*trials, strict=True):
-            try:
-                own.model_validate(own.model_dump() | {"students": [s.student.model_dump() for s in settings]})
-            except ValidationError as error:
-                raise BadInput(
-                    f"{path}: arm `{arm}`, {settings[0].tuned}:\n" + "\n".join(problems(error, Config))
-                ) from None
 
 
 def students_of(spec: Spec, config: Config) -> list[StudentSettings]:

@@ -78,13 +78,13 @@ def _decision(of: Figures, arms: int) -> str:
 
 
 def _stopped(table: Cells, spec: Spec, task: str, arm: str) -> dict[str, int | None]:
-    found = {}
+    stopped = {}
     for student, of_task in table.students(spec.tuned_under):
         of = table.of(spec.tuned_under, student, of_task, arm)
         if of_task == task and "watched/log_e" in of:
             row = of.value("watched/stopped_at")
-            found[student] = None if row is None else int(row)
-    return found
+            stopped[student] = None if row is None else int(row)
+    return stopped
 
 
 def _cost(table: Cells, spec: Spec, task: str, arm: str) -> dict[str, float | None]:

@@ -5,5 +5,6 @@ figures  its pictures as data
 text     the report on a terminal and in Markdown
 page     the report as one HTML page
 compare  two finished replays side by side
+policy   the policy value of arms, where choices were logged, which the replay itself does not know
 outcome  what a replay leaves in its folder
 """

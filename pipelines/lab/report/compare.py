@@ -27,7 +27,7 @@ ABOUT = ("config", "config_hash", "source", "one_stream", "rows", "events_ms", "
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedReplays:
     """Two replays by name, with the figures of every student, task and arm that both have under their first
     condition."""
 
@@ -83,7 +83,7 @@ class Comparison:
         return page(f"{self.names[0]} and {self.names[1]}", sections, FOOT)
 
 
-def compare(first: Path, second: Path) -> Comparison:
+def compare(first: Path, second: Path) -> ComparedReplays:
     """Compare the folders of two finished replays. Raises BadInput where one is none, or both have no arm in common."""
     one, other = read_report(first), read_report(second)
     both = {}
@@ -96,7 +96,7 @@ def compare(first: Path, second: Path) -> Comparison:
     if not both:
         raise BadInput(f"{first} and {second} have no arm of a student and task in common; compare replays of one spec")
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
-    return Comparison(names, (one, other), both)
+    return ComparedReplays(names, (one, other), both)
 
 
 def read_report(folder: Path) -> ReplayReport:

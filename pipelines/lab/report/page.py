@@ -59,14 +59,14 @@ def _verdict(report: ReplayReport, of: Verdict) -> Card:
     word = f"{of.decision.upper()} · {of.task}"
     if of.arm is None:
         return Card("warn", word, of.words)
-    found = report.table.of(report.spec.tuned_under, MEAN, of.task, of.arm)
+    gained = report.table.of(report.spec.tuned_under, MEAN, of.task, of.arm)
     stops = [row for row in of.stopped_at.values() if row is not None]
-    p = found.value("gain/p")
+    p = gained.value("gain/p")
     facts = {
-        f"gain over {of.baseline}": f"{found.value('gain'):+.2f} % of NE",
-        "95 %, other rows and seeds": _reach(found, "gain"),
-        "… other rows alone": _reach(found, "gain/rows"),
-        "… other seeds alone": _reach(found, "gain/seeds"),
+        f"gain over {of.baseline}": f"{gained.value('gain'):+.2f} % of NE",
+        "95 %, other rows and seeds": _reach(gained, "gain"),
+        "… other rows alone": _reach(gained, "gain/rows"),
+        "… other seeds alone": _reach(gained, "gain/seeds"),
         f"p, among {of.arms} arm{'s' * (of.arms != 1)}": "unknown" if p is None else f"{min(1.0, p * of.arms):.2g}",
         "could have stopped at row": f"{max(stops):,}" if len(stops) == len(of.stopped_at) and stops else "not yet",
         "training, × the baseline": _times(of.cost["training"]),

@@ -17,17 +17,18 @@ from exfm.parallel.planning.law import ScalingLaw, fit_scaling_law, loss_blocks
 from pipelines.core.config.settings import Config
 from pipelines.core.config.topics import Frozen
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.lab.judging.evidence import too_little
-from pipelines.lab.judging.figures import JudgedRows, gain, losses, metrics
+from pipelines.lab.judging.comparison import Comparison, JudgedRows, Sample, losses, metrics
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.run import Runner
 from pipelines.lab.replay.settings import Spec
+from pipelines.lab.replay.store import teacher_part
+from pipelines.lab.replay.stream import teacher_logits
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.rows import OPTIMUM
 from pipelines.lab.scaling.family import Member
 from pipelines.lab.spec.arms import ArmSpec
 from pipelines.lab.spec.conditions import Condition, LogitSource, TeacherSpec
-from pipelines.report.cells import Cell, Estimated, Key, Measure, cells, lack
+from pipelines.report.cells import Cell, Key, Measure, cells, lack
 from streaming.schema import SAMPLE_WEIGHT
 from streaming.store.files import write_json
 
@@ -159,7 +160,7 @@ class JudgedTask:
 
     def logits(self, trial: FamilyTrial) -> np.ndarray:
         source = LogitSource(trial.teacher)
-        return self._workspace.teacher_logits(trial.seed, source)[self._places, self._at].astype(np.float64)
+        return teacher_logits(self._workspace, trial.seed, source)[self._places, self._at].astype(np.float64)
 
     def first_half_ne(self, trial: FamilyTrial) -> float:
         """NE of the rows before the second half that the trial scored; infinite where it is not defined."""
@@ -170,35 +171,36 @@ class JudgedTask:
 
     def cells(self, best: Mapping[tuple[str, int], FamilyTrial], seeds: Sequence[int]) -> Iterator[Cell]:
         """Figures of every member: means over seeds, and gains over the smallest and over the Wukong of its FLOPs."""
-        rows, windows = [self.rows] * len(seeds), [self._second] * len(seeds)
-        lacking = too_little(rows, windows, clustered=True)
+        sample = self.sample(len(seeds))
         family = {name: best[name, seeds[0]].member for name, _ in best}
         smallest = min(member.dial for member in family.values())
         for name, member in family.items():
             trials = [best[name, seed] for seed in seeds]
             z = [self.logits(trial) for trial in trials]
-            measures = [*metrics(z, rows, windows, grouped=False), *self._about(trials)]
-            measures += [lack("rows", lacking)] if lacking is not None else []
+            measures = [*metrics(z, sample, grouped=False), *self._about(trials)]
+            measures += [lack("rows", sample.lacking)] if sample.lacking is not None else []
             others = {"smallest": f"{member.interaction}-{smallest}", "wukong": f"wukong-{member.dial}"}
             for key, other in others.items():
                 if other == name or (other, seeds[0]) not in best:
                     continue
-                base = losses([self.logits(best[other, seed]) for seed in seeds], rows)
-                estimate = gain(base, losses(z, rows), rows, windows, clustered=True)
-                n = int(self._second.sum())
-                measures += Estimated(f"gain/over/{key}", estimate, n, lacking).measures()
+                base = losses([self.logits(best[other, seed]) for seed in seeds], sample.rows)
+                gain = Comparison(base, losses(z, sample.rows), sample).gain()
+                measures += sample.estimated(f"gain/over/{key}", gain).measures()
             yield from cells(Key(CONDITION, "", self.name, name), measures)
         if np.isfinite(optimum := self.rows.logits.get(OPTIMUM, np.empty(0))).all() and len(optimum):
-            yield from cells(
-                Key(CONDITION, "", self.name, OPTIMUM_ARM), metrics([optimum], rows[:1], windows[:1], grouped=False)
-            )
+            measures = list(metrics([optimum], self.sample(1), grouped=False))
+            yield from cells(Key(CONDITION, "", self.name, OPTIMUM_ARM), measures)
+
+    def sample(self, seeds: int) -> Sample:
+        """The second half, for so many seeds."""
+        return Sample([self.rows] * seeds, [self._second] * seeds, clustered=True)
 
     def _about(self, trials: Sequence[FamilyTrial]) -> Iterator[Measure]:
         yield Measure("rows", int(self._second.sum()))
         yield Measure("positives", int(self.rows.labels[self._second].sum()))
         yield Measure("flops", trials[0].member.flops)
         for trial in trials:
-            part = load_part(self._workspace.teacher_part(trial.seed, LogitSource(trial.teacher)))
+            part = load_part(teacher_part(self._workspace, trial.seed, LogitSource(trial.teacher)))
             assert part is not None
             yield Measure(f"dense_lr/{trial.seed}", trial.rate)
             yield Measure(f"rows_left_out/{trial.seed}", int(part["left_out"]))
@@ -208,7 +210,7 @@ class JudgedTask:
         """NE against FLOPs over the members of an interaction, under every seed."""
         own = [trial for trial in best.values() if trial.member.interaction == interaction]
         second = self._second
-        if lacking := too_little([self.rows], [second], clustered=True):
+        if lacking := self.sample(1).lacking:
             return ScalingLaw(None, None, f"too few {lacking} to tell")
         logits = [(trial.member.flops, self.logits(trial)[second]) for trial in own]
         finite = [(flops, z) for flops, z in logits if np.isfinite(z).all()]

@@ -79,7 +79,8 @@ def _figure(scaling: Scaling, task: str) -> Figure:
         series.append(Series(LABELS[law.interaction], look, points, "points"))
         if len({p.x for p in points}) > 1:
             series.append(Series("", look, _curve(law, points), "curve"))
-    return Figure(task, series, "FLOPs per example, forward", "NE", x_scale="log")
+    drawn = any(one.points for one in series)  # a logarithmic axis needs a point
+    return Figure(task, series, "FLOPs per example, forward", "NE", x_scale="log" if drawn else "number")
 
 
 def _curve(law: Law, points: Sequence[Point]) -> list[Point]:

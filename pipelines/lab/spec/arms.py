@@ -100,13 +100,13 @@ def _assignments(text: str) -> list[str]:
     >>> _assignments(" a=[1, 2], b.c={x: 1, y: 2}, where=bid > 1 and x in (1, 2)")
     [' a=[1, 2]', ' b.c={x: 1, y: 2}', ' where=bid > 1 and x in (1, 2)']
     """
-    found, depth, begins = [], 0, 0
+    pieces, depth, begins = [], 0, 0
     for at, letter in enumerate(text):
         depth += (letter in "[({") - (letter in "])}")
         if letter == "," and depth == 0 and re.match(r"\s*[A-Za-z_][\w.]*\s*=(?!=)", text[at + 1 :]):
-            found.append(text[begins:at])
+            pieces.append(text[begins:at])
             begins = at + 1
-    return [part for part in [*found, text[begins:]] if part.strip()]
+    return [part for part in [*pieces, text[begins:]] if part.strip()]
 
 
 def with_features(config: Config, changes: Mapping[str, Mapping[str, Any] | None], arm: str) -> Config:

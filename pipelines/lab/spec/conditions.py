@@ -147,8 +147,8 @@ class Condition(Frozen):
     @property
     def stored(self) -> Stored | None:
         """Choice of stored snapshots that score the rows again; None if none do."""
-        found = Stored(self.snapshot, self.stale_rows, self.stale_s, self.stale_snapshots)
-        return None if found == Stored() else found
+        choice = Stored(self.snapshot, self.stale_rows, self.stale_s, self.stale_snapshots)
+        return None if choice == Stored() else choice
 
     @property
     def logit_source(self) -> LogitSource | None:
@@ -166,7 +166,7 @@ class Condition(Frozen):
         {}
         """
         fresh = Condition(teacher=self.teacher, start=self.start)
-        found = {"fresh": fresh} if fresh != self else {}
+        controls = {"fresh": fresh} if fresh != self else {}
         if self.behind and not self.born:
-            found["as mature"] = self.model_copy(update={"behind": 0, "born": self.behind})
-        return found
+            controls["as mature"] = self.model_copy(update={"behind": 0, "born": self.behind})
+        return controls

@@ -1,9 +1,8 @@
 """Verification that replay equals live: a student of a run, retrained from the run's lake, compared with the run's
 results, in bits.
 
-verdict   which students, up to which checkpoint, and the verdict
+run       which students, up to which checkpoint
 retrain   the student's own worker over the lake, that keeps everything in memory
 bits      predictions, tensors and counts, compared; the first place where they differ
-cause     the most likely reason
-screen    the verdict for people
+verdict   the result, with the most likely cause, in words
 """

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from exfm.metrics.policy import PolicyValue, best_of_request
 from pipelines.lab.judging.settings import Ranking
-from pipelines.lab.policy.choices import choices
+from pipelines.lab.report.policy import choices
 from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.sources.settled import settled_rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pipelines.lab.replay.jobs import TrainRequest, train_together
+from pipelines.lab.replay.jobs import train_together
+from pipelines.lab.replay.store import TrainRequest
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import Condition
 

@@ -22,8 +22,8 @@ from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config, parse
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.lab.verify.screen import text_of
-from pipelines.lab.verify.verdict import verify
+from pipelines.lab.verify.run import verify
+from pipelines.lab.verify.verdict import text_of
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus

@@ -10,11 +10,14 @@ import pytest
 from exfm.metrics.clusters import Clusters, variance_of
 from exfm.metrics.paired import paired_gain
 from pipelines.cli import console as cli
-from pipelines.lab.judging.figures import mean_over_students
+from pipelines.lab.judging.comparison import mean_over_students
 from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.judge import Judge
-from pipelines.lab.replay.settings import load, settings_of
+from pipelines.lab.replay.load import load
+from pipelines.lab.replay.settings import settings_of
+from pipelines.lab.replay.store import requested
+from pipelines.lab.replay.stream import stream_of, teacher_logits
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.compare import read_report
 from pipelines.lab.report.text import markdown
@@ -97,15 +100,15 @@ def test_students_learn_from_the_teacher_that_their_condition_names(fair, folder
     sweep, config = load(written(folder, **FAIR))
     workspace = Workspace(sweep, config, folder / "fair", None)
     logits = {
-        name: workspace.lake(1, condition).slice()["teacher_logit_ctr"].to_numpy()
+        name: stream_of(workspace, 1, condition).slice()["teacher_logit_ctr"].to_numpy()
         for name, condition in sweep.conditions.items()
         if name != "knows nothing more"
     }
     assert len({z.tobytes() for z in logits.values()}) == len(logits)
-    assert np.array_equal(logits["blind"], workspace.teacher_logits(1, LogitSource("blind"))[:, 0], equal_nan=True)
+    assert np.array_equal(logits["blind"], teacher_logits(workspace, 1, LogitSource("blind"))[:, 0], equal_nan=True)
     student = settings_of(sweep, config.student("feed"), "none")[0].student
-    twin = workspace.student_part(1, student, sweep.conditions["fresh"], tuning=False, drawn_anew=True)
-    own = workspace.lake(1, sweep.conditions["knows nothing more"], student, twin).slice()
+    twin = requested(workspace, 1, student, sweep.conditions["fresh"], drawn_anew=True).path
+    own = stream_of(workspace, 1, sweep.conditions["knows nothing more"], student, twin).slice()
     known = own.filter(pc.is_valid(own["teacher_logit_ctr"]))
     assert set(known["vertical"].to_pylist()) == {"feed"}
     assert set(known["teacher_logit_ctr"].to_pylist()) <= set(load_part(twin)["logits"][:, 0].tolist())
@@ -123,11 +126,11 @@ def test_rows_that_share_a_user_or_an_ad_are_not_independent_in_an_arms_interval
     trials, parts = {choice.arm: choice.trial for choice in fair.chosen}, {}
     for arm in sweep.arms:
         setting = settings_of(sweep, config.student("feed"), arm)[trials[arm]]
-        parts["fresh", arm, 1] = workspace.student_part(1, setting.student, sweep.conditions["fresh"], tuning=False)
+        parts["fresh", arm, 1] = requested(workspace, 1, setting.student, sweep.conditions["fresh"]).path
     judge = Judge(workspace, config.student("feed"), "ctr", "none", parts)
     judged = judge.under("fresh")
     gain = judged.estimates["single"]["gain"].estimate
-    (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
+    (rows,), (window,) = judge.rows, judge.samples("fresh")[0].windows
     seen = workspace.rows(1).table.take(pa.array(rows.places[window]))
     own, base = (judge.arm_logits("fresh", arm)[0][window] for arm in ("single", "none"))
     clusters = Clusters.of(seen["user_id"].to_numpy(), seen["ad_id"].to_numpy())

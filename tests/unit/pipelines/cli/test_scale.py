@@ -15,8 +15,10 @@ from pipelines.core.config.settings import load
 from pipelines.lab.replay import jobs
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.rows import Rows
+from pipelines.lab.scaling import fit as fitting
 from pipelines.lab.scaling.family import Member
-from pipelines.lab.scaling.fit import CONDITION, FamilyTrial, JudgedTask, OneStream, Scaling, best_rates
+from pipelines.lab.scaling.fit import CONDITION, FamilyTrial, JudgedTask, Law, OneStream, Scaling, best_rates
+from pipelines.lab.scaling.report import draw
 from pipelines.report.cells import Cells
 
 DEMO = "configs/demo.yaml"
@@ -144,7 +146,14 @@ def test_ctrl_c_keeps_what_is_done_and_a_damaged_result_is_made_again(capsys, tm
     assert len(trained) == 2 + 3
 
 
-def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path):
+def test_a_task_without_a_single_defined_ne_is_drawn_empty(tmp_path):
+    """As of a task whose rows have one label: a logarithmic axis would refuse to hold no point."""
+    laws = (Law(interaction="wukong", task="cvr", reason="too few positives", curve=None),)
+    scaling = Scaling(name="small", config_hash="x", rows=9, members=(), cells=(), laws=laws)
+    assert draw(scaling, tmp_path / "scale.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path, monkeypatch):
     """One rate is right on the first half of the rows, the other on the second."""
     config = load(DEMO, [])
     member = Member(interaction="wukong", dial=0, model=config.teacher.model, flops=1, dense_parameters=1,
@@ -165,9 +174,7 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path):
                 file.write_table(table)
             return rows
 
-        def teacher_logits(self, seed, of):
-            return logits[of.teacher][:, None]
-
+    monkeypatch.setattr(fitting, "teacher_logits", lambda workspace, seed, source: logits[source.teacher][:, None])
     spec = Spec(config="-", seeds=(1,), arms={"none": {}})
     task = JudgedTask(Planted(spec, config, tmp_path, None), "ctr")
     assert best_rates(trials, [task]) == {("wukong-0", 1): trials[0]}

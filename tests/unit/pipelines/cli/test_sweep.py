@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from exfm.metrics.classification import normalised_entropy
-from pipelines.lab.judging.figures import losses
+from pipelines.lab.judging.comparison import losses
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
 from pipelines.lab.replay.choice import choose
 from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.judge import Judge
+from pipelines.lab.replay.load import load
 from pipelines.lab.replay.report import ReplayReport
-from pipelines.lab.replay.settings import load, settings_of
+from pipelines.lab.replay.settings import settings_of
+from pipelines.lab.replay.store import TrainRequest, requested
+from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.compare import read_report
 from pipelines.lab.report.text import markdown
@@ -99,7 +102,7 @@ def test_figures_are_those_worked_out_by_hand(folder):
         ne = {}
         for arm in sweep.arms:
             setting = settings_of(sweep, student, arm)[chosen[arm].trial]
-            path = workspace.student_part(seed, setting.student, sweep.conditions["fresh"], tuning=False)
+            path = requested(workspace, seed, setting.student, sweep.conditions["fresh"]).path
             ne[arm] = normalised_entropy(load_part(path)["logits"][judged, 0], labels[judged])
         gains.append(100 * (ne["none"] - ne["single"]) / ne["none"])
         nes.append(ne["single"])
@@ -132,12 +135,12 @@ def test_rows_of_one_user_count_as_one_where_the_stream_is_one(folder):
     for arm in sweep.arms:
         setting = settings_of(sweep, config.student("feed"), arm)[chosen[arm].trial]
         for name, condition in sweep.conditions.items():
-            parts[name, arm, 1] = workspace.student_part(1, setting.student, condition, tuning=False)
+            parts[name, arm, 1] = requested(workspace, 1, setting.student, condition).path
     judge = Judge(workspace, config.student("feed"), "ctr", "none", parts)
     gain = judge.under("fresh").estimates["single"]["gain"].estimate
     told = gain.summary()
     assert (told["se"] > 0, len(gain.seeds)) == (True, 1)
-    (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
+    (rows,), (window,) = judge.rows, judge.samples("fresh")[0].windows
     base, own = (losses(judge.arm_logits("fresh", arm), judge.rows)[0][window] for arm in sweep.arms)
     whole = 100 * (1 - own.sum() / base.sum())
     # What leaving a user out changes, times the share that is left: a plain jackknife has the change of the share in it
@@ -170,7 +173,7 @@ def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monke
     sums: dict[int, list] = {}
     for setting in (good_first, good_later):
         path = tmp_path / f"{setting.trial}.npz"
-        asked = replay_jobs.TrainRequest(1, setting.student, sweep.conditions["fresh"], path)
+        asked = TrainRequest(1, setting.student, sweep.conditions["fresh"], path)
         replay_jobs.StudentJob(workspace, True, (asked,)).run(lambda count: None)
         sums[setting.trial] = [load_part(path)]
     chosen = choose([good_first, good_later], sums)
@@ -211,7 +214,7 @@ def test_two_sweeps_in_one_process_and_folder_have_their_own_rows(folder, tmp_pa
     monkeypatch.setattr(replay_jobs, "train_together", noted)
     for part in ("[0, 0.5]", "[0, 0.25]"):
         sweep, config = load(written(folder), ["seeds=[1]", f"chosen_on={part}"])
-        asked = replay_jobs.TrainRequest(1, config.student("feed"), sweep.conditions["fresh"], tmp_path / "part.npz")
+        asked = TrainRequest(1, config.student("feed"), sweep.conditions["fresh"], tmp_path / "part.npz")
         workspace = Workspace(sweep, config, folder / "out", None)
         replay_jobs.StudentJob(workspace, True, (asked,)).run(lambda count: None)
     assert len(seen[1].places) < 0.7 * len(seen[0].places)
@@ -220,7 +223,7 @@ def test_two_sweeps_in_one_process_and_folder_have_their_own_rows(folder, tmp_pa
 def test_a_student_that_learns_a_share_of_the_negatives_is_judged_on_all_rows(folder):
     sweep, config = load(written(folder))
     workspace, student = Workspace(sweep, config, folder / "out", None), config.student("feed")
-    table = workspace.lake(1, sweep.conditions["fresh"]).slice()
+    table = stream_of(workspace, 1, sweep.conditions["fresh"]).slice()
     sampled = student.model_copy(update={"negative_rate": {"ctr": 0.3, "cvr": 0.5}})
     whole, some = data_of(table, workspace.of(1), student), data_of(table, workspace.of(1), sampled)
     assert (whole.places == some.places).all()
@@ -234,7 +237,7 @@ def test_a_student_that_learns_a_share_of_the_negatives_is_judged_on_all_rows(fo
             assert before.rows[-1] < beside.rows[0] <= beside.rows[-1] < after.rows[-1]
     late = data_of(table, workspace.of(1), sampled, start=0.5)
     for data in (some, late):
-        asked = replay_jobs.TrainRequest(1, sampled, sweep.conditions["fresh"], folder / "part.npz")
+        asked = TrainRequest(1, sampled, sweep.conditions["fresh"], folder / "part.npz")
         (life,) = replay_jobs.train_together(workspace, [asked], data, lambda count: None)
         assert len(life["logits"]) == len(some.places) - data.first
         assert np.isfinite(life["logits"]).all()
@@ -278,10 +281,10 @@ def test_students_that_learn_a_batch_together_learn_what_each_learns_alone(folde
     sweep, config = load(written(folder))
     workspace, student = Workspace(sweep, config, folder / "out", None), config.student("feed")
     fresh = sweep.conditions["fresh"]
-    data = data_of(workspace.lake(1, fresh).slice(), workspace.of(1), student)
+    data = data_of(stream_of(workspace, 1, fresh).slice(), workspace.of(1), student)
     lighter = student.model_copy(update={"model": student.model.model_copy(update={"dense_lr": 0.001})})
     requests = [
-        replay_jobs.TrainRequest(1, each, fresh, folder / "part.npz", drawn_anew=anew)
+        TrainRequest(1, each, fresh, folder / "part.npz", drawn_anew=anew)
         for each, anew in ((student, False), (lighter, False), (student, True))
     ]
     together = list(replay_jobs.train_together(workspace, requests, data, lambda count: None))

@@ -11,7 +11,8 @@ import pytest
 from exfm.distillation.arm import Arm
 from pipelines.lab.replay import jobs as replay_jobs
 from pipelines.lab.replay.choice import best_of, choose
-from pipelines.lab.replay.settings import Setting, load, settings_of
+from pipelines.lab.replay.load import load
+from pipelines.lab.replay.settings import Setting, settings_of
 from pipelines.lab.replay.workspace import Workspace
 from streaming.errors import BadInput
 from tests.support.pipelines.small_sweeps import MORE, SWEEP, run, with_small_stream, written

@@ -14,9 +14,12 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.judging.settings import Judging, Ranking
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
+from pipelines.lab.replay.load import load, load_run
 from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.run import Runner
-from pipelines.lab.replay.settings import load, load_run, settings_of
+from pipelines.lab.replay.settings import settings_of
+from pipelines.lab.replay.store import TrainRequest, teacher_part
+from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.replay.workspace import Workspace
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import small
@@ -79,13 +82,13 @@ def test_settings_are_chosen_by_the_labels_that_were_logged_whatever_students_le
     workspace, student = Workspace(spec, config, tmp_path, None), config.student("feed")
     (workspace.folder / "logits").mkdir()
     logits = np.full((1500, len(config.tasks)), -2.0, np.float32)
-    replay_jobs.save_part(workspace.teacher_part(1, spec.logit_sources(1)[0]), logits=logits, left_out=0)
+    replay_jobs.save_part(teacher_part(workspace, 1, spec.logit_sources(1)[0]), logits=logits, left_out=0)
     setting = settings_of(spec, student, "none")[0]
     part = tmp_path / "part.npz"
-    asked = replay_jobs.TrainRequest(1, setting.student, spec.conditions["deaf"], part)
+    asked = TrainRequest(1, setting.student, spec.conditions["deaf"], part)
     replay_jobs.StudentJob(workspace, True, (asked,)).run(lambda count: None)
     assert load_part(part)["positive"][0] > 0
-    learned = workspace.lake(1, spec.conditions["deaf"]).slice()
+    learned = stream_of(workspace, 1, spec.conditions["deaf"]).slice()
     assert pa.compute.sum(learned["label_ctr"]).as_py() == 0
 
 

@@ -10,14 +10,14 @@ from exfm.metrics.classification import cross_entropy, sigmoid
 from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate
 from exfm.metrics.paired import paired_gain
+from pipelines.lab.judging.comparison import Comparison, JudgedRows, Sample
 from pipelines.lab.judging.decisions import Stakes, decided
 from pipelines.lab.judging.evidence import by_segment, first_miscalibrated, flips, over_windows, watched
-from pipelines.lab.judging.figures import JudgedRows
 from pipelines.lab.judging.segments import SegmentColumns, segments_of
 from pipelines.lab.judging.settings import Judging, Ranking
-from pipelines.lab.policy.choices import choices
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.replay.verdict import verdicts
+from pipelines.lab.report.policy import choices
 from pipelines.report.cells import MEAN, Cells, Key, Measure, cells
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
@@ -119,7 +119,7 @@ def test_a_column_of_many_numbers_is_cut_into_quarters():
 def test_a_gain_is_watched_over_the_judged_rows_in_per_cent_of_the_baselines_loss():
     base, own, rows, windows = pair()
     b, a = losses_of(base, rows), losses_of(own, rows)
-    found = by_name(watched(b, a, rows, windows))
+    found = by_name(watched(Comparison(b, a, Sample(rows, windows, True))))
     once = paired_gain(own[0][6000:], base[0][6000:], rows[0].labels[6000:], rows[0].clusters.take(windows[0]))
     *_, last = (measure for name, measure in found.items() if name.startswith("gain/after/"))
     assert last.value == pytest.approx(once.difference, abs=0.2)  # whole blocks alone
@@ -128,16 +128,17 @@ def test_a_gain_is_watched_over_the_judged_rows_in_per_cent_of_the_baselines_los
 
 
 def test_the_sign_flips_where_it_flips():
-    base, own, rows, _ = pair(flip=True)
+    base, own, rows, windows = pair(flip=True)
     times = [np.arange(12_000) * 1000]
-    found = by_name(over_windows(losses_of(base, rows), losses_of(own, rows), rows, times, clustered=True))
+    compared = Comparison(losses_of(base, rows), losses_of(own, rows), Sample(rows, windows, True))
+    found = by_name(over_windows(compared, times))
     gains = [(found[f"gain/window/{k}"].value, found[f"gain/window/{k}/p"].value) for k in range(24)]
     ((before, after),) = flips(gains)
     assert gains[after][0] < 0 < gains[before][0]
     assert found[f"window/{before}/times"].high < 6_000_000 <= found[f"window/{after}/times"].low + 500_000
     steady = pair()
     b, a = losses_of(steady[0], steady[2]), losses_of(steady[1], steady[2])
-    found = by_name(over_windows(b, a, steady[2], times, clustered=True))
+    found = by_name(over_windows(Comparison(b, a, Sample(*steady[2:], True)), times))
     assert flips([(found[f"gain/window/{k}"].value, found[f"gain/window/{k}/p"].value) for k in range(24)]) == []
 
 
@@ -145,7 +146,7 @@ def test_a_segment_is_judged_on_its_own_rows_and_says_where_they_are_too_few():
     base, own, rows, windows = pair(n=40_000)
     even, few = np.arange(40_000) % 2 == 0, np.arange(40_000) > 39_900
     b, a = losses_of(base, rows), losses_of(own, rows)
-    found = by_name(by_segment(b, a, own, rows, windows, {"even": [even], "few": [few]}, clustered=True))
+    found = by_name(by_segment(Comparison(b, a, Sample(rows, windows, True)), own, {"even": [even], "few": [few]}))
     at = even & windows[0]
     once = paired_gain(own[0][at], base[0][at], rows[0].labels[at], rows[0].clusters.take(at))
     gain = found["gain/segment/even"]
@@ -167,7 +168,7 @@ def test_decisions_count_what_is_shown_and_compare_clicks_with_an_interval():
     base, own, rows, windows = pair(n=20_000)
     values, prices = [np.full(20_000, 2.0)], [np.full(20_000, 0.3)]
     asked = Judging(top=(0.1, 1.0), thresholds=(0.2,))
-    found = by_name(decided(base, own, rows, windows, Stakes(values, prices), asked, clustered=True))
+    found = by_name(decided(base, own, Sample(rows, windows, True), Stakes(values, prices), asked))
     assert found["top/0.1/shown"].value == 1000
     assert (found["top/1/recall"].value, found["top/1/value"].value) == (1.0, 2 * rows[0].labels[10_000:].sum())
     more = found["top/0.1/more_clicks"]
@@ -189,7 +190,7 @@ def test_an_interval_of_clicks_holds_the_truth_about_95_times_in_100():
         one, other = (z + rng.normal(0, 0.7, n) for _ in range(2))
         rows = [JudgedRows(np.arange(n), np.arange(n), y, np.ones(n), Clusters.of(np.arange(n)), {}, n, n, 0)]
         asked = Judging(top=(0.2,))
-        found = by_name(decided([one], [other], rows, [np.ones(n, bool)], Stakes(None, None), asked, clustered=True))
+        found = by_name(decided([one], [other], Sample(rows, [np.ones(n, bool)], True), Stakes(None, None), asked))
         more = found["top/0.2/more_clicks"]
         held.append(more.low <= 0 <= more.high)
     assert 0.91 <= np.mean(held) <= 0.99

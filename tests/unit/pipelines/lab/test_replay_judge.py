@@ -12,15 +12,18 @@ import torch
 from exfm.snapshots.checkpoint import save_checkpoint
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.judging.settings import Ranking
+from pipelines.lab.logits.starts import known_upto
 from pipelines.lab.parts import save_part
-from pipelines.lab.policy import choices as policy
 from pipelines.lab.replay.choice import choose
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.judge import Judge
+from pipelines.lab.replay.load import load
 from pipelines.lab.replay.report import means
 from pipelines.lab.replay.run import Runner
-from pipelines.lab.replay.settings import load, settings_of
+from pipelines.lab.replay.settings import settings_of
+from pipelines.lab.replay.store import teacher_part
 from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.report import policy
 from pipelines.lab.rows import Rows
 from pipelines.report.cells import MEAN, Cells
 from tests.support.pipelines.small_sweeps import with_small_stream, written
@@ -54,7 +57,7 @@ def workspace(tmp_path_factory):
     spec, config = load(path, ["rows=3000"])
     workspace = FromALake(spec, config, folder / "out", None)
     (snapshots,) = spec.logit_sources(1)
-    save_part(workspace.teacher_part(1, snapshots), logits=np.full((3000, len(config.tasks)), -2.0, np.float32))
+    save_part(teacher_part(workspace, 1, snapshots), logits=np.full((3000, len(config.tasks)), -2.0, np.float32))
     return workspace
 
 
@@ -116,16 +119,16 @@ def test_rows_that_the_first_weights_have_learned_are_not_judged(workspace, part
     run = RunDir(tmp_path / "run")
     save_checkpoint(run.roster.start("feed").parent, "start", {"w": torch.zeros(1)}, {"lake_seq": 1999})
     student = workspace.config.student("feed").model_copy(update={"starts_from": "brand"})
-    known = Workspace(workspace.spec, workspace.config, tmp_path, run).weights_learned_upto(student)
+    known = known_upto(student, run)
     assert known == 1999
     judge = Judge(workspace, workspace.config.student("feed"), "ctr", "none", parts, {"warm": known})
     table = Cells(judge.under("fresh").cells)
     warm, none = (table.of("fresh", "feed", "ctr", arm) for arm in ("warm", "none"))
-    (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
+    (rows,), (window,) = judge.rows, judge.samples("fresh")[0].windows
     assert warm.value("rows/1") == (rows.places[window] > 1999).sum()
     assert warm.value("rows/1") < none.value("rows/1")
     both = Judge(workspace, workspace.config.student("feed"), "ctr", "none", parts, {"none": known, "warm": known})
-    assert both.rows[0].places[both.windows("fresh")[0][0]].min() > 1999
+    assert both.rows[0].places[both.samples("fresh")[0].windows[0]].min() > 1999
 
 
 def test_requests_of_one_user_are_not_independent_in_the_worth_of_choices(workspace):

@@ -17,7 +17,9 @@ from pipelines.lab.mapped import mapped_array as spilled_rows
 from pipelines.lab.parts import load_part, save_part
 from pipelines.lab.replay import jobs
 from pipelines.lab.replay.data import data_of
-from pipelines.lab.replay.settings import load
+from pipelines.lab.replay.load import load
+from pipelines.lab.replay.store import teacher_part
+from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.rows import Rows
 from pipelines.lab.spec.conditions import Condition
@@ -43,7 +45,7 @@ def place_of(folder: Path, out: Path, **changes) -> Workspace:
     workspace = Workspace(spec.model_copy(update={"rows": 3000}), config, out, None)
     for snapshots in spec.logit_sources(1):
         drawn = np.random.default_rng(snapshots.behind).normal(-2, 1, (2900, 2)).astype(np.float32)
-        save_part(workspace.teacher_part(1, snapshots), logits=drawn)
+        save_part(teacher_part(workspace, 1, snapshots), logits=drawn)
     return workspace
 
 
@@ -56,7 +58,7 @@ def workspace(folder, tmp_path_factory):
 def test_pieces_of_a_stream_are_the_stream(workspace, name, tmp_path):
     student, twin = workspace.config.student("feed"), tmp_path / "twin.npz"
     save_part(twin, logits=np.random.default_rng(0).normal(size=(1500, 2)).astype(np.float32), first=100)
-    stream = workspace.lake(1, workspace.spec.conditions[name], student, twin)
+    stream = stream_of(workspace, 1, workspace.spec.conditions[name], student, twin)
     whole = stream.slice()
     assert whole.num_rows == stream.num_rows == 3000
     pieces = pa.concat_tables([stream.slice(at, 701) for at in range(0, 3000, 701)])
@@ -77,7 +79,7 @@ def test_what_is_kept_in_files_gives_the_batches_and_logits_of_what_is_kept_in_m
     student = workspace.config.student("feed")
     if share is not None:
         student = student.model_copy(update={"negative_rate": {"ctr": share}})
-    stream = workspace.lake(1, Condition())
+    stream = stream_of(workspace, 1, Condition())
     held = data_of(stream.slice(), workspace.of(1), student, start)
     monkeypatch.setattr(jobs, "PIECE_ROWS", 90)
     monkeypatch.setattr("pipelines.lab.replay.data.PIECE_ROWS", 90)
@@ -134,7 +136,7 @@ def test_rows_are_read_and_built_once_for_all_arms(folder, tmp_path, monkeypatch
         int
     )
     assert counted["built"] == 2 * found[0]["built"]  # three of the four, then the fourth
-    assert found[0]["built"] == len(data_of(workspace.lake(1, Condition()), workspace.of(1), student).places)
+    assert found[0]["built"] == len(data_of(stream_of(workspace, 1, Condition()), workspace.of(1), student).places)
 
 
 def test_a_stream_that_is_twice_as_long_takes_no_more_memory(folder, tmp_path, monkeypatch):
@@ -146,7 +148,7 @@ def test_a_stream_that_is_twice_as_long_takes_no_more_memory(folder, tmp_path, m
     monkeypatch.setattr("pipelines.lab.replay.data.PIECE_ROWS", 200)
     peaks: dict[int, list[int]] = {1400: [], 2800: []}
     for rows in 3 * list(peaks):  # what is made once, by whatever thread, is in one of them; garbage is in none
-        stream = workspace.lake(1, Condition()).first(rows)
+        stream = stream_of(workspace, 1, Condition()).first(rows)
         gc.collect()
         tracemalloc.start()
         data = data_of(stream, workspace.of(1), student, folder=tmp_path, held_rows=0)
@@ -184,7 +186,7 @@ def test_rows_in_the_order_in_which_they_were_shown_are_the_rows_of_the_student(
     student = workspace.config.student("feed")
     if share is not None:
         student = student.model_copy(update={"negative_rate": {"ctr": share}})
-    config, stream = workspace.of(1), workspace.lake(1, Condition()).slice()
+    config, stream = workspace.of(1), stream_of(workspace, 1, Condition()).slice()
     data = data_of(stream, config, student, 0.3, as_shown=True)
     times, count = stream["event_time_ms"].to_numpy()[data.places], len(data.places) - data.first
     assert data.delay.shown_ms.tolist() == sorted(times[data.first :].tolist())
@@ -202,7 +204,7 @@ def test_rows_in_the_order_in_which_they_were_shown_are_the_rows_of_the_student(
 
 
 def test_rows_that_the_first_weights_knew_too_much_of_are_not_predicted_as_shown(workspace):
-    student, stream = workspace.config.student("feed"), workspace.lake(1, Condition()).slice()
+    student, stream = workspace.config.student("feed"), stream_of(workspace, 1, Condition()).slice()
     knows = 900
     data = data_of(stream, workspace.of(1), student, as_shown=True, knows=knows)
     delays_ms = workspace.of(1).delays_ms(student)

@@ -12,8 +12,11 @@ from pipelines.lab.logits.starts import start_of
 from pipelines.lab.parts import save_part
 from pipelines.lab.replay.choice import choose
 from pipelines.lab.replay.data import places_of
-from pipelines.lab.replay.serving import serving_of
-from pipelines.lab.replay.settings import load, settings_of
+from pipelines.lab.replay.load import load
+from pipelines.lab.replay.report import serving_of
+from pipelines.lab.replay.settings import settings_of
+from pipelines.lab.replay.store import requested
+from pipelines.lab.replay.stream import twin_logits
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import Condition
 from streaming.errors import BadInput
@@ -35,7 +38,7 @@ def test_two_starts_of_one_student_with_stored_weights_are_two_parts(folder, tmp
     run = RunDir(tmp_path / "run")
     save_checkpoint(run.checkpoints("student-feed"), "v00000003", {"w": torch.zeros(1)}, {"lake_seq": 9})
     student = workspace.config.student("feed").model_copy(update={"starts_from": f"{run.root}:feed@v00000003"})
-    parts = [workspace.student_part(1, student, Condition(start=start), tuning=False) for start in (0.0, 0.5)]
+    parts = [requested(workspace, 1, student, Condition(start=start)).path for start in (0.0, 0.5)]
     assert parts[0] != parts[1]
 
 
@@ -46,14 +49,14 @@ def test_a_twin_that_is_born_late_or_an_arm_with_a_filter_leave_rows_without_log
     twin = tmp_path / "twin.npz"
     learned = np.arange(len(own) - 7, dtype=np.float32)[:, None].repeat(2, axis=1)
     save_part(twin, logits=learned, first=7)
-    found = workspace.twin_logits(1, student, twin)(table, 0)[:, workspace.config.tasks.index("ctr")]
+    found = twin_logits(workspace, 1, student, twin)(table, 0)[:, workspace.config.tasks.index("ctr")]
     known = np.isfinite(found[own])
     assert not known[:7].any()
     assert np.array_equal(found[own][known], np.flatnonzero(known) - 7)
     bids = student.model_copy(update={"where": "bid > 1"})
-    of_both = [workspace.twin_logits(1, each, twin)(table, 0) for each in (bids, student)]
+    of_both = [twin_logits(workspace, 1, each, twin)(table, 0) for each in (bids, student)]
     assert np.array_equal(*of_both, equal_nan=True)
-    pieces = [workspace.twin_logits(1, student, twin)(table.slice(at, 7), at) for at in range(0, table.num_rows, 7)]
+    pieces = [twin_logits(workspace, 1, student, twin)(table.slice(at, 7), at) for at in range(0, table.num_rows, 7)]
     assert np.array_equal(np.concatenate(pieces), of_both[0], equal_nan=True)
 
 
@@ -86,4 +89,4 @@ def test_the_newest_checkpoint_is_looked_up_once(folder, tmp_path):
     assert start_of(tried[-1], None) == saved / "v00000003"
     prune_checkpoints(saved, 1)
     with pytest.raises(BadInput, match="there is no checkpoint `v00000003`, or no longer; choose from v00000004"):
-        workspace.student_part(1, tried[-1], Condition(), tuning=False)
+        requested(workspace, 1, tried[-1], Condition())

@@ -1,4 +1,5 @@
-"""Policy value of a replay's arms: what their choices among logged candidates are worth, from logged propensities.
+"""Policy value of a replay's arms, which the replay itself does not know of: the worth of their choices among logged
+candidates, from logged propensities.
 
 IPS, SNIPS and doubly robust estimates (exfm/metrics/policy.py), by arm and seed, as cells of the replay's table. Rows
 of one request are its candidates, those that were not shown included.
@@ -29,9 +30,9 @@ def policy_cells(workspace: Workspace, parts: Mapping[tuple[str, str, str, int],
     """`choices/SEED/…` of every arm under the first condition; nothing where the spec names no propensities. `parts`:
     student, condition, arm and seed -> the part with the student's logits."""
     spec = workspace.spec
-    found: list[Cell] = []
+    table: list[Cell] = []
     if spec.ranking is None:
-        return found
+        return table
     for student in students_of(spec, workspace.config):
         for seed in spec.seeds:
             logged = LoggedChoices(workspace, student, seed)
@@ -40,8 +41,8 @@ def policy_cells(workspace: Workspace, parts: Mapping[tuple[str, str, str, int],
                     stored = load_part(parts[student.name, spec.tuned_under, arm, seed])
                     assert stored is not None
                     measures = logged.measures(task, int(stored["first"]), stored["logits"][:, t])
-                    found += cells(Key(spec.tuned_under, student.name, task, arm), measures)
-    return found
+                    table += cells(Key(spec.tuned_under, student.name, task, arm), measures)
+    return table
 
 
 class LoggedChoices:
@@ -64,17 +65,17 @@ class LoggedChoices:
         logits = np.full(len(self._places), np.nan)
         logits[first:] = life
         labels = self._table[f"label_{task}"].take(pa.array(self._places)).combine_chunks()
-        found = choices(logits, labels, self.columns, self._ranking, self.window, self.clusters)
-        at, n = f"choices/{self._seed}", found.requests
+        worth = choices(logits, labels, self.columns, self._ranking, self.window, self.clusters)
+        at, n = f"choices/{self._seed}", worth.requests
         yield Measure(at, None, n=n)
-        for name, of in {"logged": found.logged, "ips": found.ips, "snips": found.snips, "dr": found.dr}.items():
+        for name, of in {"logged": worth.logged, "ips": worth.ips, "snips": worth.snips, "dr": worth.dr}.items():
             if of is not None:
                 yield Measure(f"{at}/{name}", of.value, of.low, of.high, n)
-        yield Measure(f"{at}/effective", found.effective, n=n)
-        yield Measure(f"{at}/agreement", found.agreement)
-        yield Measure(f"{at}/mean_weight", found.mean_weight)
-        if found.refused:
-            yield Measure(f"{at}/refused/{part(found.refused)}", None)
+        yield Measure(f"{at}/effective", worth.effective, n=n)
+        yield Measure(f"{at}/agreement", worth.agreement)
+        yield Measure(f"{at}/mean_weight", worth.mean_weight)
+        if worth.refused:
+            yield Measure(f"{at}/refused/{part(worth.refused)}", None)
 
 
 def choices(

@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exfm.adam import Adam
 from exfm.baselines.prior import Prior, label_sums
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.corrections import Corrections
@@ -45,13 +44,13 @@ from exfm.features.features import FeatureSet
 from exfm.features.history import Histories, HistoryValues
 from exfm.features.learned_rows import LearnedRows
 from exfm.features.statistics import Statistics
-from exfm.interactions.dense import seeded_linear
 from exfm.interactions.registry import build_trunk
-from exfm.interactions.units import Units
+from exfm.models.adam import Adam
 from exfm.models.served import ServedStudent, export_student
 from exfm.models.student_config import StudentConfig
 from exfm.models.student_wide import StudentWide
-from exfm.randomness import StepRandomness, named_generator
+from exfm.models.units import Units
+from exfm.randomness import StepRandomness, named_generator, seeded_linear
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
 from exfm.step import LARGEST, StepResult, share_of_full

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.adam import Adam
 from exfm.baselines.prior import label_sums
 from exfm.embeddings.tables import bag_configs
 from exfm.embeddings.weights import draw_initial_weights
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.statistics import Statistics
+from exfm.models.adam import Adam
 from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack
 from exfm.models.teacher_config import TeacherConfig

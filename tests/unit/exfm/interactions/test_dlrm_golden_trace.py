@@ -14,7 +14,7 @@ from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.interactions.registry import TrunkConfig, build_trunk
-from exfm.interactions.units import Units
+from exfm.models.units import Units
 from tests.support.places import FIXTURES
 
 TRACE = json.loads((FIXTURES / "dlrm_reference_trace.json").read_text())

@@ -12,7 +12,7 @@ use, so `import exfm` is instant, and code that uses the losses alone needs torc
     errors     ModelError, ConfigError
 
 `exfm.distillation`, `exfm.metrics` and `exfm.errors` offer their names at once. Other folders (features, embeddings,
-interactions, kernels, models, baselines, parallel, snapshots, compiled) have more, imported from the file that
+interactions, kernels, models, baselines, parallel, snapshots) have more, imported from the file that
 defines it: `from exfm.interactions.dcn import DCN`.
 
 A student learns from rows that carry a teacher's logits, as those of a run's lake do. Each batch is scored before it is

@@ -30,7 +30,7 @@ from exfm.baselines.hashed_linear import SLOTS, HashedLinear, Hashing, sum_rows
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.sampling import label_shift
-from exfm.loops import loop
+from exfm.kernels.loops import loop
 from exfm.snapshots.named import copy_tensors
 
 RATE, BETA = 2.0, 1.0

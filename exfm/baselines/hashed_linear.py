@@ -25,8 +25,8 @@ from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.jagged import offsets_of
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from exfm.hashing import FIRST, GOLDEN, SECOND, mix
-from exfm.loops import loop
+from exfm.kernels.hashing import FIRST, GOLDEN, SECOND, mix
+from exfm.kernels.loops import loop
 
 SLOT_BITS = 18
 SLOTS = 2**SLOT_BITS

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from exfm.features.batch import Batch
-from exfm.loops import loop
+from exfm.kernels.loops import loop
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
 

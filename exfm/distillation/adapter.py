@@ -26,7 +26,7 @@ from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.targets import Targets
 from exfm.features.sampling import label_shift
-from exfm.loops import loop
+from exfm.kernels.loops import loop
 from exfm.randomness import named_generator
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8

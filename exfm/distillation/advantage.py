@@ -13,7 +13,7 @@ A teacher whose logits are off in scale and shift has the same share as a calibr
 its student, or repeats it, has a small share. b starts at 0 and a at 1: a teacher gains weight once it has shown that
 it knows something.
 
-It is learned as exfm/logistic.py says, with θ = (a, b, c), x = (z_S, z_F, 1), θ₀ = (1, 0, 0).
+It is learned as exfm/distillation/regression.py says, with θ = (a, b, c), x = (z_S, z_F, 1), θ₀ = (1, 0, 0).
 
 B examples, T tasks.
 """
@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
+from exfm.distillation.regression import PRIOR, Regression, RegressionSettings, initial, learned
 from exfm.distillation.targets import Targets
-from exfm.logistic import PRIOR, Regression, RegressionSettings, initial, learned
-from exfm.loops import loop
+from exfm.kernels.loops import loop
 
 LOW, FULL = 0.25, 0.5
 HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit

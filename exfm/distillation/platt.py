@@ -1,6 +1,6 @@
 """Platt scaling of the teacher's logit, online: it corrects shift and scale.
 
-    platt(z_F) = a·z_F + b, a ≥ 0               for one task;    (a, b) by logistic regression on y (exfm/logistic.py)
+    platt(z_F) = a·z_F + b, a ≥ 0               for one task;    (a, b) by logistic regression on y (regression.py)
     platt(z_F, r) = a·z_F + Σ_f c_f·r_f + b     with residuals r of the row's user, item … (residuals.py), c_f ≥ 0
 
 It starts with the teacher's own logit, a = 1 and b = 0. Two weights per task are fitted within a few hundred rows of
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
+from exfm.distillation.regression import Regression, RegressionSettings, initial, learned
 from exfm.distillation.targets import Targets
 from exfm.features.sampling import label_shift
-from exfm.logistic import Regression, RegressionSettings, initial, learned
 
 
 @lru_cache

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.columns import ArrowAddresses, ColumnAddresses
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
-from exfm.hashing import Hashes
-from exfm.loops import integer_at, loop, single_at
-from exfm.siphash import hash_texts
+from exfm.kernels.columns import ArrowAddresses, ColumnAddresses
+from exfm.kernels.hashing import Hashes
+from exfm.kernels.loops import integer_at, loop, single_at
+from exfm.kernels.siphash import hash_texts
 
 INTEGER, FLOAT, TEXT = pa.int64(), pa.float32(), pa.string()
 MOST_PLANS = 64

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from exfm.errors import ConfigError
 from exfm.features.dense import LARGEST_INPUT, DenseFeature
 from exfm.features.sparse import SequenceFeature, SparseFeature
 
@@ -181,6 +182,22 @@ class FeatureSet(BaseModel):
     def dense_inputs(self) -> int:
         """Number of floats that a student's trunk gets besides embeddings: dense features, then histories."""
         return len(self.dense_labels) + sum(len(history.inputs) for history in self.history)
+
+    def unit_count(self, width: int) -> int:
+        """Number of embeddings of `width` that sparse features and sequences make for a trunk (exfm/models/units.py).
+        Raises ConfigError where a width is not a multiple of it.
+
+        >>> FeatureSet(sparse=[SparseFeature(name="ad", rows=9, width=32)]).unit_count(8)
+        4
+        """
+        for feature in self.sparse:
+            if feature.width and feature.width % width:
+                raise ConfigError(
+                    f"feature `{feature.name}` is {feature.width} wide, the model {width}; make it a multiple of "
+                    f"{width}, or leave its width out"
+                )
+        sparse = sum((feature.width or width) // width for feature in self.sparse)
+        return sparse + sum(feature.units for feature in self.sequence)
 
     @property
     def timed(self) -> bool:

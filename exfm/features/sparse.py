@@ -143,7 +143,7 @@ class SequenceFeature(BaseModel):
 
     Reads `column` (default: the feature's name), a list of ids with the **most recent last**. Its last `length` ids are
     kept; nulls inside a list count as not there. Unlike a sparse feature's, the embeddings are not summed: attention
-    pools them to `units` embeddings of the model's width (exfm/interactions/pooling.py), which know the ids' places.
+    pools them to `units` embeddings of the model's width (exfm/models/units.py), which know the ids' places.
 
     `transform` is `hash` or `index`, as for sparse features; or `gap`: the column holds times in milliseconds since
     1970, of what is in another sequence perhaps, and row ⌊log₂(1 + s)⌋ is that of s seconds before the event.

@@ -19,7 +19,7 @@ from exfm.features.calendar import EVENT_TIME, angles_of, place_of
 from exfm.features.dense import DenseFeature, check_number
 from exfm.features.features import FeatureSet, served_column
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from exfm.siphash import hash_texts
+from exfm.kernels.siphash import hash_texts
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying by it is a bijection
 

@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError
-from exfm.interactions.dense import seeded_linear, seeded_mlp
 from exfm.interactions.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, widen
+from exfm.randomness import seeded_linear, seeded_mlp
 
 
 class CrossConfig(BaseModel):

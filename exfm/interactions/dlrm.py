@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from exfm.errors import ConfigError
-from exfm.interactions.dense import seeded_mlp
 from exfm.interactions.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, widen
 from exfm.kernels.pairs import lower_triangle, symmetric
+from exfm.randomness import seeded_mlp
 
 
 class DLRM(Interaction):

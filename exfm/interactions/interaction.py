@@ -46,7 +46,7 @@ class Interaction(nn.Module):
     out_width: int
 
     def exportable(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
-        """Exportable form of `forward` for a compiler (exfm/machine_code.py), equal up to rounding."""
+        """Exportable form of `forward` for a compiler (exfm/kernels/machine_code.py), equal up to rounding."""
         return self(e_BND, dense_BC)
 
     def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:

@@ -15,8 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from exfm.errors import ConfigError
-from exfm.interactions.dense import seeded_mlp
 from exfm.interactions.interaction import Axes, InputLabels, Interaction, InteractionOptions, widen
+from exfm.randomness import seeded_mlp
 
 
 class ConcatMLP(Interaction):

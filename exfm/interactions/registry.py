@@ -19,7 +19,6 @@ from exfm.interactions.dcn import CrossConfig, DCNOptions
 from exfm.interactions.dlrm import DLRMOptions
 from exfm.interactions.interaction import InteractionOptions
 from exfm.interactions.mlp import MLPOptions
-from exfm.interactions.units import unit_count
 from exfm.interactions.wukong import WukongOptions
 from exfm.randomness import named_generator
 
@@ -119,7 +118,7 @@ def build_trunk(trunk: TrunkConfig, features: FeatureSet, width: int, seed: int)
 
     Raises ConfigError for a feature whose width is not a multiple, or a class that cannot be found, made or used.
     """
-    units = unit_count(features, width)
+    units = features.unit_count(width)
     generator = named_generator(seed, "trunk")
     if trunk.name in INTERACTIONS:
         return trunk.interaction().build(units, width, features.dense_inputs, generator)

@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError, ModelError
-from exfm.interactions.dense import seeded_linear, seeded_mlp
 from exfm.interactions.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels
-from exfm.interactions.wukong_code import embeddings_last
+from exfm.kernels.wukong import embeddings_last
+from exfm.randomness import seeded_linear, seeded_mlp
 
 
 class Norm(nn.LayerNorm):

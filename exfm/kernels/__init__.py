@@ -1,6 +1,12 @@
-"""Fast forms of what plain torch or NumPy would compute, each tied to its torch twin by a test of values and gradients
-(tests/unit/exfm/kernels).
+"""Fast forms of what plain torch or NumPy would compute, each tied to its twin by a test of values and gradients
+(tests/unit/exfm/kernels), and the compilers that they go through.
 
-pairs   the products of a DLRM's pairs, taken from square matrices and put back
-tables  rows of embedding tables: summed by bag, and moved by AdaGrad
+loops         functions on arrays, compiled by numba
+machine_code  functions of tensors, compiled by AOTInductor
+pairs         the products of a DLRM's pairs, taken from square matrices and put back
+wukong        Wukong as a compiler is given it
+tables        rows of embedding tables: summed by bag, and moved by AdaGrad
+columns       memory addresses of a batch's columns
+hashing       hashed features of a batch
+siphash       hashes of texts
 """

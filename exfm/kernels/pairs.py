@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from exfm.loops import loop
+from exfm.kernels.loops import loop
 
 
 def lower_triangle(G: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from exfm.hashing import GOLDEN
-from exfm.loops import inlined, loop, prefetch
+from exfm.kernels.hashing import GOLDEN
+from exfm.kernels.loops import inlined, loop, prefetch
 
 AHEAD = 32
 """Ids between the one that is fetched and the one that is used."""

@@ -22,7 +22,7 @@ import torch
 
 from exfm.features.batch import Batch
 from exfm.features.dense import LARGEST_INPUT
-from exfm.loops import loop
+from exfm.kernels.loops import loop
 from exfm.step import INPUT, LARGEST, LOGIT, StepResult, reason_of
 
 if TYPE_CHECKING:

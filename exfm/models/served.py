@@ -31,9 +31,9 @@ from exfm.features.features import FeatureSet
 from exfm.features.history import Histories
 from exfm.features.statistics import Statistics
 from exfm.interactions.registry import TrunkConfig, build_trunk
-from exfm.interactions.units import Units
 from exfm.models.stack import stacked_rows
 from exfm.models.student_wide import ServedWide
+from exfm.models.units import Units
 from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
 from exfm.snapshots.delta import Codec
 from exfm.snapshots.named import check_fit, copy_tensors, under
@@ -79,7 +79,7 @@ class ServedStudent(nn.Module):
         self.wide = ServedWide(features, len(self.tasks)) if wide else None
         self.histories, self.statistics = Histories(features, self.tasks), Statistics(features)
         self.compiled: Callable[[Tensor, Tensor], Tensor] | None = None
-        """((K, B) ids, (B, W)) -> logits: `forward` of rows with one id of every key (exfm/compiled)."""
+        """((K, B) ids, (B, W)) -> logits: `forward` of rows with one id of every key (exfm/models/compiled.py)."""
         self.as_served = AsServed(features)
         self.eval()
 

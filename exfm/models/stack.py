@@ -2,8 +2,8 @@
 
     z = o + θ_d·(deep − o) + θ_w·(wide − o) + θ_0            per task; o is the prior's offset (prior.py)
 
-θ is a logistic regression on labels (exfm/logistic.py), judged before it is learned like the logits that it
-weighs. A network that has seen few rows says much that is noise, and a linear model (FTRL) is soon as good as
+θ is a logistic regression on labels (exfm/distillation/regression.py), judged before it is learned like the logits that
+it weighs. A network that has seen few rows says much that is noise, and a linear model (FTRL) is soon as good as
 it will ever be: θ follows whichever is right, so the stacked logit is about as good as the better of the two from the
 first thousand rows on, and better than both where they differ; with fewer than some hundred positives it may be 1 to
 2 % behind over a tenth of a stream, with twenty in a tenth more. It starts at their mean.
@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from exfm.distillation.regression import RegressionSettings, initial, learned
 from exfm.features.batch import Batch
 from exfm.features.sampling import label_shift
-from exfm.logistic import RegressionSettings, initial, learned
-from exfm.loops import loop
+from exfm.kernels.loops import loop
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
 

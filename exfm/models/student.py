@@ -12,7 +12,8 @@ One step, of a student with adapter:
        made of the batch as it would be served (exfm/features/as_served.py)
     2. SA' = SA after one update on this batch's labels, and so for all that corrects the teacher (corrections.py)
     3. L of the arm (exfm/distillation/loss.py), with SA' run again and its gradient stopped
-    4. gradients of L; if they and L are finite: 5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
+    4. gradients of L; if they and L are finite:
+    5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
     6. as often as the arm has `extra_steps`: 1, 3, 4 and 5 again without h(z_S, y), and with the same SA'
 
 With rows of other verticals in its batches, what is said of labels holds for its label rows, and what is said of the
@@ -30,7 +31,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exfm.adam import Adam
 from exfm.baselines.prior import Prior, label_sums
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.corrections import Corrections
@@ -45,13 +45,13 @@ from exfm.features.features import FeatureSet
 from exfm.features.history import Histories, HistoryValues
 from exfm.features.learned_rows import LearnedRows
 from exfm.features.statistics import Statistics
-from exfm.interactions.dense import seeded_linear
 from exfm.interactions.registry import build_trunk
-from exfm.interactions.units import Units
+from exfm.models.adam import Adam
 from exfm.models.served import ServedStudent, export_student
 from exfm.models.student_config import StudentConfig
-from exfm.models.student_wide import StudentWide
-from exfm.randomness import StepRandomness, named_generator
+from exfm.models.student_wide import Stacked, StudentWide
+from exfm.models.units import Units
+from exfm.randomness import StepRandomness, named_generator, seeded_linear
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
 from exfm.step import LARGEST, StepResult, share_of_full
@@ -94,6 +94,20 @@ class _Forward(NamedTuple):
     x: Tensor  # (B, H), the trunk's output
     offset: Tensor  # (T,), the prior's
     z: Tensor  # (B, T), z_S
+
+
+class _Judged(NamedTuple):
+    """A step's logits of label rows, (B, T), made before it."""
+
+    logits: Tensor
+    wide: Tensor | None  # the linear part's
+    stacked: Stacked | None
+    own: Tensor | None  # (B,) bool, the student's own among them; None: all
+
+
+class _Gradients(NamedTuple):
+    pooled: Tensor  # (B, E)
+    dense: dict[str, Tensor]
 
 
 class Student:
@@ -144,8 +158,9 @@ class Student:
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
         self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
         self.random = StepRandomness(seed)
-        self._rows = torch.zeros((), dtype=torch.int64)
-        self._labelled, self._distilled, self._without_teacher = torch.zeros(3, len(self.tasks), dtype=torch.int64)
+        self._progress = {"rows": torch.zeros((), dtype=torch.int64)}
+        counts = torch.zeros(3, len(self.tasks), dtype=torch.int64)
+        self._progress |= dict(zip(("labelled", "distilled", "without_teacher"), counts, strict=True))
 
     def train_step(self, batch: Batch) -> StepResult:
         """Score the batch, then learn from it. The result's logits are those of the student's own rows.
@@ -153,13 +168,13 @@ class Student:
         A batch without any target changes nothing but the count of rows (and histories of what it does have). Where a
         logit, the loss or a gradient is not finite, nothing at all changes.
         """
-        return self._stepped(batch, learn=True)
+        return self._step(batch, learn=True)
 
     def try_step(self, batch: Batch) -> StepResult:
         """The result of such a step; nothing changes."""
-        return self._stepped(batch, learn=False)
+        return self._step(batch, learn=False)
 
-    def _stepped(self, batch: Batch, *, learn: bool) -> StepResult:
+    def _step(self, batch: Batch, *, learn: bool) -> StepResult:
         past = self.histories.values(batch, every_logit=self.cfg.arm.rows == "all")  # of all rows, learned from or not
         used = self._learned_rows.of(batch)
         if not len(used):
@@ -169,57 +184,42 @@ class Student:
             none = np.zeros((0, T), np.float32)
             return StepResult(none, 0.0, np.zeros(T, np.int64), past.finite, none if self.wide is not None else None)
         with self.random.step():
-            return self._step(used, past, learn)
+            return self._step_on(used, past, learn)
 
-    def _step(self, given: Batch, past: HistoryValues, learn: bool) -> StepResult:
-        batch = self.statistics.complete(given)
-        label_rows = self._learned_rows.label_rows(batch)
-        count = len(batch) if label_rows is None else int(label_rows.sum())
-        self._share = share_of_full(count, self._full_batch)
-        self._set_rates(self.cfg.learning_rate.factor(self.rows + count))
-        forward = self._forward(batch)
-        z_S, offset = forward.z.detach(), forward.offset
-        seen = SeenBatch(batch, z_S, forward.x.detach(), label_rows, self.residuals(batch))
-        corrections, targets = self._corrections.learn(seen)
-        rows = self._row_masks(batch, label_rows)
-        losses = self._losses(batch, forward, targets, rows)
-        loss = losses.total.item()
-
-        labelled = self._learned_rows.without_teacher.of(batch)  # of the rows in label_rows
-        deep = z_S if label_rows is None else z_S[label_rows]
-        stacked = None if self.wide is None else self.wide.on(deep, offset, labelled)
-        logits, wide = (deep, None) if stacked is None else (stacked.logits, stacked.wide)
-        if self.features.train_only:
-            logits, wide = self._scored(self._learned_rows.without_teacher.of(given))
-        residuals = self.residuals.seen(batch, label_rows)
-        finite = bool(np.isfinite(loss)) and _finite(z_S) and _finite(logits) and past.finite
+    def _step_on(self, used: Batch, past: HistoryValues, learn: bool) -> StepResult:
+        """The steps of the module's docstring, by their numbers."""
+        batch = self.statistics.complete(used)
+        masks = self._row_masks(batch)
+        count = len(batch) if masks.label_rows is None else int(masks.label_rows.sum())
+        self._set_rates(count)
+        forward = self._forward(batch)  # 1
+        judged = self._judged(used, batch, forward, masks.label_rows)
+        corrections, targets = self._corrections.learn(self._seen(batch, forward, masks.label_rows))  # 2
+        losses = self._losses(batch, forward, targets, masks)  # 3
+        loss, gradients = losses.total.item(), None
+        finite = bool(np.isfinite(loss)) and _finite(forward.z.detach()) and _finite(judged.logits) and past.finite
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
-            finite = self._learn(losses.total, forward, corrections, learn)
-            for _ in range(self.cfg.arm.extra_steps if finite and learn else 0):
-                self._distil_again(batch, targets, rows)
-        if finite and learn:
-            self.net.tables.scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
-            self.prior.add(batch.once("label sums", lambda: label_sums(batch)))
-            if stacked is not None and self.wide is not None:
-                self.wide.learn(stacked, self.prior.cached_offset)
-            self.histories.add(past)
-            self.statistics.add(self.statistics.sums(given))
-            self.residuals.add(residuals)
-            self._rows += count
-            self._labelled += losses.labelled_rows
-            self._distilled += losses.distilled_rows
-            self._without_teacher += losses.rows_without_teacher
-        own = slice(None) if labelled.own is None else labelled.own
-        judged = None if wide is None else wide[own].numpy()
-        return StepResult(logits[own].numpy(), loss, losses.labelled_rows.numpy(), finite, judged)
+            gradients = self._finite_gradients(losses.total, forward, corrections)  # 4
+            finite = gradients is not None
+        if learn and gradients is not None:
+            self._learn(gradients, forward)  # 5
+            self._corrections = corrections
+            self.random.advance()
+            for _ in range(self.cfg.arm.extra_steps):  # 6
+                self._distil_again(batch, targets, masks)
+        if learn and finite:
+            self._add(used, batch, past, judged, losses, count, masks.label_rows)
+        own = slice(None) if judged.own is None else judged.own
+        wide = None if judged.wide is None else judged.wide[own].numpy()
+        return StepResult(judged.logits[own].numpy(), loss, losses.labelled_rows.numpy(), finite, wide)
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32, without learning; equal to the served student's."""
         return self._scored(batch)[0].numpy()
 
-    def _scored(self, given: Batch) -> tuple[Tensor, Tensor | None]:
+    def _scored(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Logits (B, T), and those of the linear part where there is one."""
-        batch = self.statistics.complete(self.as_served(given))
+        batch = self.statistics.complete(self.as_served(batch))
         self.net.eval()
         with torch.no_grad():
             z_S = self._forward(batch).z
@@ -234,13 +234,13 @@ class Student:
     @property
     def rows(self) -> int:
         """Label rows seen in steps that were finite."""
-        return int(self._rows)
+        return int(self._progress["rows"])
 
     @property
     def progress(self) -> dict[str, int | list[int]]:
         """Label rows seen; by task, rows `labelled`, `distilled`, and `without_teacher` if the teacher's logit was
         missing."""
-        return {key: value.tolist() for key, value in self._progress().items()}
+        return {key: value.tolist() for key, value in self._progress.items()}
 
     def correction_figures(self) -> dict[str, float]:
         """Figures of the teacher's corrections, see `Corrections.figures`. Empty where nothing does."""
@@ -262,76 +262,91 @@ class Student:
         x = self.net.trunk(units, self.histories(batch.sparse, batch.dense))
         return _Forward(lookup, pooled, x, offset, self.net.serving(x) + offset)
 
-    def _losses(self, batch: Batch, forward: _Forward, targets: Targets, rows: RowMasks) -> Objective:
-        others = self.net.training_logits(forward.x, forward.offset, rows.cold)
-        return objective(self.cfg.arm, forward.z, batch.labels, targets, rows=rows, **others)
+    def _judged(self, used: Batch, batch: Batch, forward: _Forward, label_rows: Tensor | None) -> _Judged:
+        """The logits that the step is judged by, made before it learns anything."""
+        labelled = self._learned_rows.without_teacher.of(batch)
+        deep = forward.z.detach() if label_rows is None else forward.z.detach()[label_rows]
+        stacked = None if self.wide is None else self.wide.on(deep, forward.offset, labelled)
+        logits, wide = (deep, None) if stacked is None else (stacked.logits, stacked.wide)
+        if self.features.train_only:
+            logits, wide = self._scored(self._learned_rows.without_teacher.of(used))
+        return _Judged(logits, wide, stacked, labelled.own)
 
-    def _row_masks(self, batch: Batch, label_rows: Tensor | None) -> RowMasks:
+    def _seen(self, batch: Batch, forward: _Forward, label_rows: Tensor | None) -> SeenBatch:
+        return SeenBatch(batch, forward.z.detach(), forward.x.detach(), label_rows, self.residuals(batch))
+
+    def _losses(self, batch: Batch, forward: _Forward, targets: Targets, masks: RowMasks) -> Objective:
+        others = self.net.training_logits(forward.x, forward.offset, masks.cold)
+        return objective(self.cfg.arm, forward.z, batch.labels, targets, rows=masks, **others)
+
+    def _row_masks(self, batch: Batch) -> RowMasks:
+        label_rows = self._learned_rows.label_rows(batch)
+        cold, left = None, self.cfg.arm.single_head_rows - self.rows
+        if left > 0:  # rows that the schedule gives to the single head: fewer than so many label rows before them
+            ones = torch.ones(len(batch), dtype=torch.int64) if label_rows is None else label_rows.long()
+            cold = ones.cumsum(0) - ones < left
+        distilled = self._learned_rows.distillation_rows(batch)
         return RowMasks(
-            batch.label_mask,
-            batch.teacher_mask,
-            batch.weights,
-            batch.negative_rate,
-            self._cold(batch, label_rows),
-            label_rows,
-            self._learned_rows.distillation_rows(batch),
+            batch.label_mask, batch.teacher_mask, batch.weights, batch.negative_rate, cold, label_rows, distilled
         )
 
-    def _cold(self, batch: Batch, label_rows: Tensor | None) -> Tensor | None:
-        """Mask of the rows (B,) that the schedule gives to the single head: those with fewer than so many label rows
-        before them. None if no row is cold."""
-        left = self.cfg.arm.single_head_rows - self.rows
-        if left <= 0:
-            return None
-        if label_rows is None:
-            return torch.arange(len(batch)) < left
-        return label_rows.cumsum(0) - label_rows.long() < left
-
-    def _learn(self, loss: Tensor, forward: _Forward, corrections: Corrections, learn: bool) -> bool:
-        """Update everything, or nothing. Without `learn`, whether everything would be."""
-        if not self._update(loss, forward, corrections, learn=learn):
-            return False
-        if learn:
-            self._corrections = corrections
-            self.random.advance()
-        return True
-
-    def _distil_again(self, batch: Batch, targets: Targets, rows: RowMasks) -> None:
+    def _distil_again(self, batch: Batch, targets: Targets, masks: RowMasks) -> None:
         """A further step on a batch that was just learned, by its distillation terms alone: labels are learned once.
 
         Where these weigh nothing, or are not finite, nothing changes."""
         forward = self._forward(batch)
-        loss = self._losses(batch, forward, targets, rows).of_teacher
-        if 0 < loss.item() < LARGEST:
-            self._update(loss, forward)
+        loss = self._losses(batch, forward, targets, masks).of_teacher
+        if 0 < loss.item() < LARGEST and (gradients := self._finite_gradients(loss, forward)) is not None:
+            self._learn(gradients, forward)
 
-    def _update(
-        self, loss: Tensor, forward: _Forward, corrections: Corrections = Corrections(()), *, learn: bool = True
-    ) -> bool:
-        """One step on all weights, or on none, once every gradient was seen finite."""
+    def _finite_gradients(
+        self, loss: Tensor, forward: _Forward, corrections: Corrections = Corrections(())
+    ) -> _Gradients | None:
+        """Gradients of the tables' output and of all other weights; None where one of them is not finite, or a value
+        of the corrections that were learned."""
         grad_pooled, *grads = torch.autograd.grad(loss, [forward.pooled, *self._dense.values()], allow_unused=True)
         if grad_pooled is None:  # the loss is of heads that send no gradient to the trunk
             grad_pooled = torch.zeros_like(forward.pooled)
-        learned = {name: g for name, g in zip(self._dense, grads, strict=True) if g is not None}
-        every = (tensor.numpy() for tensor in (grad_pooled, *learned.values(), *corrections.state().values()))
-        if not sum(float(np.vdot(each, each)) for each in every) < LARGEST**2:
-            return False
-        if learn:
-            self.net.tables.learn(forward.lookup, grad_pooled if self._share == 1 else grad_pooled * self._share)
-            self._adam.step(learned, self._dense_lr)
-        return True
+        dense = {name: g for name, g in zip(self._dense, grads, strict=True) if g is not None}
+        arrays = (tensor.numpy() for tensor in (grad_pooled, *dense.values(), *corrections.state().values()))
+        squares = sum(float(np.vdot(array, array)) for array in arrays)  # one pass each, and NaN if one value is
+        return _Gradients(grad_pooled, dense) if squares < LARGEST**2 else None
 
-    def _set_rates(self, factor: float) -> None:
+    def _learn(self, gradients: _Gradients, forward: _Forward) -> None:
+        """Tables by row-wise AdaGrad, all else by Adam."""
+        grad_pooled = gradients.pooled if self._share == 1 else gradients.pooled * self._share
+        self.net.tables.learn(forward.lookup, grad_pooled)
+        self._adam.step(gradients.dense, self._dense_lr)
+
+    def _set_rates(self, count: int) -> None:
+        """Learning rates of a step over `count` label rows."""
+        self._share = share_of_full(count, self._full_batch)
+        factor = self.cfg.learning_rate.factor(self.rows + count)
         self._dense_lr = self.cfg.dense_lr * factor * self._share
         self.net.tables.lr = self.cfg.sparse_lr * factor
 
-    def _progress(self) -> dict[str, Tensor]:
-        return {
-            "rows": self._rows,
-            "labelled": self._labelled,
-            "distilled": self._distilled,
-            "without_teacher": self._without_teacher,
-        }
+    def _add(
+        self,
+        used: Batch,
+        batch: Batch,
+        past: HistoryValues,
+        judged: _Judged,
+        losses: Objective,
+        count: int,
+        label_rows: Tensor | None,
+    ) -> None:
+        """Add a learned batch of `count` label rows to whatever is a sum over rows."""
+        self.net.tables.scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
+        self.prior.add(batch.once("label sums", lambda: label_sums(batch)))
+        if judged.stacked is not None and self.wide is not None:
+            self.wide.learn(judged.stacked, self.prior.cached_offset)
+        self.histories.add(past)
+        self.statistics.add(self.statistics.sums(used))
+        self.residuals.add(self.residuals.seen(batch, label_rows))
+        self._progress["rows"] += count
+        self._progress["labelled"] += losses.labelled_rows
+        self._progress["distilled"] += losses.distilled_rows
+        self._progress["without_teacher"] += losses.rows_without_teacher
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy: writing into it loads it."""
@@ -343,7 +358,7 @@ class Student:
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}
         tensors |= self.statistics.tensors()
         tensors |= {f"residuals/{key}": tensor for key, tensor in self.residuals.tensors().items()}
-        tensors |= {f"progress/{key}": value for key, value in self._progress().items()}
+        tensors |= {f"progress/{key}": value for key, value in self._progress.items()}
         return tensors | {"rng": self.random.state}
 
 

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.adam import Adam
 from exfm.baselines.prior import label_sums
 from exfm.embeddings.table import Held, Lookup, Tables
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.statistics import Statistics
+from exfm.models.adam import Adam
 from exfm.models.stack import Stack
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import LossTargets, TeacherNet, compiled_dense

@@ -2,7 +2,7 @@
 
     loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / rows_t
 
-The dense part, what lies between units and logits, can be machine code (exfm/machine_code.py):
+The dense part, what lies between units and logits, can be machine code (exfm/kernels/machine_code.py):
 
     score   (units, dense, parameters…) -> logits
     judge   (units, dense, offset, targets, parameters…) -> logits, loss, gradients of units and of each parameter
@@ -28,12 +28,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.baselines.prior import Prior
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
-from exfm.interactions.dense import seeded_mlp
 from exfm.interactions.interaction import Axes
-from exfm.interactions.units import Units, input_labels
-from exfm.machine_code import MachineCode, machine_code
+from exfm.kernels.machine_code import MachineCode, machine_code
 from exfm.models.teacher_config import TeacherConfig
-from exfm.randomness import named_generator
+from exfm.models.units import Units, input_labels
+from exfm.randomness import named_generator, seeded_mlp
 
 
 class LossTargets(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from exfm.loops import loop
+from exfm.kernels.loops import loop
 
 
 def take_marked(marks: np.ndarray) -> np.ndarray:

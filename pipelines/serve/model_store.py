@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from exfm.compiled.package import Packages
 from exfm.errors import ModelError
+from exfm.models.compiled import Packages
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.freshness import Freshness
 from pipelines.serve.sources.chosen import Follow, model_sources

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from exfm.compiled.package import Packages
-from exfm.threads import set_threads
+from exfm.machine import set_threads
+from exfm.models.compiled import Packages
 from pipelines.serve.app import RequestLimits, Server
 from pipelines.serve.logged import LogSettings, ServedLog, check_topic
 from pipelines.serve.model_store import open_model_store

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 
-from exfm.threads import set_threads
+from exfm.machine import set_threads
 from pipelines.serve.app import RequestLimits
 from pipelines.serve.processes import MOST_AT_ONCE, ServerSettings, server_of
 from pipelines.serve.sources.chosen import Follow

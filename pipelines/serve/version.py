@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.compiled.package import Packages
+from exfm.models.compiled import Packages
 from exfm.models.served import load_served
 from exfm.snapshots.increments.follower import ServedState
 from pipelines.serve.prediction_request import PredictionRequest

@@ -31,7 +31,6 @@ ORDER = [
     "exfm.baselines",
     "exfm.models",
     "exfm.snapshots.increments",
-    "exfm.compiled",
     "exfm.metrics",
     "exfm.models.growth",
     "exfm.parallel.planning",

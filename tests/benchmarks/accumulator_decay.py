@@ -18,12 +18,12 @@ from scipy.special import stdtrit
 
 from exfm.embeddings.adagrad import AccumulatorConfig
 from exfm.features.batch import BatchBuilder
+from exfm.machine import set_threads
 from exfm.metrics.classification import normalised_entropy
 from exfm.metrics.paired import consecutive_blocks, paired_gain
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup
-from exfm.threads import set_threads
 from tests.support.models.labelled_stream import FEATURES, STAYING, labelled
 
 RATES = (0.05, 0.15, 0.45)

@@ -22,10 +22,10 @@ from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
+from exfm.machine import set_threads
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.snapshots.checkpoint import prune_checkpoints, save_checkpoint
-from exfm.threads import set_threads
 from pipelines.live.training.writer import Writer
 from pipelines.live.workers.stopwatch import Stopwatch
 

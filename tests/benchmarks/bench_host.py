@@ -30,8 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from exfm.machine import set_threads
 from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
-from exfm.threads import set_threads
 from pipelines.core.config.settings import Config, load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.host import Host

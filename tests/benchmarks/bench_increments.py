@@ -28,13 +28,13 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.features.batch import Batch, BatchBuilder
+from exfm.machine import set_threads
 from exfm.models.changes import Touched, changes_of
 from exfm.models.served import save_served
 from exfm.models.student import Student
 from exfm.snapshots.delta import Delta
 from exfm.snapshots.increments.chain import ChainWriter
 from exfm.snapshots.increments.increment import Probe, probe_of, take_full
-from exfm.threads import set_threads
 from pipelines.core.config.settings import Config, load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.training.writer import Writer

@@ -29,8 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from exfm.machine import set_threads
 from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
-from exfm.threads import set_threads
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.teacher import worker as teacher_module

@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import torch
 
+from exfm.machine import set_threads
 from exfm.snapshots.checkpoint import Together, open_checkpoint, save_checkpoint
 from exfm.snapshots.windows import TensorPieces, fill_window
-from exfm.threads import set_threads
 
 
 def elsewhere(work) -> None:

@@ -42,10 +42,10 @@ from typing import Any
 import numpy as np
 import psutil
 
-from exfm.compiled.package import Packages
 from exfm.features.batch import BatchBuilder
+from exfm.machine import set_threads
+from exfm.models.compiled import Packages
 from exfm.models.served import ServedStudent, load_served
-from exfm.threads import set_threads
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.prediction_request import parse_request

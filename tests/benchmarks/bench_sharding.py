@@ -31,13 +31,13 @@ import torch.distributed as dist
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
+from exfm.machine import set_threads
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.comms import SentBytes
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.snapshots.windows import TensorPieces, narrowed
-from exfm.threads import set_threads
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 
 TABLES = {"user": 100_000, "ad": 20_000, "page": 20_000, "query": 100_000, "advertiser": 1_000, "hour": 24}

@@ -1,4 +1,4 @@
-"""What compiled code gives a served student, next to eager (exfm/compiled).
+"""What compiled code gives a served student, next to eager (exfm/models/compiled.py).
 
     python -m tests.benchmarks.compiled_served [--runs 5]
 
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from exfm.compiled.package import Packages
 from exfm.features.batch import BatchBuilder
+from exfm.machine import set_threads
+from exfm.models.compiled import Packages
 from exfm.models.served import load_served
-from exfm.threads import set_threads
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.prediction_request import ARROW, PredictionRequest, parse_request

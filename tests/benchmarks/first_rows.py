@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.evaluate import progressive
+from exfm.machine import set_threads
 from exfm.metrics.classification import cross_entropy
 from exfm.models.engine import STUDENT, TWIN, StudentEngine
-from exfm.threads import set_threads
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
 from pipelines.core.config.settings import load as load_config

@@ -24,13 +24,13 @@ import pyarrow as pa
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
+from exfm.machine import set_threads
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.planning.placement import PlanQuestion, Shortage, find_plan
 from exfm.snapshots.checkpoint import Together, open_checkpoint, save_checkpoint
-from exfm.threads import set_threads
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 
 TASKS = ("ctr",)

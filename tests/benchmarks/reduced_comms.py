@@ -16,13 +16,13 @@ import torch
 from scipy.special import stdtrit
 
 from exfm.features.batch import BatchBuilder
+from exfm.machine import set_threads
 from exfm.metrics.classification import metrics_of
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.comms import SentBytes
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
-from exfm.threads import set_threads
 from tests.support.models.labelled_stream import FEATURES, labelled
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from exfm.machine import set_threads
 from exfm.models.engine import StudentEngine
-from exfm.threads import set_threads
 from pipelines.core.config.settings import load as load_config
 from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.jobs import StudentJob

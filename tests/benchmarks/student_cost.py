@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.features.batch import Batch, BatchBuilder
+from exfm.machine import set_threads
 from exfm.models.student import Student
-from exfm.threads import set_threads
 from pipelines.core.config.settings import Config, load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.rows import rows_of

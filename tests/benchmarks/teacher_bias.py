@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from exfm.machine import set_threads
 from exfm.metrics.classification import sigmoid
-from exfm.threads import set_threads
 from pipelines.core.config.settings import load
 from tests.support.models.biased_teachers import ARMS, WRONG, Judged, judged, logged
 

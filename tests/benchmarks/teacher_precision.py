@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from exfm.features.batch import Batch, BatchBuilder
+from exfm.machine import set_threads
 from exfm.metrics.classification import normalised_entropy
 from exfm.metrics.estimates import mean_of_seeds
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
-from exfm.threads import set_threads
 from pipelines.core.config.settings import Config, load
 from pipelines.lab.rows import rows_of
 

@@ -41,7 +41,7 @@ TYPES = (
 )
 RANK = """
 import json, sys
-from exfm.threads import set_threads; set_threads(1)
+from exfm.machine import set_threads; set_threads(1)
 from pathlib import Path
 from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir

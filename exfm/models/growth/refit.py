@@ -34,8 +34,8 @@ from exfm.features.features import FeatureSet, HistoryFeature
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.features.statistics import Statistics
 from exfm.interactions.interaction import Axes
-from exfm.interactions.units import input_labels
 from exfm.models.teacher_config import TeacherConfig
+from exfm.models.units import input_labels
 from exfm.snapshots.checkpoint import Checkpoint
 from exfm.snapshots.stored import StoredTensor
 from exfm.snapshots.windows import TensorSource, whole_tensor

@@ -17,7 +17,6 @@ from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.interactions.interaction import InteractionOptions, widen
 from exfm.interactions.registry import INTERACTIONS
-from exfm.interactions.units import unit_count
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.planning.cost import flops_per_example
 
@@ -65,7 +64,7 @@ def teacher_of_equal_flops(interaction: str, like: TeacherConfig, features: Feat
     Raises ConfigError where its least, or the coarseness of whole sizes, leaves it more than 5 % away.
     """
     target = flops_per_example(like, features, tasks)
-    inputs = unit_count(features, like.width) * like.width + len(features.dense_labels)
+    inputs = features.unit_count(like.width) * like.width + len(features.dense_labels)
     usual = INTERACTIONS[interaction]()
 
     @cache

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from exfm.features.features import FeatureSet
-from exfm.machine_code import has_compiler
+from exfm.kernels.machine_code import has_compiler
+from exfm.machine import CPUINFO, multiplies_bf16
 from exfm.models.teacher_config import wide_columns
-from exfm.processor import CPUINFO, multiplies_bf16
 from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
 from pipelines.data.findings import Finding, Rules, Severity

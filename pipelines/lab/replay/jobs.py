@@ -18,9 +18,9 @@ import numpy as np
 
 from exfm.evaluate import Prediction, progressive
 from exfm.features.batch import Batch
+from exfm.machine import set_threads
 from exfm.metrics.classification import cross_entropy
 from exfm.models.engine import Judged, StudentEngine
-from exfm.threads import set_threads
 from pipelines.core.config.models import StudentSettings
 from pipelines.lab.logits.starts import known_upto, learned_upto, start_of
 from pipelines.lab.logits.stored import rescored

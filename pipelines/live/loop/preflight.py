@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from exfm.errors import ConfigError
-from exfm.machine_code import has_compiler, no_compiler
+from exfm.kernels.machine_code import has_compiler, no_compiler
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.place import keep_place, original_of

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from exfm.errors import ConfigError
-from exfm.machine_code import has_compiler
-from exfm.memory import keep_memory
-from exfm.processor import multiplies_bf16
-from exfm.threads import set_threads
+from exfm.kernels.machine_code import has_compiler
+from exfm.machine import keep_memory, multiplies_bf16, set_threads
 from tests.benchmarks.suite.limits import SILICON, machine_figures
 from tests.benchmarks.suite.measuring import FEWEST_RUNS, Benchmark, Figure, measured, planned_s
 from tests.benchmarks.suite.processes import worker_start
@@ -36,7 +34,7 @@ class Entry:
     works        how many take turns
     fixed_s      seconds for what is made before, and measured beside the turns
     call_s       seconds of a call of each work together, where they may be longer than turns
-    keep_memory  the worker that does this work has called `exfm.memory.keep_memory`
+    keep_memory  the worker that does this work has called `exfm.machine.keep_memory`
     """
 
     measure: Callable[[int], list[Figure]]

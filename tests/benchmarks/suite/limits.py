@@ -18,7 +18,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from exfm.processor import multiplies_bf16
+from exfm.machine import multiplies_bf16
 from streaming.store.files import sync
 from tests.benchmarks.suite.measuring import Figure, Work, rates
 

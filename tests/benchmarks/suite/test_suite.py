@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from exfm.errors import ConfigError
-from exfm.processor import multiplies_bf16
+from exfm.machine import multiplies_bf16
 from pipelines.cli.console import app
 from tests.benchmarks.suite.catalogue import CATALOGUE, Entry, chosen, estimated_s, slowness
 from tests.benchmarks.suite.limits import SILICON

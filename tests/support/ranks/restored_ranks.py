@@ -16,12 +16,12 @@ from itertools import islice
 from pathlib import Path
 
 from exfm.features.batch import BatchBuilder
+from exfm.machine import set_threads
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.snapshots.checkpoint import Together, open_checkpoint, save_checkpoint
-from exfm.threads import set_threads
 from streaming.ports import free_port
 from tests.support.ranks.spawned_ranks import CFG, FEATURES, TASKS, batches, cuts, start
 

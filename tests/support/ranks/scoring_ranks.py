@@ -21,7 +21,7 @@ TYPES = {"types": ["table_wise", "row_wise"], "tables": {"user_id": "row_wise"}}
 
 RANK = """
 import json, resource, sys, time
-from exfm.threads import set_threads; set_threads(1)
+from exfm.machine import set_threads; set_threads(1)
 from pathlib import Path
 from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir

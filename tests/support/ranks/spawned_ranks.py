@@ -25,6 +25,7 @@ from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.machine import set_threads
 from exfm.models import bad_rows
 from exfm.models.engine import TeacherEngine
 from exfm.models.teacher import Teacher
@@ -32,7 +33,6 @@ from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.snapshots.windows import TensorPieces, whole_tensor
-from exfm.threads import set_threads
 from streaming.ports import free_port
 
 TASKS = ["ctr", "cvr"]

@@ -29,12 +29,11 @@ from torch import Tensor
 
 from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import BatchBuilder
-from exfm.memory import keep_memory
+from exfm.machine import keep_memory, set_threads
 from exfm.models.growth.refit import stored_teacher
 from exfm.models.scorer import TeacherScorer
 from exfm.parallel.group import RankGroup
 from exfm.snapshots.checkpoint import open_checkpoint
-from exfm.threads import set_threads
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir

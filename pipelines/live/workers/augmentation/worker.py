@@ -17,8 +17,7 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from exfm.memory import keep_memory
-from exfm.threads import set_threads
+from exfm.machine import keep_memory, set_threads
 from pipelines.core.config.kept_columns import keep_columns, with_kept_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir

@@ -16,11 +16,11 @@ from exfm.evaluate import IndexedBatch, progressive
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.feature_cache import FeatureCache
 from exfm.features.sampling import sample_negatives
+from exfm.machine import set_threads
 from exfm.models.engine import STUDENT, TWIN, StudentEngine
 from exfm.models.growth.refit import MadeWith, fitted_student
 from exfm.snapshots.checkpoint import Checkpoint
 from exfm.snapshots.windows import whole_tensor
-from exfm.threads import set_threads
 from pipelines.core.config.evolve import made_with_student
 from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.models import StudentSettings

@@ -19,14 +19,13 @@ from typing import Any, NamedTuple
 
 from exfm.errors import Diverged
 from exfm.features.batch import BatchBuilder
-from exfm.memory import keep_memory
+from exfm.machine import keep_memory, set_threads
 from exfm.models.engine import TEACHER, TeacherEngine
 from exfm.models.growth.refit import stored_teacher
 from exfm.models.scorer import snapshot_of
 from exfm.models.teacher import Teacher
 from exfm.snapshots.checkpoint import Checkpoint
 from exfm.snapshots.windows import whole_tensor
-from exfm.threads import set_threads
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.settings import Config

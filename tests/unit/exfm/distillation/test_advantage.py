@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.advantage import HALF_LIFE_ROWS, factor, measured, no_advantage_yet, share
-from exfm.logistic import Regression
+from exfm.distillation.regression import Regression
 
 ROWS = 20_000
 

@@ -9,9 +9,7 @@ from exfm.errors import ModelError
 from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from exfm.interactions.pooling import SequencePooling
 from exfm.interactions.registry import TrunkConfig
-from exfm.interactions.units import Units, unit_count
 from exfm.metrics.progressive import Tally
 from exfm.models.served import check_parity, load_served, save_served
 from exfm.models.student import Student
@@ -19,6 +17,7 @@ from exfm.models.student_config import StudentConfig
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet
+from exfm.models.units import SequencePooling, Units
 from exfm.parallel.group import RankGroup
 from tests.support.models.collections import embedding_bags
 
@@ -144,7 +143,7 @@ def test_units_are_those_of_wide_features_and_of_sequences():
     features = FeatureSet(
         sparse=[SparseFeature(name="wide", rows=9, width=32), AD], sequence=[SEEN.model_copy(update={"units": 2})]
     )
-    assert unit_count(features, 8) == 4 + 1 + 2
+    assert features.unit_count(8) == 4 + 1 + 2
     batch = BatchBuilder(features, ["ctr"])(rows([[1], [2]], wide=[4, 5]))
     net = TeacherNet(TeacherConfig(width=8, num_fmb=2, num_lcb=2), features, ["ctr"], seed=3)
     X = net.units(embedding_bags(features, 8, seed=3)(batch.sparse).values(), batch.sparse)

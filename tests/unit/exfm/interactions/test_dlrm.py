@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from exfm.errors import ConfigError
-from exfm.interactions.dense import seeded_linear
 from exfm.interactions.dlrm import DLRM
+from exfm.randomness import seeded_linear
 
 
 def rng(seed=0):

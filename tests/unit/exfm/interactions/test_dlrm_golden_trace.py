@@ -13,7 +13,7 @@ from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.interactions.registry import TrunkConfig, build_trunk
-from exfm.interactions.units import Units
+from exfm.models.units import Units
 from tests.support.models.collections import embedding_bags
 from tests.support.places import FIXTURES
 

@@ -11,7 +11,6 @@ from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
-from exfm.interactions.dense import seeded_linear
 from exfm.interactions.interaction import Interaction, InteractionOptions
 from exfm.interactions.registry import INTERACTIONS, TrunkConfig
 from exfm.models.growth.refit import MadeWith, fitted_teacher
@@ -24,6 +23,7 @@ from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup
 from exfm.parallel.planning.cost import flops_per_example, parameter_count
 from exfm.parallel.planning.family import teacher_of_equal_flops
+from exfm.randomness import seeded_linear
 
 SPARSE = [SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=80)]
 FEATURES = FeatureSet(sparse=SPARSE, dense=[DenseFeature(name="price")])

@@ -213,7 +213,7 @@ def test_a_scorer_holds_its_version_while_the_teacher_learns_on(group):
 
 SCORE_ELSEWHERE = """
 import sys
-from exfm.threads import set_threads
+from exfm.machine import set_threads
 set_threads(1)
 from tests.support.models.teachers import CFG, FEATURES, TASKS, batch
 from exfm.snapshots.checkpoint import load_checkpoint

@@ -38,7 +38,7 @@ import json, sys
 import torch
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
-from exfm.threads import set_threads
+from exfm.machine import set_threads
 from tests.support.models.teachers import FEATURES, TASKS, batch
 
 set_threads(int(sys.argv[2]))

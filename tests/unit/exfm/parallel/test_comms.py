@@ -30,7 +30,7 @@ from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
-from exfm.threads import set_threads
+from exfm.machine import set_threads
 
 def sent_by_kernel():
     total = 0

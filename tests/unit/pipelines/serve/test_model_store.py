@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from exfm.compiled.package import Packages
+from exfm.models.compiled import Packages
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import Server
 from pipelines.serve.model_store import model_store_of, open_model_store

@@ -22,7 +22,7 @@ from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.models.scorer import TeacherScorer
 from exfm.models.teacher import Teacher
-from exfm.threads import set_threads
+from exfm.machine import set_threads
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, held_by, made_by
 port, root = int(sys.argv[1]), sys.argv[2]
 children = []

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.loops import inlined, loop
+from exfm.kernels.loops import inlined, loop
 
 PRIOR = 5.0  # Λ = PRIOR · I: worth about 50 rows
 LEAST_SPREAD = 0.02

@@ -11,14 +11,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.compiled.graph import Graph
-from exfm.compiled.package import Packages
 from exfm.errors import ModelError
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet, HistoryFeature
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.interactions.registry import TrunkConfig
+from exfm.models.compiled import Graph, Packages
 from exfm.models.served import PARITY, ServedStudent
 
 FEATURES = FeatureSet(

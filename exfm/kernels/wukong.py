@@ -1,4 +1,5 @@
-"""Wukong (wukong.py) as a compiler is given it: the same function of the same parameters, embeddings last.
+"""Wukong (exfm/interactions/wukong.py) as a compiler is given it: the same function of the same parameters, embeddings
+last.
 
 X is (B, D, N) here. So every linear map over embeddings is one product of matrices, forwards and backwards, and no
 operand of a product has to be transposed first:
@@ -6,7 +7,7 @@ operand of a product has to be transposed first:
     X Wᵀ                    (B·D × N)(N × M)
     FM(X) = Xᵀ (X Y)        (N × D)(D × K), and backwards (D × K)(K × N) and (D × N)(N × K)
 
-Rounds otherwise than wukong.py does, in the last digits. Compilers fuse what lies between products; `stored` says what
+Rounds otherwise than the twin does, in the last digits. Compilers fuse what lies between products; `stored` says what
 they are to write to memory once instead of working it out again wherever it is read.
 
 B examples, N embeddings into a layer (n), M out, D width (d), K rank of the FM (k), S values of a norm.
@@ -14,26 +15,15 @@ B examples, N embeddings into a layer (n), M out, D width (d), K rank of the FM 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from exfm.interactions.wukong import Wukong, WukongLayer
 
-
-def embeddings_last(trunk: Wukong, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
-    """`trunk(e_BND, dense_BC)`: (B, M · D).
-
-    >>> from exfm.interactions.wukong import Wukong
-    >>> sizes = {"num_dense": 2, "layers": 2, "num_fmb": 3, "num_lcb": 2, "rank": 2, "hidden": (8,)}
-    >>> trunk = Wukong(6, 4, **sizes, generator=torch.Generator())
-    >>> e, dense = torch.rand(7, 6, 4), torch.rand(7, 2)
-    >>> bool(torch.allclose(embeddings_last(trunk, e, dense), trunk(e, dense), atol=1e-5))
-    True
-    """
+def embeddings_last(trunk: Any, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
+    """`trunk(e_BND, dense_BC)` of a `Wukong`: (B, M · D)."""
     X = _as_multiplied(e_BND) if trunk.layers[0].W_R is not None else e_BND
     X = X.transpose(1, 2)
     if trunk.dense is not None:
@@ -41,11 +31,11 @@ def embeddings_last(trunk: Wukong, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
         X = torch.cat([made, X], dim=2)
     X = X.contiguous()
     for layer in trunk.layers:
-        X = _layer(layer, X)  # type: ignore[arg-type]
+        X = _layer(layer, X)
     return X.transpose(1, 2).flatten(1)
 
 
-def _layer(layer: WukongLayer, X: Tensor) -> Tensor:
+def _layer(layer: Any, X: Tensor) -> Tensor:
     """(B, D, N) -> (B, D, M)"""
     x = _as_multiplied(X)
     Y = layer.attend(x.transpose(1, 2)) if layer.attend is not None else None

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from exfm.hashing import mix
-from exfm.loops import byte_at, inlined, integer_at, loop, short_at
+from exfm.kernels.hashing import mix
+from exfm.kernels.loops import byte_at, inlined, integer_at, loop, short_at
 
 _KEY = np.frombuffer(b"0123456789123456", "<u8")
 _START = np.frombuffer(b"somepseudorandomlygeneratedbytes", ">u8").astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Memory addresses of a batch's columns, for loops (exfm/loops.py) that read them in place.
+"""Memory addresses of a batch's columns, for loops (exfm/kernels/loops.py) that read them in place.
 
 Arrow's C data interface says it of all columns at once, in a struct of words. To ask pyarrow takes a microsecond a
 column, and its tensor of several columns is a copy of them.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.loops import byte_at, integer_at, loop
+from exfm.kernels.loops import byte_at, integer_at, loop
 
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)

@@ -24,11 +24,15 @@ from torch import Tensor, nn
 
 from exfm.durable import locked, move
 from exfm.errors import ConfigError, ModelError
+from exfm.machine import cpu_flags
 
 COMPILERS = ("g++", "clang++")
 MOST_ROWS = 1 << 24
 KEPT_DAYS = 90
 """Code that no process took for so long goes when other code is made: every release and every processor has its own."""
+
+SOURCES = (".", "kernels", "interactions", "models")
+"""Folders of exfm whose files the bits of compiled code depend on."""
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -121,21 +125,13 @@ def _forget_unused(folder: Path) -> None:
 
 
 def _name(about: Any) -> str:
-    made_by = [torch.__version__, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), _processor()]
-    said = hashlib.sha256(json.dumps([about, made_by], sort_keys=True).encode())
-    sources = Path(__file__).parent
-    for source in sorted([*sources.glob("*.py"), *sources.glob("layers/*.py"), *sources.glob("models/*.py")]):
-        said.update(source.read_bytes())
-    return said.hexdigest()[:20]
-
-
-def _processor() -> str:
-    """Instructions of the processor: the compiler makes use of all of them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+    made_by = [torch.__version__, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), platform.machine()]
+    made_by += sorted(cpu_flags())  # the compiler makes use of all instructions
+    digest = hashlib.sha256(json.dumps([about, made_by], sort_keys=True).encode())
+    package = Path(__file__).parents[1]
+    for source in sorted(path for room in SOURCES for path in (package / room).glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:20]
 
 
 def _make(
@@ -164,8 +160,8 @@ def _make(
             aoti_compile_and_package(exported, package_path=str(whole), inductor_configs={"compile_threads": 1})
     except Exception as error:  # of torch.export, of Inductor, of the C++ compiler
         whole.unlink(missing_ok=True)
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ModelError(f"{what}: no code can be made: {said}; leave {what} out") from error
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ModelError(f"{what}: no code can be made: {first_line}; leave {what} out") from error
     move(whole, path)
 
 

@@ -2,7 +2,13 @@
 
 A sparse feature of width m·D is m units, one after the other. A sequence is pooled to its own number of units.
 
-B examples, E columns that the tables give, L places of a sequence, N units, D width.
+The pooling is attention: the PMA of Set Transformer (arXiv 1810.00825, one head), with positions.
+
+    S = E + P                                   E the ids' embeddings, P what their place adds
+    Z = softmax(Q (S W_K)ᵀ / √D, over places that hold an id) S W_V
+
+B examples, E columns that the tables give, L places of a sequence (0 the most recent), N units, U those of one
+sequence, D width.
 """
 
 from __future__ import annotations
@@ -12,25 +18,52 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.interactions.interaction import InputLabels
-from exfm.interactions.pooling import SequencePooling
-from exfm.randomness import named_generator
+from exfm.randomness import named_generator, seeded_linear
 
 if TYPE_CHECKING:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 
+class SequencePooling(nn.Module):
+    """`units` learned queries over a sequence. P makes the order of ids matter; a sequence without any id gives zeros,
+    as an empty bag does.
+
+    Shapes: (B, L, D), (B, L) bool -> (B, U, D).
+
+    >>> pool = SequencePooling(length=3, width=4, units=2, generator=torch.Generator())
+    >>> pool(torch.ones(5, 3, 4), torch.ones(5, 3, dtype=torch.bool)).shape
+    torch.Size([5, 2, 4])
+    """
+
+    def __init__(self, length: int, width: int, units: int, generator: torch.Generator):
+        super().__init__()
+        self.Q = seeded_linear(width, units, generator, bias=False).weight  # (U, D)
+        bound = length**-0.5  # a table of places, starting as tables of ids do
+        self.P = nn.Parameter(torch.empty(length, width).uniform_(-bound, bound, generator=generator))
+        self.W_K = seeded_linear(width, width, generator, bias=False).weight
+        self.W_V = seeded_linear(width, width, generator, bias=False).weight
+
+    def forward(self, E: Tensor, there: Tensor) -> Tensor:
+        S = E + self.P
+        d = S.shape[-1]
+        scores_BUL = self.Q @ (S @ self.W_K).transpose(1, 2) / d**0.5
+        absent = ~there.unsqueeze(1)
+        # The lowest number and not −∞: where nothing is there, softmax of that only would be 0/0.
+        A = torch.softmax(scores_BUL.masked_fill(absent, torch.finfo(S.dtype).min), dim=2).masked_fill(absent, 0.0)
+        return A @ (S @ self.W_V)
+
+
 class Units(nn.Module):
     """((B, E), ids) -> (B, N, D): sparse features in order, then sequences. Without sequences it has no parameters.
 
-    Raises ConfigError as `unit_count` does.
+    Raises ConfigError as `FeatureSet.unit_count` does.
     """
 
     def __init__(self, features: FeatureSet, width: int, seed: int):
         super().__init__()
-        self.count, self.width = unit_count(features, width), width
+        self.count, self.width = features.unit_count(width), width
         self._sparse = self.count - sum(feature.units for feature in features.sequence)
         self._keys = (len(features.sparse), len(features.keys))
         self.pooling = nn.ModuleDict(
@@ -50,23 +83,6 @@ class Units(nn.Module):
         masks = there_KB.split(self._lengths)
         pooled = [pool(S, m.T) for pool, S, m in zip(self.pooling.values(), sequences, masks, strict=True)]
         return torch.cat([e_BND, *pooled], dim=1)
-
-
-def unit_count(features: FeatureSet, width: int) -> int:
-    """Number of units of `width` that the features make. Raises ConfigError where a width is not a multiple of it.
-
-    >>> from exfm.features.features import SparseFeature
-    >>> unit_count(FeatureSet(sparse=[SparseFeature(name="ad", rows=9, width=32)]), 8)
-    4
-    """
-    for feature in features.sparse:
-        if feature.width and feature.width % width:
-            raise ConfigError(
-                f"feature `{feature.name}` is {feature.width} wide, the model {width}; make it a multiple of {width}, "
-                "or leave its width out"
-            )
-    sparse = sum((feature.width or width) // width for feature in features.sparse)
-    return sparse + sum(feature.units for feature in features.sequence)
 
 
 def input_labels(features: FeatureSet, width: int) -> InputLabels:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from exfm.loops import inlined, integer_at, loop
+from exfm.kernels.loops import inlined, integer_at, loop
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: φ
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of splitmix64

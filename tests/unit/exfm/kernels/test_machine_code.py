@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from exfm.machine_code import KEPT_DAYS, machine_code
+from exfm.kernels.machine_code import KEPT_DAYS, machine_code
 
 
 @pytest.mark.slow

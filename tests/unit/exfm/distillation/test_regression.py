@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.logistic import LARGEST_STEP, LEAST_SPREAD, PRIOR, Regression, RegressionSettings, initial, learned
+from exfm.distillation.regression import (
+    LARGEST_STEP,
+    LEAST_SPREAD,
+    PRIOR,
+    Regression,
+    RegressionSettings,
+    initial,
+    learned,
+)
 
 ROWS, N = 200, 2
 TERMS = RegressionSettings(start=(1.0, 0.0, 0.0), least=(0.0, -0.2, -3.0), largest=(1.2, 0.5, 3.0), half_life_rows=300)

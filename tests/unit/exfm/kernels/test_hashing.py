@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exfm.features.transforms import GOLDEN, mixed
-from exfm.hashing import LARGEST, Hashes
+from exfm.kernels.hashing import LARGEST, Hashes
 
 NO_INTEGERS = np.empty(0, np.int64)
 

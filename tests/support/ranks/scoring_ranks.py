@@ -72,19 +72,16 @@ def save_snapshot(config: Any, root: Path) -> None:
     code = """
 import json, sys
 from pathlib import Path
-from exfm.embeddings.served import ServedTables
-from exfm.embeddings.table import tables_of
+from exfm.models.teacher import Teacher
 from exfm.snapshots.checkpoint import save_checkpoint
-from exfm.models.teacher_net import TeacherNet
+from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 config = parse(json.loads(sys.argv[1]))
-net = TeacherNet(config.teacher.model, config.features, config.tasks, seed=0)
-tables = ServedTables(tables_of(config.features, config.teacher.model.width))
-tables.draw(0)
-tensors = {f"dense/{n}": p.detach() for n, p in net.named_parameters()}
-tensors |= {f"table/{name}": tensor for name, tensor in tables.tensors().items()}
-save_checkpoint(RunDir(Path(sys.argv[2])).snapshots, "v00000001", tensors, {"lake_seq": 0}, kind="teacher-snapshot")
+teacher = Teacher(config.teacher.model, config.features, config.tasks, 0)
+meta = {"lake_seq": 0, "made_with": made_with_teacher(config).model_dump(mode="json")}
+save_checkpoint(RunDir(Path(sys.argv[2])).snapshots, "v00000001", teacher.snapshot(), meta, kind="teacher-snapshot")
+teacher.close()
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, dumped(config), str(root)], check=True)
 

@@ -87,9 +87,9 @@ def share(state: Regression) -> Tensor:
 
 def _shares(state: Regression) -> tuple[Tensor, Tensor]:
     """Shares and factors."""
-    found = np.empty(len(state.theta)), np.empty(len(state.theta), np.float32)
-    _measure(state.theta.numpy(), state.information.numpy(), *found)
-    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
+    shares, factors = np.empty(len(state.theta)), np.empty(len(state.theta), np.float32)
+    _measure(state.theta.numpy(), state.information.numpy(), shares, factors)
+    return torch.from_numpy(shares), torch.from_numpy(factors)
 
 
 @loop("void(f8[:, ::1], f8[:, :, ::1], f8[::1], f4[::1])")

@@ -54,30 +54,30 @@ def spoiled_inputs(batch: Batch) -> np.ndarray | None:
     return None if borne.all() else np.where(borne.cpu().numpy(), 0, INPUT).astype(np.int8)
 
 
-def rows_of(batch: Batch, kept: np.ndarray) -> Batch:
+def rows_of(batch: Batch, mask: np.ndarray) -> Batch:
     """The rows of a batch that are True in (B,)."""
-    return batch.only(torch.from_numpy(kept).to(batch.dense.device))
+    return batch.only(torch.from_numpy(mask).to(batch.dense.device))
 
 
 def learn_good_rows(model: Learner, batch: Batch, failed: StepResult, group: RankGroup | None = None) -> StepResult:
     """Learn the good rows of a batch whose step `failed`; returns the failed step if no rows can be learned."""
     left_out = np.zeros(len(batch), np.int8)
     left_out[~(np.abs(model.score(batch)) < LARGEST).all(1)] = LOGIT
-    if (found := _without(model, batch, left_out, failed, group)) is not None:
-        return found
+    if (result := _without(model, batch, left_out, failed, group)) is not None:
+        return result
     spoiling = _spoiling(model, batch, np.flatnonzero(left_out == 0), group)
     if spoiling is None or not _total(len(spoiling), group):
         return failed
     left_out[list(spoiling)] = list(spoiling.values())
-    found = _without(model, batch, left_out, failed, group)
-    return failed if found is None else found
+    result = _without(model, batch, left_out, failed, group)
+    return failed if result is None else result
 
 
 def _spoiling(model: Learner, batch: Batch, rows: np.ndarray, group: RankGroup | None) -> dict[int, int] | None:
     """Rows that cannot be learned by themselves, with the reason of each; together, all of them cannot. None where that
     takes too long to find out."""
     first, total = _place(len(rows), group)
-    found: dict[int, int] = {}
+    reasons: dict[int, int] = {}
     parts, tries = [(0, total)], 0  # of the rows of all ranks
     while parts:
         start, stop = parts.pop()
@@ -91,8 +91,8 @@ def _spoiling(model: Learner, batch: Batch, rows: np.ndarray, group: RankGroup |
             if not tried.finite and part[1] - part[0] > 1:
                 parts.append(part)
             elif not tried.finite:
-                found |= dict.fromkeys(mine.tolist(), reason_of(tried))
-    return found
+                reasons |= dict.fromkeys(mine.tolist(), reason_of(tried))
+    return reasons
 
 
 def spread(result: StepResult, batch: Batch, left_out: np.ndarray | None) -> StepResult:
@@ -108,10 +108,10 @@ def spread(result: StepResult, batch: Batch, left_out: np.ndarray | None) -> Ste
 
 def _over(logits: np.ndarray, batch: Batch, left_out: np.ndarray) -> np.ndarray:
     """Logits (·, T) of the own rows that are 0 in `left_out` (B,), over all own rows of a batch: NaN elsewhere."""
-    kept = left_out[batch.own_places] == 0
-    found = np.full((len(kept), logits.shape[1]), np.nan, np.float32)
-    found[kept] = logits
-    return found
+    learned = left_out[batch.own_places] == 0
+    whole = np.full((len(learned), logits.shape[1]), np.nan, np.float32)
+    whole[learned] = logits
+    return whole
 
 
 def _without(
@@ -121,10 +121,10 @@ def _without(
     count = _total(np.count_nonzero(left_out), group)
     if not count or count == _total(len(left_out), group):
         return None
-    found = model.train_step(rows_of(batch, left_out == 0))
-    if not found.finite:
+    result = model.train_step(rows_of(batch, left_out == 0))
+    if not result.finite:
         return None
-    return spread(found, batch, left_out)._replace(left_out_rows=failed.left_out_rows + count)
+    return spread(result, batch, left_out)._replace(left_out_rows=failed.left_out_rows + count)
 
 
 def _total(count: np.integer[Any] | int, group: RankGroup | None) -> int:

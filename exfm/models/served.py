@@ -90,8 +90,8 @@ class ServedStudent(nn.Module):
         return z_S if self.wide is None else self.wide(offset.float(), z_S, self.wide.linear(sparse, dense))
 
     def _looked_up(self, sparse: KeyedJaggedTensor) -> Tensor:
-        found: Tensor = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
-        return found
+        pooled_BE: Tensor = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
+        return pooled_BE
 
     @property
     def parameter_count(self) -> int:
@@ -137,8 +137,8 @@ class ServedStudent(nn.Module):
         for module in modules:
             for name, value in vars(module).items():
                 vars(memo[id(module)])[name] = value if name in OF_TORCH else copy.deepcopy(value, memo)
-        found: ServedStudent = memo[id(self)]
-        return found
+        served: ServedStudent = memo[id(self)]
+        return served
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
@@ -225,11 +225,10 @@ def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float
 
 
 def check_logits(logits: np.ndarray, served: ServedStudent, batch: Batch) -> float:
-    """`check_parity` with the logits (B, T) that the student gave the batch when the export was taken of it. A row that
-    no model can bear is the same in both: not a number."""
-    said = served.score(batch)
-    differs = ~((logits == said) | (np.isnan(logits) & np.isnan(said)))
-    difference = np.abs(logits[differs] - said[differs]).max(initial=0.0)
+    """`check_parity` with the logits (B, T) that the student gave the batch when the export was taken of it."""
+    exported = served.score(batch)
+    differs = ~((logits == exported) | (np.isnan(logits) & np.isnan(exported)))  # a row that both make NaN is alike
+    difference = np.abs(logits[differs] - exported[differs]).max(initial=0.0)
     if not difference <= PARITY:
         raise ModelError(
             f"the export differs from the student it was made of by {difference:.3g} in a logit of {len(batch)} rows, "

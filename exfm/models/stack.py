@@ -68,9 +68,9 @@ class Stack:
         x = torch.stack([deep.cpu() - o, wide.cpu() - o], dim=1)
         if batch.negative_rate is not None:
             shift = shift + label_shift(batch.negative_rate)
-        found = learned(self._regression, TERMS, x, labels, known, weights, shift, total)
-        if all(np.isfinite(tensor.numpy()).all() for tensor in found):
-            self._regression = found
+        regression = learned(self._regression, TERMS, x, labels, known, weights, shift, total)
+        if all(np.isfinite(tensor.numpy()).all() for tensor in regression):
+            self._regression = regression
 
     @property
     def theta(self) -> Tensor:

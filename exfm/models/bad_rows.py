@@ -22,7 +22,6 @@ import torch
 
 from exfm.features.batch import Batch
 from exfm.features.dense import LARGEST_INPUT
-from exfm.kernels.loops import loop
 from exfm.step import INPUT, LARGEST, LOGIT, StepResult, reason_of
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ def spoiled_inputs(batch: Batch) -> np.ndarray | None:
 
     What is refused at ingestion is not here: such rows are of lakes before that was so, or of a student that came
     later and reads a column with another transform."""
-    if batch.raw is None and batch.dense.is_cpu and _all_borne(batch.dense.numpy(), batch.weights.numpy()):
-        return None
     borne = (batch.dense.abs() <= LARGEST_INPUT).all(1) & (batch.weights.abs() <= LARGEST_INPUT)
     if batch.raw is not None:
         borne &= ~batch.raw.isinf().any(1)
@@ -140,13 +137,3 @@ def _place(count: int, group: RankGroup | None) -> tuple[int, int]:
     counts[group.rank] = count
     counts = group.sum(counts).cpu()
     return int(counts[: group.rank].sum()), int(counts.sum())
-
-
-@loop("b1(f4[:, :], f4[:])")
-def _all_borne(dense_BW, weights_B):
-    most, borne = np.float32(LARGEST_INPUT), True
-    for b in range(len(dense_BW)):
-        borne &= abs(weights_B[b]) <= most
-        for w in range(dense_BW.shape[1]):
-            borne &= abs(dense_BW[b, w]) <= most
-    return borne

@@ -31,7 +31,7 @@ from exfm.features.features import FeatureSet
 from exfm.features.history import Histories
 from exfm.features.statistics import Statistics
 from exfm.interactions.registry import TrunkConfig, build_trunk
-from exfm.models.stack import stacked_rows
+from exfm.models.stack import stacked
 from exfm.models.student_wide import ServedWide
 from exfm.models.units import Units
 from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
@@ -159,7 +159,7 @@ class ServedStudent(nn.Module):
             z_S = x_BT + offset
             if self.wide is None or linear is None:
                 return z_S.numpy()
-            return stacked_rows(self.wide.theta, offset, z_S, linear + offset)
+            return stacked(self.wide.theta, offset, z_S, linear + offset).numpy()
 
     def score_single(self, rows: Single) -> np.ndarray:
         """Logits (B, T) float32, by compiled code; B is at least 1."""

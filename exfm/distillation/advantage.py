@@ -23,14 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.regression import PRIOR, Regression, RegressionSettings, initial, learned
 from exfm.distillation.targets import Targets
-from exfm.kernels.loops import loop
 
 LOW, FULL = 0.25, 0.5
 HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit
@@ -87,24 +85,19 @@ def share(state: Regression) -> Tensor:
 
 def _shares(state: Regression) -> tuple[Tensor, Tensor]:
     """Shares and factors."""
-    found = np.empty(len(state.theta)), np.empty(len(state.theta), np.float32)
-    _measure(state.theta.numpy(), state.information.numpy(), *found)
-    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
-
-
-@loop("void(f8[:, ::1], f8[:, :, ::1], f8[::1], f4[::1])")
-def _measure(theta_R3, H_R33, share_R, factor_R):
-    for r in range(len(share_R)):
-        theta, H = theta_R3[r], H_R33[r]
-        weight = max(H[2, 2] - PRIOR, 1e-9)
-        z_S, z_F = H[0, 2] / weight, H[1, 2] / weight  # the means
-        sd_S = np.sqrt(max((H[0, 0] - PRIOR) / weight - z_S * z_S, 0.0))
-        sd_F = np.sqrt(max((H[1, 1] - PRIOR) / weight - z_F * z_F, 0.0))
-        others = H[0, 1] * H[0, 1] * H[2, 2] - 2 * H[0, 1] * H[1, 2] * H[0, 2] + H[1, 2] * H[1, 2] * H[0, 0]
-        error = 1 / np.sqrt(H[1, 1] - others / (H[0, 0] * H[2, 2] - H[0, 2] * H[0, 2]))  # the root of (H⁻¹)₁₁
-        said_S, said_F = max(theta[0], 0.0) * sd_S, max(theta[1] - error, 0.0) * sd_F
-        share_R[r] = said_F / max(said_S + said_F, 1e-9)
-        factor_R[r] = min(max((share_R[r] - LOW) / (FULL - LOW), 0.0), 1.0)
+    theta, H = state
+    weight = (H[:, 2, 2] - PRIOR).clamp(min=1e-9)
+    z_S, z_F = H[:, 0, 2] / weight, H[:, 1, 2] / weight  # the means
+    sd_S = ((H[:, 0, 0] - PRIOR) / weight - z_S * z_S).clamp(min=0).sqrt()
+    sd_F = ((H[:, 1, 1] - PRIOR) / weight - z_F * z_F).clamp(min=0).sqrt()
+    # The standard error of b is the root of (H⁻¹)₁₁: one over what H₁₁ has beyond the other two (Schur complement),
+    # which is written out by determinants, so that a task's result does not depend on how many there are.
+    H_00, H_01, H_02, H_11, H_12, H_22 = H[:, 0, 0], H[:, 0, 1], H[:, 0, 2], H[:, 1, 1], H[:, 1, 2], H[:, 2, 2]
+    others = H_01 * H_01 * H_22 - 2 * H_01 * H_12 * H_02 + H_12 * H_12 * H_00
+    error = 1 / (H_11 - others / (H_00 * H_22 - H_02 * H_02)).sqrt()
+    spread_S, spread_F = theta[:, 0].clamp(min=0) * sd_S, (theta[:, 1] - error).clamp(min=0) * sd_F
+    shares = spread_F / (spread_S + spread_F).clamp(min=1e-9)
+    return shares, ((shares - LOW) / (FULL - LOW)).clamp(0, 1).float()
 
 
 class Advantage(NamedTuple):

@@ -71,7 +71,9 @@ class Corrections(NamedTuple):
         """Figures worth watching, by name and task: Platt's `platt_scale` a, `platt_shift` b and
         `residual_weight_<feature>` c_f; the adapter's correction SA(0) − 0 of a teacher that predicts ½ as
         `adapter_shift` (without context); the factors `teacher_weight` and `adapter_weight`."""
-        found = {name: T for correction in self.each for name, T in correction.figures(tasks).items()}
+        columns = {name: T for correction in self.each for name, T in correction.figures(tasks).items()}
         return {
-            f"{name}_{task}": value for name, T in found.items() for task, value in zip(tasks, T.tolist(), strict=True)
+            f"{name}_{task}": value
+            for name, T in columns.items()
+            for task, value in zip(tasks, T.tolist(), strict=True)
         }

@@ -27,9 +27,8 @@ from exfm.kernels.loops import inlined, loop
 
 PRIOR = 5.0  # Λ = PRIOR · I: worth about 50 rows
 LEAST_SPREAD = 0.02
-LARGEST_STEP = (
-    1.0  # of any weight in a batch; far from the optimum p(1 − p) misjudges the distance, so it takes several batches
-)
+LARGEST_STEP = 1.0
+"""Of any weight in a batch: far from the optimum p(1 − p) misjudges the distance, so it takes several batches."""
 
 
 class Regression(NamedTuple):
@@ -81,8 +80,8 @@ def learned(
     R, P = theta.shape
     shifts = np.zeros(R) if shift is None else shift.double().numpy()
     sums = np.zeros((R, P, P + 2))
-    given = (inputs.double().numpy(), labels.numpy(), mask.numpy(), weights.numpy())
-    _add_rows(*given, theta, shifts, terms.largest_input, sums)
+    rows = (inputs.double().numpy(), labels.numpy(), mask.numpy(), weights.numpy())
+    _add_rows(*rows, theta, shifts, terms.largest_input, sums)
     H, sums = state.information.numpy(), total(torch.from_numpy(sums)).numpy()
     after = np.empty_like(theta), np.empty_like(H)
     _step(theta, H, sums, *_arrays(terms), terms.half_life_rows, *after)

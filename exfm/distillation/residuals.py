@@ -73,18 +73,18 @@ class Residuals:
             return None
         n, variance = self._total
         scale = (variance / n.clamp(min=1)).clamp(min=LEAST_VARIANCE)
-        bags, found = bags_in(batch.sparse, self._means, len(batch)), []
+        bags, inputs = bags_in(batch.sparse, self._means, len(batch)), []
         for name, mean in self._means.items():
             ids, owner = bags[name]
             r_IT = (mean[ids] / scale).float()
-            found.append(r_IT if owner is None else bag_means(r_IT, owner, len(batch)))
-        return torch.stack(found, dim=2)
+            inputs.append(r_IT if owner is None else bag_means(r_IT, owner, len(batch)))
+        return torch.stack(inputs, dim=2)
 
     def seen(self, batch: Batch, label_rows: Tensor | None = None) -> ResidualValues:
         """Values that a batch adds, over its `label_rows` (B,) or over all rows."""
-        found: list[tuple[str, int, np.ndarray, np.ndarray]] = []
+        residuals: list[tuple[str, int, np.ndarray, np.ndarray]] = []
         if not self._means:
-            return ResidualValues(found, torch.zeros_like(self._total))
+            return ResidualValues(residuals, torch.zeros_like(self._total))
         known_BT = batch.label_mask & batch.teacher_mask
         if label_rows is not None:
             known_BT = known_BT & label_rows.unsqueeze(1)
@@ -96,8 +96,8 @@ class Residuals:
                 x, known = x_BT[:, t], known_BT[:, t]
                 if owner is not None:
                     x, known = x[owner], known[owner]
-                found.append((name, t, ids[known].numpy(), x[known].numpy()))
-        return ResidualValues(found, torch.stack([known_BT.sum(0).double(), variance.sum(0)]))
+                residuals.append((name, t, ids[known].numpy(), x[known].numpy()))
+        return ResidualValues(residuals, torch.stack([known_BT.sum(0).double(), variance.sum(0)]))
 
     def add(self, seen: ResidualValues) -> None:
         for name, t, ids, x in seen.of:
@@ -120,6 +120,8 @@ def _follow(mean: np.ndarray, f: float, ids: np.ndarray, x: np.ndarray) -> None:
     """
     if not len(ids):
         return
+    # Unrolled, mean ← f^n·mean + (1 − f)·Σ f^(rows of the id after this one)·x. Sorted by id, stably, the rows of an
+    # id are neighbours in their order, so the sum is one reduceat, and `later` counts back from the last of them.
     order = np.argsort(ids, kind="stable")
     ids, x = ids[order], x[order]
     last = np.flatnonzero(np.append(ids[1:] != ids[:-1], True))  # (U,) of its id in this batch

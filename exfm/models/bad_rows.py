@@ -22,7 +22,6 @@ import torch
 
 from exfm.features.batch import Batch
 from exfm.features.dense import LARGEST_INPUT
-from exfm.kernels.loops import loop
 from exfm.step import INPUT, LARGEST, LOGIT, StepResult, reason_of
 
 if TYPE_CHECKING:
@@ -46,38 +45,36 @@ def spoiled_inputs(batch: Batch) -> np.ndarray | None:
 
     What is refused at ingestion is not here: such rows are of lakes before that was so, or of a student that came
     later and reads a column with another transform."""
-    if batch.raw is None and batch.dense.is_cpu and _all_borne(batch.dense.numpy(), batch.weights.numpy()):
-        return None
     borne = (batch.dense.abs() <= LARGEST_INPUT).all(1) & (batch.weights.abs() <= LARGEST_INPUT)
     if batch.raw is not None:
         borne &= ~batch.raw.isinf().any(1)
     return None if borne.all() else np.where(borne.cpu().numpy(), 0, INPUT).astype(np.int8)
 
 
-def rows_of(batch: Batch, kept: np.ndarray) -> Batch:
+def rows_of(batch: Batch, mask: np.ndarray) -> Batch:
     """The rows of a batch that are True in (B,)."""
-    return batch.only(torch.from_numpy(kept).to(batch.dense.device))
+    return batch.only(torch.from_numpy(mask).to(batch.dense.device))
 
 
 def learn_good_rows(model: Learner, batch: Batch, failed: StepResult, group: RankGroup | None = None) -> StepResult:
     """Learn the good rows of a batch whose step `failed`; returns the failed step if no rows can be learned."""
     left_out = np.zeros(len(batch), np.int8)
     left_out[~(np.abs(model.score(batch)) < LARGEST).all(1)] = LOGIT
-    if (found := _without(model, batch, left_out, failed, group)) is not None:
-        return found
+    if (result := _without(model, batch, left_out, failed, group)) is not None:
+        return result
     spoiling = _spoiling(model, batch, np.flatnonzero(left_out == 0), group)
     if spoiling is None or not _total(len(spoiling), group):
         return failed
     left_out[list(spoiling)] = list(spoiling.values())
-    found = _without(model, batch, left_out, failed, group)
-    return failed if found is None else found
+    result = _without(model, batch, left_out, failed, group)
+    return failed if result is None else result
 
 
 def _spoiling(model: Learner, batch: Batch, rows: np.ndarray, group: RankGroup | None) -> dict[int, int] | None:
     """Rows that cannot be learned by themselves, with the reason of each; together, all of them cannot. None where that
     takes too long to find out."""
     first, total = _place(len(rows), group)
-    found: dict[int, int] = {}
+    reasons: dict[int, int] = {}
     parts, tries = [(0, total)], 0  # of the rows of all ranks
     while parts:
         start, stop = parts.pop()
@@ -91,8 +88,8 @@ def _spoiling(model: Learner, batch: Batch, rows: np.ndarray, group: RankGroup |
             if not tried.finite and part[1] - part[0] > 1:
                 parts.append(part)
             elif not tried.finite:
-                found |= dict.fromkeys(mine.tolist(), reason_of(tried))
-    return found
+                reasons |= dict.fromkeys(mine.tolist(), reason_of(tried))
+    return reasons
 
 
 def spread(result: StepResult, batch: Batch, left_out: np.ndarray | None) -> StepResult:
@@ -108,10 +105,10 @@ def spread(result: StepResult, batch: Batch, left_out: np.ndarray | None) -> Ste
 
 def _over(logits: np.ndarray, batch: Batch, left_out: np.ndarray) -> np.ndarray:
     """Logits (·, T) of the own rows that are 0 in `left_out` (B,), over all own rows of a batch: NaN elsewhere."""
-    kept = left_out[batch.own_places] == 0
-    found = np.full((len(kept), logits.shape[1]), np.nan, np.float32)
-    found[kept] = logits
-    return found
+    learned = left_out[batch.own_places] == 0
+    whole = np.full((len(learned), logits.shape[1]), np.nan, np.float32)
+    whole[learned] = logits
+    return whole
 
 
 def _without(
@@ -121,10 +118,10 @@ def _without(
     count = _total(np.count_nonzero(left_out), group)
     if not count or count == _total(len(left_out), group):
         return None
-    found = model.train_step(rows_of(batch, left_out == 0))
-    if not found.finite:
+    result = model.train_step(rows_of(batch, left_out == 0))
+    if not result.finite:
         return None
-    return spread(found, batch, left_out)._replace(left_out_rows=failed.left_out_rows + count)
+    return spread(result, batch, left_out)._replace(left_out_rows=failed.left_out_rows + count)
 
 
 def _total(count: np.integer[Any] | int, group: RankGroup | None) -> int:
@@ -140,13 +137,3 @@ def _place(count: int, group: RankGroup | None) -> tuple[int, int]:
     counts[group.rank] = count
     counts = group.sum(counts).cpu()
     return int(counts[: group.rank].sum()), int(counts.sum())
-
-
-@loop("b1(f4[:, :], f4[:])")
-def _all_borne(dense_BW, weights_B):
-    most, borne = np.float32(LARGEST_INPUT), True
-    for b in range(len(dense_BW)):
-        borne &= abs(weights_B[b]) <= most
-        for w in range(dense_BW.shape[1]):
-            borne &= abs(dense_BW[b, w]) <= most
-    return borne

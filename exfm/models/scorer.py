@@ -33,8 +33,8 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     ['table/ad/weight']
     """
     counted = ("dense/", "prior/", "statistics/")
-    kept = {name: t for name, t in state.items() if name.startswith(counted) or name == "stack/theta"}
-    return kept | {n: t for n, t in state.items() if n.startswith(("table/", "wide/")) and n.endswith("/weight")}
+    dense = {name: t for name, t in state.items() if name.startswith(counted) or name == "stack/theta"}
+    return dense | {n: t for n, t in state.items() if n.startswith(("table/", "wide/")) and n.endswith("/weight")}
 
 
 class TeacherScorer:

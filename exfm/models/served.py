@@ -31,7 +31,7 @@ from exfm.features.features import FeatureSet
 from exfm.features.history import Histories
 from exfm.features.statistics import Statistics
 from exfm.interactions.registry import TrunkConfig, build_trunk
-from exfm.models.stack import stacked_rows
+from exfm.models.stack import stacked
 from exfm.models.student_wide import ServedWide
 from exfm.models.units import Units
 from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
@@ -134,8 +134,8 @@ class ServedStudent(nn.Module):
         for module in modules:
             for name, value in vars(module).items():
                 vars(memo[id(module)])[name] = value if name in OF_TORCH else copy.deepcopy(value, memo)
-        found: ServedStudent = memo[id(self)]
-        return found
+        served: ServedStudent = memo[id(self)]
+        return served
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
@@ -156,7 +156,7 @@ class ServedStudent(nn.Module):
             z_S = x_BT + offset
             if self.wide is None or linear is None:
                 return z_S.numpy()
-            return stacked_rows(self.wide.theta, offset, z_S, linear + offset)
+            return stacked(self.wide.theta, offset, z_S, linear + offset).numpy()
 
     def score_single(self, rows: Single) -> np.ndarray:
         """Logits (B, T) float32, by compiled code; B is at least 1."""
@@ -222,11 +222,10 @@ def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float
 
 
 def check_logits(logits: np.ndarray, served: ServedStudent, batch: Batch) -> float:
-    """`check_parity` with the logits (B, T) that the student gave the batch when the export was taken of it. A row that
-    no model can bear is the same in both: not a number."""
-    said = served.score(batch)
-    differs = ~((logits == said) | (np.isnan(logits) & np.isnan(said)))
-    difference = np.abs(logits[differs] - said[differs]).max(initial=0.0)
+    """`check_parity` with the logits (B, T) that the student gave the batch when the export was taken of it."""
+    exported = served.score(batch)
+    differs = ~((logits == exported) | (np.isnan(logits) & np.isnan(exported)))  # a row that both make NaN is alike
+    difference = np.abs(logits[differs] - exported[differs]).max(initial=0.0)
     if not difference <= PARITY:
         raise ModelError(
             f"the export differs from the student it was made of by {difference:.3g} in a logit of {len(batch)} rows, "

@@ -22,7 +22,6 @@ from torch import Tensor
 from exfm.distillation.regression import RegressionSettings, initial, learned
 from exfm.features.batch import Batch
 from exfm.features.sampling import label_shift
-from exfm.kernels.loops import loop
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
 
@@ -45,9 +44,7 @@ class Stack:
 
     def __call__(self, offset: Tensor, deep: Tensor, wide: Tensor) -> Tensor:
         """The stacked logits (B, T), from the offset (T,) and the two logits (B, T), which have it in them."""
-        if not (deep.is_cpu and deep.dtype == wide.dtype == torch.float32):
-            return stacked(self._regression.theta, offset, deep, wide)
-        return torch.from_numpy(stacked_rows(self._regression.theta, offset, deep, wide))
+        return stacked(self._regression.theta, offset, deep, wide)
 
     def learn(
         self,
@@ -68,9 +65,9 @@ class Stack:
         x = torch.stack([deep.cpu() - o, wide.cpu() - o], dim=1)
         if batch.negative_rate is not None:
             shift = shift + label_shift(batch.negative_rate)
-        found = learned(self._regression, TERMS, x, labels, known, weights, shift, total)
-        if all(np.isfinite(tensor.numpy()).all() for tensor in found):
-            self._regression = found
+        regression = learned(self._regression, TERMS, x, labels, known, weights, shift, total)
+        if all(np.isfinite(tensor.numpy()).all() for tensor in regression):
+            self._regression = regression
 
     @property
     def theta(self) -> Tensor:
@@ -91,19 +88,3 @@ def stacked(theta: Tensor, offset: Tensor, deep: Tensor, wide: Tensor) -> Tensor
     theta_d, theta_w, theta_0 = theta.to(deep).unbind(1)
     o = offset.to(deep)
     return o + theta_d * (deep - o) + theta_w * (wide.to(deep) - o) + theta_0
-
-
-def stacked_rows(theta: Tensor, offset: Tensor, deep: Tensor, wide: Tensor) -> np.ndarray:
-    """`stacked` of float32 on a CPU, to the bit, in one pass: (B, T)."""
-    z_BT = np.empty(tuple(deep.shape), np.float32)
-    _stack(theta.numpy(), offset.numpy(), deep.numpy(), wide.numpy(), z_BT)
-    return z_BT
-
-
-@loop("void(f8[:, ::1], f4[::1], f4[:, :], f4[:, :], f4[:, ::1])")
-def _stack(theta_T3, o_T, deep_BT, wide_BT, z_BT):
-    for t in range(z_BT.shape[1]):
-        o = o_T[t]
-        d, w, bias = np.float32(theta_T3[t, 0]), np.float32(theta_T3[t, 1]), np.float32(theta_T3[t, 2])
-        for b in range(len(z_BT)):
-            z_BT[b, t] = o + d * (deep_BT[b, t] - o) + w * (wide_BT[b, t] - o) + bias

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from exfm.features.batch import Batch
 from exfm.metrics.classification import cross_entropy
-from exfm.models.stack import Stack, stacked, stacked_rows
+from exfm.models.stack import Stack
 from tests.support.models.batches import batch_of_labels
 
 
@@ -71,25 +71,3 @@ def test_a_batch_that_is_not_finite_teaches_nothing() -> None:
     before = stack.theta.clone()
     stack.learn(torch.zeros(1), truth * torch.inf, noise, batch_of_labels(y), torch.zeros(1))
     assert torch.equal(stack.theta, before)
-
-
-def test_one_pass_over_what_is_served_gives_the_same_bits() -> None:
-    generator = torch.Generator().manual_seed(0)
-    theta = 2 * torch.rand(2, 3, generator=generator, dtype=torch.float64)
-    offset = torch.tensor([-3.3, float("-inf")])
-    deep, wide = torch.randn(2, 500, 2, generator=generator)
-    deep[0], wide[1], deep[2] = torch.nan, torch.inf, 1e38
-    expected = stacked(theta, offset, deep, wide)
-    found = torch.from_numpy(stacked_rows(theta, offset, deep, wide.T.contiguous().T))
-    assert torch.equal(found.isnan(), expected.isnan())
-    assert torch.equal(found.nan_to_num(), expected.nan_to_num())
-
-
-def test_in_training_one_pass_gives_the_same_bits() -> None:
-    stack, y, truth, noise = Stack(1), *_streams(500, seed=0)
-    offset = torch.tensor([-2.0])
-    stack.learn(offset, truth, noise, batch_of_labels(y), offset)
-    truth[0], noise[1], truth[2] = torch.nan, torch.inf, 1e38
-    found, expected = stack(offset, truth, noise), stacked(stack.theta, offset, truth, noise)
-    assert torch.equal(found.isnan(), expected.isnan())
-    assert torch.equal(found.nan_to_num(), expected.nan_to_num())

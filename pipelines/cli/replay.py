@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,13 +22,64 @@ SpecOverrides = Annotated[
 ]
 
 RUN = {"run_dir", "since", "until", "seeds", "out", "jobs", "overrides", "json_"}
-TAKEN = {
-    "--verify": {"given", "verify", "json_"},
-    "--compare": {"given", "compare", "out", "json_"},
-    "a spec": {"given", *RUN},
+OPTIONS = {
+    "--verify": {"names", "verify", "json_"},
+    "--compare": {"names", "compare", "out", "json_"},
+    "a spec": {"names", *RUN},
     "arms": {"arms", "conditions", "teachers", "baseline", "students", *RUN},
 }
-"""Options by what is asked of `exfm replay`."""
+"""Fields of a request that each job reads."""
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """The command line of `exfm replay`. `names`: a spec, students to verify, or two folders to compare."""
+
+    names: list[str]
+    verify: Path | None
+    compare: bool
+    run_dir: Path | None
+    since: str | None
+    until: str | None
+    arms: list[str]
+    conditions: list[str]
+    teachers: list[str]
+    baseline: str | None
+    students: str | None
+    seeds: int | None
+    out: Path | None
+    jobs: int | None
+    overrides: list[str]
+    json_: bool
+
+    @property
+    def job(self) -> str:
+        return "--compare" if self.compare else "--verify" if self.verify else "a spec" if self.names else "arms"
+
+    def problem(self, options: Mapping[str, str]) -> str | None:
+        """The first reason why it cannot be done as given. `options`: what each field is called on the command line."""
+        from pipelines.core.run_dir.paths import RunDir
+
+        for field, option in options.items():
+            if getattr(self, field, None) and field not in OPTIONS[self.job]:
+                return f"{option} is of no use with {self.job}; leave one of the two out"
+        compared = self.arms or self.conditions or self.teachers
+        problems: dict[str, list[tuple[bool, str]]] = {
+            "--verify": [],
+            "--compare": [
+                (len(self.names) != 2,
+                 f"--compare takes the folders of two finished replays, and {len(self.names)} are given"),
+            ],
+            "a spec": [(len(self.names) > 1, f"give one spec, not {len(self.names)}")],
+            "arms": [
+                (self.run_dir is None or not compared,
+                 "give a spec, such as configs/sweeps/quick.yaml; or --run-dir RUN and arms (--arm 'wide: "
+                 "model.trunk.mlp=[256, 128]') or conditions; or --verify RUN"),
+                (self.out is not None and RunDir(self.out).lock.exists(),
+                 f"--out {self.out} is the folder of a run; give one that the replay has to itself"),
+            ],
+        }  # fmt: skip
+        return next((words for wrong, words in problems[self.job] if wrong), None)
 
 
 def replay(
@@ -96,69 +149,58 @@ def replay(
 
     Example: exfm replay --verify runs/demo feed
     """
+    from streaming.errors import BadInput
+
+    names = given or []
+    if verify is None and not compare and run_dir is None and names and Path(names[0]).is_dir():
+        run_dir, names = Path(names[0]), names[1:]
+    request = ReplayRequest(
+        names, verify, compare, run_dir, since, until, arms or [], conditions or [], teachers or [], baseline, students,
+        seeds, out, jobs, overrides or [], json_,
+    )  # fmt: skip
+    problem = request.problem({str(parameter.name): parameter.opts[0] for parameter in context.command.params})
+    if problem is not None:
+        raise BadInput(problem)
+    if verify is not None:
+        _verify(verify, names, json_=json_)
+    elif compare:
+        _compare(names, out, json_=json_)
+    elif names:
+        span = [f'{key}="{value}"' for key, value in {"since": since, "until": until}.items() if value]
+        changes = [*request.overrides, *span]
+        _run_spec("replay", context, Path(names[0]), changes, run_dir, out, jobs, seeds=seeds, json_=json_)
+    else:
+        _run_arms(context, request)
+
+
+def _run_arms(context: typer.Context, request: ReplayRequest) -> None:
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.lab.replay.load import load_run
-    from streaming.errors import BadInput
 
-    named = given or []
-    if verify is None and not compare and run_dir is None and named and Path(named[0]).is_dir():
-        run_dir, named = Path(named[0]), named[1:]
-    asked = "--compare" if compare else "--verify" if verify else "a spec" if named else "arms"
-    _refuse_others(context, asked)
-    if verify is not None:
-        _verify(verify, named, json_=json_)
-    elif compare:
-        _compare(named, out, json_=json_)
-    elif named:
-        if len(named) > 1:
-            raise BadInput(f"give one spec, not {len(named)}")
-        span = [f'{key}="{value}"' for key, value in {"since": since, "until": until}.items() if value]
-        changes = [*(overrides or []), *span]
-        _run_spec("replay", context, Path(named[0]), changes, run_dir, out, jobs, seeds=seeds, json_=json_)
-    else:
-        if run_dir is None or not (arms or conditions or teachers):
-            raise BadInput(
-                "give a spec, such as configs/sweeps/quick.yaml; or --run-dir RUN and arms (--arm 'wide: "
-                "model.trunk.mlp=[256, 128]') or conditions; or --verify RUN"
-            )
-        if out is not None and RunDir(out).lock.exists():
-            raise BadInput(f"--out {out} is the folder of a run; give one that the replay has to itself")
+    def folder_of(config: Config) -> Path:
+        return request.out or Path("runs") / f"{config.name}-replay"
 
-        def folder_of(config: Config) -> Path:
-            return out or Path("runs") / f"{config.name}-replay"
-
-        spec, config = load_run(
-            RunDir(run_dir),
-            arms or [],
-            conditions or [],
-            teachers or [],
-            baseline=baseline,
-            students=students.split(",") if students else [],
-            seeds=seeds or 1,
-            since=since,
-            until=until,
-            overrides=overrides or [],
-            folder_of=folder_of,
-        )
-        _run("replay", context, spec, config, folder_of(config), run_dir, jobs, json_=json_)
-
-
-def _refuse_others(context: typer.Context, asked: str) -> None:
-    """Refuse options that what is asked would pass over."""
-    from streaming.errors import BadInput
-
-    for parameter in context.command.params:
-        if context.params.get(str(parameter.name)) and parameter.name not in TAKEN[asked]:
-            raise BadInput(f"{parameter.opts[0]} is of no use with {asked}; leave one of the two out")
+    assert request.run_dir is not None
+    spec, config = load_run(
+        RunDir(request.run_dir),
+        request.arms,
+        request.conditions,
+        request.teachers,
+        baseline=request.baseline,
+        students=request.students.split(",") if request.students else [],
+        seeds=request.seeds or 1,
+        since=request.since,
+        until=request.until,
+        overrides=request.overrides,
+        folder_of=folder_of,
+    )
+    _run("replay", context, spec, config, folder_of(config), request.run_dir, request.jobs, json_=request.json_)
 
 
 def _compare(folders: list[str], out: Path | None, *, json_: bool) -> None:
     from pipelines.lab.report.compare import compare
     from pipelines.report.terminal import console, rendered
-    from streaming.errors import BadInput
 
-    if len(folders) != 2:
-        raise BadInput(f"--compare takes the folders of two finished replays, and {len(folders)} are given")
     comparison = compare(Path(folders[0]), Path(folders[1]))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ def by_tenth(columns: Columns, lake_rows: int) -> list[dict[str, Any]]:
     """{rows, positives, and the NE of each model} by tenth of a lake of `lake_rows`. NE is None where a model is not
     there, and where there are too few positives for it to mean anything."""
     tenth = columns.lake_seq * TENTHS // max(1, lake_rows)
-    found = []
+    tenths = []
     for n in range(TENTHS):
         part = columns.take(np.flatnonzero(tenth == n))
         rows, positives = len(part.labels), int(part.labels.sum())
@@ -35,8 +35,8 @@ def by_tenth(columns: Columns, lake_rows: int) -> list[dict[str, Any]]:
         if too_few(positives, rows - positives) is None:
             for model, z in part.logits.items():
                 figures[model] = normalised_entropy(z, part.labels, part.weights)
-        found.append(figures)
-    return found
+        tenths.append(figures)
+    return tenths
 
 
 def worse_by_age(tasks: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -58,14 +58,14 @@ def worse_by_age(tasks: Mapping[str, Mapping[str, Any]]) -> str | None:
 def _worse(task: str, tenths: Any) -> Iterator[str]:
     where = f"on {task} "
     for model, name in NAMES.items():
-        found: list[str] = []
+        clauses: list[str] = []
         for other, than in TO_BEAT.items():
             pairs = [(tenth.get(model), tenth.get(other)) for tenth in tenths]
             worse = [n for n, (a, b) in enumerate(pairs) if a is not None and b is not None and a > b * (1 + MARGIN)]
             if worse:
-                found.append(f"than {than} {_when(worse, '' if found else ' of the stream')}")
-        if found:
-            yield f"{where}{name} is worse {', and '.join(found)}"
+                clauses.append(f"than {than} {_when(worse, '' if clauses else ' of the stream')}")
+        if clauses:
+            yield f"{where}{name} is worse {', and '.join(clauses)}"
             where = ""
 
 

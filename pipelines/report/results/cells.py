@@ -23,15 +23,15 @@ def summary_cells(students: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
     >>> [c.value for c in summary_cells({"feed": {"ctr": rows | {"last_half": rows}}}) if c.metric == "ne"]
     [0.9, 0.9]
     """
-    found = []
+    summary: list[Cell] = []
     for student, tasks in students.items():
         for task, result in tasks.items():
             for window, figures in ((WHOLE, result), (JUDGED, result[JUDGED])):
-                found += cells(Key(window, student, task, ALL), _of_rows(figures))
+                summary += cells(Key(window, student, task, ALL), _of_rows(figures))
                 for model in MODELS:
                     measures = [*_of_model(model, figures), *_by_tenth(model, figures)]
-                    found += cells(Key(window, student, task, model), measures)
-    return found
+                    summary += cells(Key(window, student, task, model), measures)
+    return summary
 
 
 def _of_rows(figures: Mapping[str, Any]) -> Iterator[Measure]:

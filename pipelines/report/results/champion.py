@@ -36,17 +36,17 @@ def champion_of(outcomes: Mapping[str, Outcome], *, twin: bool) -> Champion:
     >>> str(champion_of({"ctr": lost}, twin=False)), str(champion_of({}, twin=True))
     ('none', 'none')
     """
-    found = set(outcomes.values())
-    if not found:
+    all_outcomes = set(outcomes.values())
+    if not all_outcomes:
         return Champion.NONE
-    if Outcome.LOST not in found:
+    if Outcome.LOST not in all_outcomes:
         return Champion.STUDENT
-    return Champion.TWIN if twin and Outcome.GAINED not in found else Champion.NONE
+    return Champion.TWIN if twin and Outcome.GAINED not in all_outcomes else Champion.NONE
 
 
 def outcomes_of(result: Mapping[str, Any]) -> dict[str, Outcome]:
     """The outcome of each task of one student's part of summary.json."""
-    return {task: outcome_of(found[JUDGED]["gain"]) for task, found in result.items()}
+    return {task: outcome_of(figures[JUDGED]["gain"]) for task, figures in result.items()}
 
 
 def gain_tags(result: Mapping[str, Any]) -> dict[str, str]:

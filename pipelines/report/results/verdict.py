@@ -68,7 +68,7 @@ def verdict_on(tasks: Mapping[str, Mapping[str, Any]]) -> str:
         return NO_ROW
     halves = {task: result[JUDGED] for task, result in tasks.items()}
     leads = [_lead(half["lead"], f" on {task}" if len(halves) > 1 else "") for task, half in halves.items()]
-    lead = _joined([found for found in leads if found is not None])
+    lead = _joined([lead for lead in leads if lead is not None])
     own = _joined([_own(task, half) for task, half in halves.items()])
     better = [words for task, half in halves.items() if (words := _better(task, half)) is not None]
     return "; ".join([*([f"the teacher {lead}"] if lead else []), f"this student {own}", *better])

@@ -111,6 +111,7 @@ def test_a_process_that_is_killed_is_replaced_and_the_port_goes_on_answering(tmp
     assert not any(process.is_running() for process in started)
 
 
+@pytest.mark.check
 def test_a_port_that_is_taken_is_said_in_words(tmp_path):
     run_with_versions(tmp_path, V1)
     with serving(tmp_path) as server:

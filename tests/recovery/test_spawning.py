@@ -160,6 +160,7 @@ def test_a_finished_run_takes_a_student_that_learned_its_lake_without_a_broker(e
     assert again.summary["students"]["feed"] == finished.summary["students"]["feed"]
 
 
+@pytest.mark.check
 def test_students_that_begin_later_or_with_weights_of_another(broker, tmp_path):
     finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path / "run")
     pipeline, rows = Pipeline(finished.run_dir.root), finished.lake.num_rows

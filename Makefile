@@ -129,7 +129,7 @@ demo: setup  ## run the whole pipeline on a generated stream: minutes (QUICK=1: 
 # Hundreds of processes import the project, and asserts are rewritten once: bytecode is kept wherever tests run.
 test check soak: export PYTHONDONTWRITEBYTECODE =
 
-test: setup  ## the tests of every change: ten minutes on two quiet cores
+test: setup  ## the tests of every change, about a quarter of an hour at most on two quiet cores
 	@exec $(PYTEST) $(IN_PROCESSES) $(ARGS)
 
 check: setup  ## test, what needs longer for a subject that test covers quicker (marked check), and starts without short cuts

@@ -5,7 +5,7 @@ SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format docs doctor clean
+.PHONY: help setup demo test check soak lint format docs doctor clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -25,8 +25,13 @@ export OMP_WAIT_POLICY ?= passive
 # `make test ARGS="-k broker -x"` passes ARGS on.
 ARGS ?=
 # How many processes run the tests, a file each at a time: on two cores three, for a third of their time they wait for
-# brokers, Ray and each other's processes. JOBS=0 is none but pytest itself (for --pdb, -s).
+# the broker, Ray and each other's processes. JOBS=0 is none but pytest itself (for --pdb, -s).
 JOBS ?= 3
+PYTEST = $(PY) -m pytest
+IN_PROCESSES = -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# A run whose students share a process of Ray's, and a served model, where start-up takes no short cut.
+PLAIN_STARTS = tests/contracts/test_shared_run.py \
+    tests/contracts/test_serving.py::test_versions_are_swapped_under_load_without_a_failed_or_a_mixed_answer
 # What `QUICK=1 make demo` makes smaller.
 QUICK_SETTINGS := --set source.impressions=80000
 
@@ -122,13 +127,17 @@ demo: setup  ## run the whole pipeline on a generated stream: minutes (QUICK=1: 
 	@exec $(VENV)/bin/exfm stream configs/demo.yaml $(if $(QUICK),--run-dir runs/demo-quick $(QUICK_SETTINGS),--run-dir runs/demo) --until-end $(ARGS)
 
 # Hundreds of processes import the project, and asserts are rewritten once: bytecode is kept wherever tests run.
-test soak: export PYTHONDONTWRITEBYTECODE =
+test check soak: export PYTHONDONTWRITEBYTECODE =
 
-test: setup  ## the default test suite; what takes minutes is in soak
-	@exec $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup  ## the tests of every change, about a quarter of an hour at most on two quiet cores
+	@exec $(PYTEST) $(IN_PROCESSES) $(ARGS)
 
-soak: setup  ## the slow tests (marked slow), minutes each
-	@exec $(PY) -m pytest -m slow $(ARGS)
+check: setup  ## test, what needs longer for a subject that test covers quicker (marked check), and starts without short cuts
+	@$(PYTEST) $(IN_PROCESSES) -m "not slow" $(ARGS)
+	EXFM_PLAIN_START=1 $(PYTEST) -m "not slow" $(PLAIN_STARTS)
+
+soak: setup $(if $(ARGS),,check)  ## check, and the tests that take minutes each (marked slow); with ARGS only those
+	@exec $(PYTEST) -m slow $(ARGS)
 
 lint: setup  ## check style and types
 	@$(VENV)/bin/ruff check .

@@ -1,8 +1,10 @@
-"""What tests ask for from outside: a real broker, and real streams where somebody brought them."""
+"""Fixtures from outside: the broker of a test run, and real streams where somebody brought them."""
 
-import itertools
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,7 @@ from hypothesis import HealthCheck, settings
 from streaming.broker.broker import LocalBroker
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import ensure_topics
-
-_numbers = itertools.count()
+from tests.support.places import NUMBERS, ROOT, TEST_RUN, run_folder
 
 # How long an example takes, to draw and to try, depends on who has the cores.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,12 +24,57 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+WATCH = """
+import os, shutil, sys, time
+import psutil
+owner, folder = psutil.Process(int(sys.argv[1])), sys.argv[2]
+while owner.is_running() and owner.status() != psutil.STATUS_ZOMBIE:
+    time.sleep(0.5)
+from pathlib import Path
+from streaming.broker.broker import LocalBroker
+for broker in Path(folder).glob("broker*"):
+    LocalBroker(broker).stop(wait_s=0)
+shutil.rmtree(folder)
+"""
+
+
+def pytest_configure():
+    """Make the folder that all processes of a test run share, and a process that ends its brokers and removes it behind
+    the process that pytest was called in, which may be killed."""
+    if TEST_RUN not in os.environ:
+        os.environ[TEST_RUN] = tempfile.mkdtemp(prefix="exfm-tests-")
+        words = [sys.executable, "-c", WATCH, str(os.getpid()), os.environ[TEST_RUN]]
+        detached = ["sh", "-c", 'exec >/dev/null 2>&1 </dev/null; "$@" &', "sh", *words]  # nobody's child
+        subprocess.run(detached, check=True, start_new_session=True, cwd=ROOT)
+
+
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory):
-    """A running embedded broker, one for all tests of the session (`Running`: bootstrap_servers, pid, port)."""
-    embedded = LocalBroker(tmp_path_factory.mktemp("broker"), heap_mb=256)
-    yield embedded.start(wait_s=120)
-    embedded.stop()
+def broker():
+    """A running embedded broker, one for all processes of a test run (`RunningBroker`: bootstrap_servers, pid, port).
+
+    Topics' names keep tests apart. Who kills or configures a broker starts one of its own."""
+    return LocalBroker(run_folder() / "broker", heap_mb=512).start(wait_s=120)
+
+
+@pytest.fixture(scope="session")
+def _own_broker():
+    own = LocalBroker(run_folder() / f"broker-{os.getpid()}", heap_mb=256)
+    yield own
+    own.stop()
+
+
+@pytest.fixture
+def own_broker(_own_broker):
+    """A `LocalBroker`, running, of this process: a test may stop it, kill it and lose its files."""
+    _own_broker.start(wait_s=120)
+    return _own_broker
+
+
+@pytest.fixture
+def own_kafka(own_broker):
+    """Settings of a broker that tests stop."""
+    servers = own_broker.start().bootstrap_servers
+    return KafkaSettings(bootstrap_servers=servers, connect_timeout_s=20, request_timeout_s=20)
 
 
 @pytest.fixture
@@ -40,7 +86,7 @@ def kafka(broker):
 @pytest.fixture
 def topic_name():
     """Names that no other test uses."""
-    return lambda stem="topic": f"{stem}-{next(_numbers)}"
+    return lambda stem="topic": f"{stem}-{next(NUMBERS)}"
 
 
 @pytest.fixture

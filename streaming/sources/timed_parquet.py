@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from streaming.errors import BadInput, DataLost
 from streaming.messages.source import EndOfStream, Source
 from streaming.messages.times import Unit, is_time, milliseconds, zone_hint
-from streaming.messages.validation import bisect
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 
@@ -128,8 +127,15 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
         try:
             found = milliseconds(column, unit, self._zone)
         except ValueError:
-            _, strange = bisect(len(column), lambda start, stop: milliseconds(column.slice(start, stop - start), unit))
-            row, value = rows[strange[0]], column[strange[0]].as_py()
+            start, stop = 0, len(column)
+            while stop - start > 1:  # the first row that is no time
+                middle = (start + stop) // 2
+                try:
+                    milliseconds(column.slice(start, middle - start), unit)
+                    start = middle
+                except ValueError:
+                    stop = middle
+            row, value = rows[start], column[start].as_py()
             raise BadInput(
                 f"{self.path}: `{name}` of row {first_row + row:,} is {value!r:.60}, which is no time; text is taken "
                 f"as ISO 8601, such as 2026-11-22T18:00:00Z, and a number has to be one{zone_hint(value)}"

@@ -15,6 +15,8 @@ import pytest
 import exfm
 from tests.support.places import ROOT
 
+pytestmark = pytest.mark.check
+
 SOURCE = ("exfm", "streaming", "pipelines", "configs", "requirements", "pyproject.toml", "README.md", "LICENSE")
 WITHOUT_CHECKOUT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 

@@ -34,7 +34,7 @@ from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders, Worker
 from streaming.errors import BrokerAway, DataLost, StreamingError
 from streaming.store.files import read_json
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.ray
 
@@ -58,7 +58,7 @@ class Scripted(Worker):
 
     def step(self) -> bool:
         self.rows += 1
-        time.sleep(0.01)
+        time.sleep(0.01)  # work: a step
         first = not (self._place / "died").exists()
         if self.rows == 100:
             (self._place / "died").touch()
@@ -119,14 +119,14 @@ def build(ending: str, place: Path, rendezvous: Rendezvous) -> Worker:
 def lived(launcher: RayLauncher, ending: str, place: Path) -> Report | Died:
     """Poll a worker until it is done or dead."""
     handle = launcher.start("teacher", partial(build, ending, place), place / "teacher.log")
-    deadline = time.monotonic() + PATIENCE_S
+
+    def ended() -> Report | None:
+        report = handle.poll(Orders())
+        return report if report is not None and report.done else None
+
     try:
-        while time.monotonic() < deadline:
-            report = handle.poll(Orders())
-            if report is not None and report.done:
-                return report
-            time.sleep(0.02)
-        raise AssertionError("it neither ends nor dies")
+        report: Report = eventually(ended, lambda: "it neither ends nor dies", look_s=0.02)
+        return report
     except Died as death:
         return death
     finally:
@@ -135,10 +135,7 @@ def lived(launcher: RayLauncher, ending: str, place: Path) -> Report | Died:
 
 def test_a_worker_is_a_fork_of_the_server_that_was_started_first(forks, launcher, tmp_path):
     handle = launcher.start("teacher", partial(build, "none", tmp_path), tmp_path / "teacher.log")
-    deadline = time.monotonic() + PATIENCE_S
-    while (report := handle.poll(Orders())) is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert report is not None
+    report = eventually(lambda: handle.poll(Orders()), look_s=0.02)
     assert psutil.Process(report.pid).ppid() == forks.pid
     handle.kill()
 
@@ -211,6 +208,7 @@ def coordinated(
     return Coordinator(status, jobs, rules, Reporting(status, run_dir, watch=watch))
 
 
+@pytest.mark.check
 def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_again(launcher, tmp_path):
     run_dir, pids = RunDir(tmp_path), []
 
@@ -248,7 +246,7 @@ class Counting(Worker):
 
     def step(self) -> bool:
         self.rows += 1
-        time.sleep(0.01)
+        time.sleep(0.01)  # work: a step
         return True
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import read_status
 from pipelines.live.workers.teacher.worker import TeacherWorker
-from streaming.broker.broker import LocalBroker
 from tests.support.pipelines.commands import Command
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
@@ -31,15 +30,6 @@ pytestmark = pytest.mark.broker
 
 WITHIN_S = 90.0
 FAST: dict[str, Any] = {"alarms__stalled_s": 3.0, "alarms__unread_s": 2.0}
-
-
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """One that may be stopped for a while."""
-    broker = LocalBroker(tmp_path_factory.mktemp("alarms") / "broker", heap_mb=256)
-    broker.start(wait_s=120)
-    yield broker
-    broker.stop()
 
 
 def live(servers: str, **changes: Any) -> Config:

@@ -12,6 +12,7 @@ from pipelines.core.config.sections import Resources
 from pipelines.live.launch.ray import SLOW_STARTS, RayLauncher
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.worker import Orders, Worker
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -29,11 +30,11 @@ class Slow(Worker):
         self._opens_for_s = opens_for_s
 
     def open(self) -> None:
-        time.sleep(self._opens_for_s)
+        time.sleep(self._opens_for_s)  # work: it opens
 
     def step(self) -> bool:
         self.rows += 1
-        time.sleep(0.005)
+        time.sleep(0.005)  # work: a step
         return True
 
     @property
@@ -50,13 +51,11 @@ def test_a_worker_waits_for_a_busy_host_however_long_it_takes(tmp_path):
     launcher = RayLauncher(Resources(cpus_per_worker=0.2, students_per_host=2, placement_timeout_s=PLACED_WITHIN_S))
     try:
         slow = launcher.start("slow", partial(build, "slow", OPENS_FOR_S), log_of(tmp_path, "slow"), 1, "students")
-        while slow.node is None:  # its process runs, and opens it
-            assert slow.poll(Orders()) is None
-            time.sleep(0.01)
+        eventually(lambda: slow.poll(Orders()) or slow.node, look_s=0.01)  # its process runs, and opens it
+        assert slow.poll(Orders()) is None
         late = launcher.start("late", partial(build, "late", 0.0), log_of(tmp_path, "late"), 1, "students")
         began = time.monotonic()
-        while (report := late.poll(Orders())) is None:
-            time.sleep(0.01)
+        report = eventually(lambda: late.poll(Orders()), look_s=0.01)
         assert time.monotonic() - began > SLOW_STARTS * PLACED_WITHIN_S
         assert report.rows > 0
         assert report.pid == (slow.poll(Orders()) or report).pid

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import suppress
 
@@ -115,9 +114,8 @@ def begin(arguments: list[str], kafka, topics, beyond: int) -> subprocess.Popen:
     )
     partitions = [Partition(names(topics)[0], p) for p in range(PARTITIONS)]
     ensure_topics(kafka, dict.fromkeys(names(topics), PARTITIONS))
-    while sum(end_offsets(kafka, partitions).values()) <= beyond:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    eventually(lambda: process.poll() is not None or sum(end_offsets(kafka, partitions).values()) > beyond, look_s=0.05)
+    assert process.poll() is None, process.communicate()
     return process
 
 

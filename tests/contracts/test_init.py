@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -22,6 +21,7 @@ from streaming.errors import BadInput
 from streaming.kafka.writer import TopicWriter
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill, ipc, make_inputs, send
+from tests.support.places import NUMBERS
 from tests.support.streams import foreign_files
 from tests.support.streams.held_out import HELD_OUT
 from tests.support.streams.published_files import PUBLISHED
@@ -29,7 +29,6 @@ from tests.support.streams.published_files import PUBLISHED
 pytestmark = pytest.mark.broker
 ROWS = 3000
 TOPICS = ("impressions", "feedback", "examples", "dead_letters")
-_numbers = itertools.count()
 
 
 def run_of(broker, source: Path, folder: Path, *options: str) -> Finished:
@@ -38,7 +37,7 @@ def run_of(broker, source: Path, folder: Path, *options: str) -> Finished:
     said = CliRunner().invoke(app, ["init", str(source), "-o", str(out), *options])
     assert said.exit_code == 0, said.output
     assert "--until-end" in said.output.splitlines()[-1]
-    here = [f"kafka.{name}.topic=init-{name}-{next(_numbers)}" for name in TOPICS]
+    here = [f"kafka.{name}.topic=init-{name}-{next(NUMBERS)}" for name in TOPICS]
     config = load(out, [f"kafka.bootstrap_servers={broker.bootstrap_servers}", *here])
     assert not check_config(config).stops
     finished = to_the_end(config, folder / "run")
@@ -59,6 +58,7 @@ def test_the_shops_views_run_unedited(broker, tmp_path, real_stream):
     assert set(finished.lake["vertical"].to_pylist()) == {str(cate) for cate in recorded["cate"].to_pylist()}
 
 
+@pytest.mark.check
 def test_text_ids_without_a_time_run_in_the_order_of_the_file(broker, tmp_path):
     source = foreign_files.csv_of_strings(tmp_path / "rows.csv", ROWS)
     finished = run_of(broker, source, tmp_path)
@@ -101,6 +101,7 @@ def test_logs_in_public_schemas_that_it_was_not_written_for_run_unedited(broker,
     assert rated["student"]["ne"] < 1.05  # of few rows: it has not gone astray
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "name",
     [

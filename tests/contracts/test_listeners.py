@@ -15,6 +15,8 @@ from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 from tests.support.pipelines.odd_listeners import UNKNOWN, odd_listeners
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture(scope="module")
 def listeners(tmp_path_factory):

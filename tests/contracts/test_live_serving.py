@@ -19,7 +19,7 @@ from pipelines.core.run_dir.paths import RunDir
 from tests.support.pipelines.served_runs import promote, run_with_versions
 from tests.support.pipelines.serving_command import ServeCommand, serving
 from tests.support.pipelines.training_student import TrainingStudent
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 V1, V2 = "v00000100", "v00000200"
 
@@ -36,11 +36,8 @@ def number_of(version: str) -> int:
 
 
 def until(found: Callable[[], Any], server: ServeCommand) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := found()):
-        assert time.monotonic() < deadline
-        assert server.process.poll() is None
-        time.sleep(0.02)
+    value = eventually(lambda: server.process.poll() is not None or found(), look_s=0.02)
+    assert server.process.poll() is None
     return value
 
 
@@ -55,6 +52,7 @@ def model_of(server: ServeCommand) -> dict[str, Any]:
     return dict(model)
 
 
+@pytest.mark.check
 def test_what_a_student_learned_answers_within_two_seconds_to_the_last_bit_and_through_kills(tmp_path):
     ledger = a_run(tmp_path, "registry.increments_every_s=0.5")
     student = TrainingStudent(tmp_path)

@@ -80,6 +80,7 @@ def test_the_lake_has_the_verticals_that_a_run_takes_and_every_row_is_accounted_
     assert len(folders) == MOST
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("step", ["_save_state", "_commit_rows", "_deliver", "_publish"])
 def test_whatever_dies_between_the_steps_of_a_commit_the_same_verticals_are_known(
     broker, undisturbed, tmp_path, monkeypatch, step

@@ -24,6 +24,8 @@ from tests.support.pipelines.secured_broker import USER, secured_broker, unsigne
 from tests.support.pipelines.small_runs import small
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.check
+
 ISSUER = f"""
 import base64, json, sys, time
 USER = {USER!r}
@@ -36,9 +38,8 @@ print(token)
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with secured_broker(tmp_path_factory.mktemp("secured")) as found:
-        yield found
+def broker():
+    return secured_broker()
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_run_is_admitted_by_tokens_and_leaves_none_of_them_anywhere(broker, tm
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         while process.poll() is None:
             shown += str([seen.info["cmdline"] for seen in psutil.process_iter(["cmdline"])])
-            time.sleep(0.2)
+            time.sleep(0.2)  # work: a look at all processes, now and then
         said = process.stdout.read()
     assert process.returncode == 0, said[-3000:]
     tokens = issuer.issued()

@@ -246,14 +246,19 @@ def test_the_lake_holds_features_as_they_were_sent(finished):
 
 
 def test_batches_are_cut_by_position_not_by_what_a_read_brings(finished, broker, tmp_path):
-    config = everything(
+    """Two lockstep runs agree to the last bit, also where one reads ahead and the other does not."""
+    config = finished.config
+    again = everything(
         broker.bootstrap_servers,
         source__duplicate_rate=0.01,
         source__malformed_rate=0.0,
+        teacher__read_ahead=0 if config.teacher.read_ahead else 2,
+        resources__read_ahead=0 if config.resources.read_ahead else 3,
         resources__read_rows=37,
         resources__min_free_disk_gb=0,
     )
-    assert_same_run(to_the_end(config, tmp_path / "run"), finished)
+    assert again.hash == config.hash
+    assert_same_run(to_the_end(again, tmp_path / "run"), finished)
 
 
 def test_versions_are_published_and_compared_while_the_stream_runs(finished):
@@ -284,20 +289,6 @@ def test_what_is_published_and_compared_changes_nothing_that_is_learned(finished
         assert [name for name in learned if tensors[name] != others[name]] == []
     compared = [name for worker in finished.models for name in finished.checkpoint(worker)[0] if "registry/" in name]
     assert compared
-
-
-def test_two_lockstep_runs_agree_to_the_last_bit(finished, broker, tmp_path):
-    config = finished.config  # and reading ahead, in the one and not in the other, changes nothing
-    again = everything(
-        broker.bootstrap_servers,
-        source__duplicate_rate=0.01,
-        source__malformed_rate=0.0,
-        teacher__read_ahead=0 if config.teacher.read_ahead else 2,
-        resources__read_ahead=0 if config.resources.read_ahead else 3,
-        resources__min_free_disk_gb=0,
-    )
-    assert again.hash == config.hash
-    assert_same_run(to_the_end(again, tmp_path / "run"), finished)
 
 
 def test_partitions_of_the_examples_topic_decide_which_rows_share_a_step_and_nothing_else(finished, broker, tmp_path):

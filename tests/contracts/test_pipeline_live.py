@@ -86,6 +86,7 @@ def test_clicks_are_learned_when_their_window_closes_however_long_conversions_ta
     assert found[0][1] == found[1][1]
 
 
+@pytest.mark.check
 def test_topics_that_grow_are_trained_now_and_then_as_if_they_had_been_there_at_once(broker, tmp_path):
     def trained(config: Config, root: Path) -> pa.Table:
         status, summary = run(config, RunDir(root), local=True, until_idle_s=1.5)

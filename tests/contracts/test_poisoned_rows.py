@@ -128,6 +128,7 @@ def test_nothing_of_them_reached_weights_optimizers_or_figures(finished):
             assert result["student"]["ne"] is None or result["student"]["ne"] < 5
 
 
+@pytest.mark.check
 def test_what_was_left_out_is_the_same_however_often_the_run_is_stopped(finished, broker, tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
     config = poisoned(broker.bootstrap_servers, 2000, POISON)

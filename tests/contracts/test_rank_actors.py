@@ -20,7 +20,7 @@ from pipelines.live.rules.policies import Cause
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders, Worker
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.ray
 
@@ -48,7 +48,7 @@ class Counting(Worker):
     def step(self) -> bool:
         self.rows += int(self._ranks.sum(np.array([1]))[0])
         self.own_rows += 1
-        time.sleep(0.01)
+        time.sleep(0.01)  # work: a step
         return True
 
     @property
@@ -82,13 +82,12 @@ def start(launcher, tmp_path) -> Iterator[Callable[[], Handle]]:
 
 
 def polled(handle: Handle, until: Callable[[Report], bool]) -> Report:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+    def there() -> Report | None:
         report = handle.poll(Orders())
-        if report is not None and until(report):
-            return report
-        time.sleep(0.02)
-    raise AssertionError("it neither gets there nor dies")
+        return report if report is not None and until(report) else None
+
+    report: Report = eventually(there, lambda: "it neither gets there nor dies", look_s=0.02)
+    return report
 
 
 def never(report: Report) -> bool:
@@ -109,7 +108,7 @@ def test_ranks_step_together_report_as_one_and_wait_for_nobody_between_two_round
     assert first.rss_bytes == sum(rank.rss_bytes for rank in first.ranks) > 2 * 30 << 20
     logs = [(tmp_path / name).read_text() for name in ("teacher.log", "teacher-rank1.log")]
     assert [f"pid {rank.pid} on" in log for rank, log in zip(first.ranks, logs, strict=True)] == [True, True]
-    time.sleep(1.5 * COLLECTIVE_S)  # a coordinator that was paused
+    time.sleep(1.5 * COLLECTIVE_S)  # work: a coordinator that was paused
     assert polled(handle, lambda report: report.rows > first.rows + 200).pid == first.pid
     assert len(handle.close(PATIENCE_S).ranks) == 2
     assert_gone(first)

@@ -45,7 +45,7 @@ class Endless(Worker):
 
     def step(self) -> bool:
         self.rows += 1
-        time.sleep(0.01)
+        time.sleep(0.01)  # work: a step
         return True
 
 

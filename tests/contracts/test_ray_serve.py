@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from streaming.ports import free_port
 from tests.support.pipelines.served_runs import ROWS, promote, run_with_versions
 from tests.support.pipelines.serving_command import predicted
 from tests.support.places import ROOT
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytest.importorskip("grpc", reason="Ray Serve is not installed: pip install 'exfm[serve]'")
 
@@ -63,11 +62,9 @@ def on_ray(root: Path, folder: Path) -> Iterator[int]:
         env=os.environ | own, cwd=folder, stdout=said, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not ready(port):
-            late = time.monotonic() > deadline or process.poll() is not None
-            assert not late, (folder / "serve.log").read_text()
-            time.sleep(0.2)
+        log = folder / "serve.log"
+        eventually(lambda: process.poll() is not None or ready(port), log.read_text, look_s=0.2)
+        assert process.poll() is None, log.read_text()
         yield port
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE_S)
@@ -105,10 +102,7 @@ def test_a_deployment_answers_as_the_server_does_and_swaps_without_a_failed_requ
         thread.start()
         for version in (V2, V1, V2):
             promote(ledger, version)
-            deadline = time.monotonic() + PATIENCE_S
-            while ask(port, {"rows": ROWS})[1]["version"] != version:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            eventually(lambda version=version: ask(port, {"rows": ROWS})[1]["version"] == version, look_s=0.05)
         over.set()
         thread.join()
         code, said = ask(port, {"rows": [{"user_id": -3, "ad_id": 1, "bid": 0.1}]})

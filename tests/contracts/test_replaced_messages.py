@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,18 +21,8 @@ pytestmark = pytest.mark.broker
 ADS = Partition("ads", 0)
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory) -> Iterator[LocalBroker]:
-    """A broker whose files may be lost."""
-    broker = LocalBroker(tmp_path_factory.mktemp("broker"), heap_mb=256)
-    try:
-        yield broker
-    finally:
-        broker.stop()
-
-
-def settings_of(local: LocalBroker) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=local.start().bootstrap_servers)
+def settings_of(own_broker: LocalBroker) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=own_broker.start().bootstrap_servers)
 
 
 def write(settings: KafkaSettings, *values: bytes) -> None:
@@ -60,16 +49,16 @@ def read_on(settings: KafkaSettings, offset: int, epochs: dict[Partition, int], 
     return found, newest.newest.get(ADS, -1)
 
 
-def test_what_was_read_is_missed_after_a_restart_only_where_it_is_gone(local):
-    settings = settings_of(local)
+def test_what_was_read_is_missed_after_a_restart_only_where_it_is_gone(own_broker):
+    settings = settings_of(own_broker)
     ensure_topics(settings, {ADS.topic: 1})
     write(settings, b"0", b"1", b"2", b"3", b"4")
     values, epoch = read_on(settings, 0, {}, 5)
     assert values == [b"0", b"1", b"2", b"3", b"4"]
     assert epoch >= 0
 
-    local.stop(wait_s=0)  # with another leader epoch, nothing is lost
-    settings = settings_of(local)
+    own_broker.stop(wait_s=0)  # with another leader epoch, nothing is lost
+    settings = settings_of(own_broker)
     write(settings, b"5", b"6")
     values, later = read_on(settings, 5, {ADS: epoch}, 2)
     assert values == [b"5", b"6"]
@@ -80,11 +69,11 @@ def test_what_was_read_is_missed_after_a_restart_only_where_it_is_gone(local):
     write(settings, b"7")
     assert read_on(settings, 7, {ADS: later}, 1)[0] == [b"7"]
 
-    local.stop(wait_s=0)
-    (partition,) = local.directory.rglob("ads-0")
+    own_broker.stop(wait_s=0)
+    (partition,) = own_broker.directory.rglob("ads-0")
     for file in partition.iterdir():  # the disk forgets all messages; as another replica would that never had them
         shutil.rmtree(file) if file.is_dir() else file.unlink()
-    settings = settings_of(local)
+    settings = settings_of(own_broker)
     write(settings, *(b"other %d" % n for n in range(20)))
     with pytest.raises(DataLost, match=r"lost messages that were already read: ads/0 from offset 0 on\. A leader took"):
         read_on(settings, 8, {ADS: later}, 1)

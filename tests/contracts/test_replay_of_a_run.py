@@ -31,15 +31,14 @@ from streaming.errors import BadInput
 from streaming.lake.readers import Readers
 from streaming.sources.synthetic.truth import read_truth
 from tests.support.pipelines.replay_workspaces import learned_alone
-from tests.support.pipelines.small_runs import small, to_the_end
+from tests.support.pipelines.small_runs import SNAPSHOTS, finished_once, small
 
 pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(scope="module")
 def finished(broker, tmp_path_factory):
-    config = small(broker.bootstrap_servers, source__impressions=4000, teacher__keep_snapshots=5)
-    return to_the_end(config, tmp_path_factory.mktemp("replayed") / "run")
+    return finished_once(small, broker.bootstrap_servers, tmp_path_factory.mktemp("replayed") / "run", **SNAPSHOTS)
 
 
 ARMS = [

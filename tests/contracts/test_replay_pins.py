@@ -23,15 +23,14 @@ from streaming.lake.delta.vacuum import vacuum_table
 from streaming.lake.housekeeping import Housework, expire_rows, retention_floor
 from streaming.lake.readers import Readers
 from streaming.lake.settings import LakeSettings
-from tests.support.pipelines.small_runs import small, to_the_end
+from tests.support.pipelines.small_runs import SNAPSHOTS, finished_once, small
 
 pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(scope="module")
 def finished(broker, tmp_path_factory):
-    config = small(broker.bootstrap_servers, source__impressions=4000, teacher__keep_snapshots=6)
-    return to_the_end(config, tmp_path_factory.mktemp("pins") / "run")
+    return finished_once(small, broker.bootstrap_servers, tmp_path_factory.mktemp("pins") / "run", **SNAPSHOTS)
 
 
 @pytest.fixture
@@ -94,6 +93,7 @@ def deleted(living, monkeypatch):
     return done
 
 
+@pytest.mark.check
 def test_what_is_needed_stays_while_it_is_needed_and_a_day_later_the_same_command_means_the_same(
     living, tmp_path, capsys, request
 ):

@@ -19,9 +19,8 @@ from tests.support.pipelines.small_runs import small
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with secured_broker(tmp_path_factory.mktemp("secured")) as found:
-        yield found
+def broker():
+    return secured_broker()
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_a_run_leaves_its_password_nowhere_and_asks_for_it_when_it_is_resumed(br
     with stream(tmp_path / "mine.yaml", run) as process:
         while process.poll() is None:
             shown |= {" ".join(seen.info["cmdline"] or []) for seen in psutil.process_iter(["cmdline"])}
-            time.sleep(0.2)
+            time.sleep(0.2)  # work: a look at all processes, now and then
         said = process.stdout.read()
     assert process.returncode == 0, said[-3000:]
     assert [words for words in shown if PASSWORD in words] == []

@@ -84,15 +84,15 @@ def test_a_share_of_impressions_is_logged_with_predictions_and_version_the_same_
     assert "exfm_log_unidentified_rows_total" in metrics
 
 
-def test_a_broker_that_stands_still_costs_rows_of_the_log_and_no_answer(kafka, broker, topic_name, tmp_path):
+def test_a_broker_that_stands_still_costs_rows_of_the_log_and_no_answer(own_kafka, own_broker, topic_name, tmp_path):
     run_with_versions(tmp_path, V1)
-    topic = topic_name()
-    ensure_topics(kafka, {topic: 1})
+    topic, pid = topic_name(), own_broker.status().pid
+    ensure_topics(own_kafka, {topic: 1})
     changed = {"max_pending_bytes": 500, "delivery_timeout_s": PATIENCE_S, "request_timeout_s": 1.5}
-    slow = kafka.model_copy(update=changed)
+    slow = own_kafka.model_copy(update=changed)
     served_log = ServedLog(LogSettings(slow, topic, 1.0), waiting=3)
     server = Server(model_store_of(RunDir(tmp_path), ["feed"], "champion"), served_log=served_log)
-    os.kill(broker.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
         for _ in range(20):
@@ -100,7 +100,7 @@ def test_a_broker_that_stands_still_costs_rows_of_the_log_and_no_answer(kafka, b
         assert time.monotonic() - began < PATIENCE_S / 2  # less than the log waits for the broker
         assert served_log.dropped > 0
     finally:
-        os.kill(broker.pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         served_log.close()
     assert served_log.written + served_log.dropped == 20
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.served_runs import promote, run_with_versions
 from tests.support.pipelines.serving_command import predicted, serving
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 V1, V2 = "v00000100", "v00000200"
 
@@ -45,10 +45,7 @@ def swapped_under_load(root: Path, swaps: int) -> None:
         for swap in range(swaps):
             version = (V2, V1)[swap % 2]
             promote(ledger, version)
-            deadline = time.monotonic() + PATIENCE_S
-            while server.ask()[1]["version"] != version:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            eventually(lambda version=version: server.ask()[1]["version"] == version, look_s=0.02)
         over.set()
         for thread in threads:
             thread.join()
@@ -65,6 +62,7 @@ def test_a_thousand_swaps_under_load_leave_no_failed_or_mixed_answer(tmp_path):
     swapped_under_load(tmp_path, 1000)
 
 
+@pytest.mark.check
 def test_a_process_that_is_killed_under_load_is_back_within_seconds(tmp_path):
     """It was forked from a process that has everything imported; the port answers by the others meanwhile. What a
     dying process had begun to answer is lost, and nothing else."""
@@ -84,7 +82,7 @@ def test_a_process_that_is_killed_under_load_is_back_within_seconds(tmp_path):
         threads = [threading.Thread(target=load) for _ in range(2)]
         for thread in threads:
             thread.start()
-        time.sleep(2.5)  # a process that lives too short a time is not started at once again
+        time.sleep(2.5)  # work: a process that lives too short a time is not started at once again
         os.kill(doomed, signal.SIGKILL)
         began = time.monotonic()
         fresh = server.answering(2, without=doomed)
@@ -113,6 +111,7 @@ def test_a_process_that_is_killed_is_replaced_and_the_port_goes_on_answering(tmp
     assert not any(process.is_running() for process in started)
 
 
+@pytest.mark.check
 def test_a_port_that_is_taken_is_said_in_words(tmp_path):
     run_with_versions(tmp_path, V1)
     with serving(tmp_path) as server:

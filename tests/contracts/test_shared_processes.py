@@ -45,7 +45,7 @@ class Counting(Worker):
             if ending == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise DataLost("nothing left to read")
-        time.sleep(0.005)
+        time.sleep(0.005)  # work: a step
         return True
 
     @property
@@ -70,12 +70,8 @@ def started(launcher: RayLauncher, name: str, place: Path, host: str) -> Handle:
 
 def next_report(handle: Handle) -> Report:
     """Raises Died where it dies first."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if (report := handle.poll(Orders())) is not None:
-            return report
-        time.sleep(0.01)
-    raise AssertionError("no report")
+    report: Report = eventually(lambda: handle.poll(Orders()), look_s=0.01)
+    return report
 
 
 def until_it_dies(handle: Handle) -> Died:

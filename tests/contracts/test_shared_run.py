@@ -9,6 +9,8 @@ from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from tests.support.pipelines.small_runs import Finished, assert_same_run, small, to_the_end
 
+pytestmark = pytest.mark.check
+
 
 @pytest.mark.ray
 @pytest.mark.broker

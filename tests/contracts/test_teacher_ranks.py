@@ -97,6 +97,7 @@ def assert_same_teacher(one: Finished, other: Finished, *, from_lake: bool = Fal
     assert far["rng"] == 0
 
 
+@pytest.mark.check
 def test_three_ranks_of_which_one_never_has_a_row_learn_what_one_learns_and_say_so_as_one(finished, tmp_path):
     reports = taught(finished, tmp_path / "three", 3)
     assert_same_teacher(finished, of(finished, tmp_path / "three"))

@@ -11,7 +11,7 @@ from kafka.errors import RetriableError
 
 from streaming.errors import BrokerAway, StreamingError
 from streaming.kafka.reader import TopicReader
-from streaming.kafka.topics import beginning_offsets, end_offsets, last_message
+from streaming.kafka.topics import beginning_offsets, end_offsets, ensure_topics, last_message
 from streaming.kafka.writer import TopicWriter
 from streaming.messages.message import END_HEADER, RawMessage, is_end_marker
 from streaming.messages.source import EndOfStream
@@ -226,13 +226,15 @@ def _committed(admin, group):
     return {key: value.offset for key, value in offsets.items() if value.offset >= 0}
 
 
-def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, broker, topic):
+def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(own_kafka, own_broker, topic_name):
     now = [0.0]
-    partition = Partition(topic, 0)
+    kafka, topic = own_kafka, topic_name()
+    ensure_topics(kafka, {topic: 1})
+    partition, pid = Partition(topic, 0), own_broker.status().pid
     with TopicReader(kafka, [partition], clock=lambda: time.monotonic() + now[0]) as reader:
         reader.open({})
         eventually(lambda: reader.at_end(partition))
-        os.kill(broker.pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)
         try:
             now[0] += 2 * kafka.give_up_s  # nobody asked for so long, which is no reason to give up
             started = time.monotonic()
@@ -245,7 +247,7 @@ def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, 
             with pytest.raises(BrokerAway, match=r"has not answered for 3\d\d s"):
                 reader.next_batch(0.2)
         finally:
-            os.kill(broker.pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
         filled(kafka, topic, [b"back"])
         assert [m.value for m in read(reader, 1)] == [b"back"]
         assert reader.reachable

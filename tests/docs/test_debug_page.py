@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.documents import fenced
-from tests.support.pipelines.small_runs import small, to_the_end
+from tests.support.pipelines.small_runs import SNAPSHOTS, finished_once, small
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.broker
@@ -28,7 +28,7 @@ def a_late_click(root) -> int:
 
 
 def test_every_command_of_the_page_runs(broker, tmp_path, capsys):
-    to_the_end(small(broker.bootstrap_servers), tmp_path / "run")
+    finished_once(small, broker.bootstrap_servers, tmp_path / "run", **SNAPSHOTS)
     run, impression = tmp_path / "run", a_late_click(tmp_path / "run")
     session = "\n".join(fenced(PAGE, "python"))
     for line, here in (

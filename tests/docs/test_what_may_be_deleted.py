@@ -36,8 +36,9 @@ def figures(root: Path) -> tuple[object, object]:
     return summary["students"], summary["counts"]
 
 
+@pytest.mark.check
 def test_a_run_without_what_may_go_ends_as_it_did(broker, tmp_path):
-    config, root = everything(broker.bootstrap_servers), tmp_path / "run"
+    config, root = everything(broker.bootstrap_servers, source__impressions=3000), tmp_path / "run"
     to_the_end(config, root)
     students, counts = figures(root)
 

@@ -41,6 +41,7 @@ def written(tmp_path: Path, name: str) -> pa.Table:
     return pq.read_table(tmp_path / "rows.parquet")
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_data_set_becomes_a_config_that_can_be_run(tmp_path, name):
     table = written(tmp_path, name)

@@ -22,7 +22,7 @@ from pipelines.serve.prediction_request import PredictionRequest
 from tests.support.pipelines.odd_requests import KINDS, MAX_BYTES, MAX_ROWS, Odd, odd_request, sound
 from tests.support.pipelines.odd_requests import http as request_of
 from tests.support.pipelines.served_runs import live, run_with_versions
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 V1 = "v00000100"
 BODY_S, REQUEST_S = 1.5, 2.0
@@ -44,7 +44,7 @@ def said(odd: Odd, port: int) -> tuple[int, bytes] | None:
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as at:
         try:
             for n, part in enumerate(odd.parts):
-                time.sleep(0.02 * (n > 0))
+                time.sleep(0.02 * (n > 0))  # work: parts of a request come one after the other
                 at.sendall(part)
             if odd.leaves:
                 return None
@@ -121,11 +121,14 @@ def test_connections_that_send_nothing_or_dribble_do_not_lock_others_out(served)
     for n, each in enumerate(slow):
         each.sendall(half if n % 2 else b"")
     odd = sound(np.random.default_rng(1))
-    over = time.monotonic() + PATIENCE_S
-    answer = said(odd, port)
-    while answer is not None and answer[0] == 503 and time.monotonic() < over:
-        time.sleep(0.1)
+    answer = None
+
+    def served_again() -> bool:
+        nonlocal answer
         answer = said(odd, port)
+        return answer is None or answer[0] != 503
+
+    eventually(served_again, look_s=0.1)
     assert trouble(odd, answer, known) is None
     words = [each.recv(1000) for each in slow]
     for each in slow:
@@ -180,7 +183,7 @@ def test_a_body_that_goes_on_after_its_refusal_ends_with_the_connection(served):
         def dribble() -> None:
             while time.monotonic() - began < PATIENCE_S:
                 at.sendall(b" " * 1000)
-                time.sleep(0.02)
+                time.sleep(0.02)  # work: a body that dribbles
 
         with pytest.raises(ConnectionError):
             dribble()

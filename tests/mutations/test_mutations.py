@@ -20,6 +20,20 @@ def test_a_mutation_still_finds_its_place_and_its_tests(mutation: Mutation):
         assert not test or re.search(rf"def {test}\b", (ROOT / path).read_text())
 
 
+def moved(path: str, test: str) -> bool:
+    """True where `make test` leaves out this test, or the whole file."""
+    text = (ROOT / path).read_text()
+    decorated = re.search(rf"((?:^@.*\n)*)^def {test}\b", text, re.MULTILINE) if test else None
+    marks = (decorated[1] if decorated else "") + "".join(re.findall(r"^pytestmark = .*$", text, re.MULTILINE))
+    return "mark.check" in marks or bool(re.search(r"^@pytest\.mark\.slow", marks, re.MULTILINE))
+
+
+def test_what_finds_a_planted_fault_is_in_the_first_tier():
+    named = [name for mutation in MUTATIONS for name in mutation.tests.split(" -k")[0].split()]
+    assert named
+    assert [name for name in named if moved(*(name + "::").split("::")[:2])] == []
+
+
 def test_every_invariant_of_the_design_has_one():
     rules = " ".join(mutation.rule for mutation in MUTATIONS)
     names = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.identifiers import LAKE_SEQ
 from tests.support.pipelines.changing_rows import COUPON, augment, declared, feed, lake, live, row
 from tests.support.pipelines.topics import make_inputs
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -45,11 +44,7 @@ def killed(tmp_path):
         process = processes.Process(target=augment, args=(dump(config), str(root)))
         process.start()
         started.append(process)
-        deadline = time.monotonic() + PATIENCE_S
-        while not moment():
-            assert process.is_alive(), process.exitcode
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        eventually(lambda: moment() or not process.is_alive())
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()

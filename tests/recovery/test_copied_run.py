@@ -16,6 +16,7 @@ from tests.support.pipelines.small_runs import slow_commits, small, stop_after, 
 pytestmark = pytest.mark.broker
 
 
+@pytest.mark.check
 def test_a_copy_is_told_so_and_goes_on_with_a_topic_of_its_own(broker, tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
     config = small(broker.bootstrap_servers, source__impressions=2000, pace__block_rows=256)

@@ -87,6 +87,7 @@ def damage(run_dir: RunDir, what: str, how) -> list[str]:
     return chosen
 
 
+@pytest.mark.check
 def test_whatever_is_damaged_the_run_goes_on_from_what_verifies_and_ends_the_same(undisturbed, broker, tmp_path):
     config, run_dir = config_of(broker.bootstrap_servers), RunDir(tmp_path / "run")
     notes: set[str] = set()

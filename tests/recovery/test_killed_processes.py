@@ -92,6 +92,7 @@ def undisturbed(broker, tmp_path) -> Callable[..., Finished]:
     return lambda **changes: to_the_end(everything(broker.bootstrap_servers, **changes), tmp_path / "undisturbed")
 
 
+@pytest.mark.check
 @pytest.mark.timeout(700)
 def test_a_few_kills_anywhere_change_no_bit_and_leave_nothing_behind(undisturbed, hail):
     config = everything("nowhere:1", **SHORT, source__rate="400")

@@ -73,9 +73,9 @@ def test_a_rank_that_is_stopped_is_not_waited_for_and_a_stopped_coordinator_does
     command, config = stream(source__impressions=4000, source__rate="20")  # the stops eat up wall time
     pid = command.until(rank_pid("teacher", 0, rows=100))
     command.process.send_signal(signal.SIGSTOP)
-    time.sleep(45)  # longer than a collective may take
+    time.sleep(45)  # work: longer than a collective may take
     command.process.send_signal(signal.SIGCONT)
-    time.sleep(5)
+    time.sleep(5)  # work: time enough to end a rank, which it must not
     assert rank_pid("teacher", 0, rows=100)(command.status) == pid
     for count, rank in enumerate((1, 0), start=1):
         pid = command.until(rank_pid("teacher", rank, rows=1))

@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -61,10 +62,7 @@ def test_the_same_command_goes_on_after_ctrl_c_and_after_kill_9(tmp_path):
         return {path: path.stat().st_mtime for path in (tmp_path / "out").glob("*/*.npz")}
 
     def wait_for(kind: str) -> None:
-        deadline = time.monotonic() + 120
-        while not list((tmp_path / "out").glob(f"{kind}/*.npz")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: list((tmp_path / "out").glob(f"{kind}/*.npz")), look_s=0.05)
 
     sweep = start("out")
     wait_for("logits")

@@ -181,6 +181,7 @@ class Ballast:
         self._path.unlink()
 
 
+@pytest.mark.check
 def test_on_a_disk_that_fills_up_the_run_says_so_and_goes_on_by_itself_when_there_is_room(
     undisturbed, broker, small_disk
 ):
@@ -278,6 +279,7 @@ def gives_up(monkeypatch: pytest.MonkeyPatch, worker: type, name: str, steps: in
     monkeypatch.setattr(worker, "step", step)
 
 
+@pytest.mark.check
 def test_a_student_that_gives_up_stops_nobody_and_the_same_command_goes_on_with_it(
     undisturbed, broker, tmp_path, monkeypatch
 ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def while_it_runs(config: Config, root: Path, act: Callable[[Pipeline], None], a
 
     def watch(status: Any) -> None:
         if thread.is_alive():
-            time.sleep(0.05)
+            thread.join(0.05)
 
     finished = to_the_end(config, root, attend=attend, watch=watch)
     assert thread.ident is not None
@@ -127,6 +126,7 @@ def test_born_late_equals_born_early(early, broker, tmp_path):
     assert set(again.summary["students"]) == {"feed", "brand", "hot"}
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("at_rows", [1200, 10**9])  # in mid-stream; and where the stream is shorter
 def test_a_student_of_the_config_that_joins_later_ends_the_same(early, broker, tmp_path, at_rows):
     config = small(broker.bootstrap_servers, **STREAM)
@@ -144,6 +144,7 @@ def test_a_student_of_the_config_that_joins_later_ends_the_same(early, broker, t
     assert late.checkpoint("student-hot")[0] == early.checkpoint("student-hot")[0]
 
 
+@pytest.mark.check
 def test_a_finished_run_takes_a_student_that_learned_its_lake_without_a_broker(early, broker, tmp_path):
     config = small(broker.bootstrap_servers, **STREAM)
     finished = to_the_end(config, tmp_path / "run")
@@ -159,6 +160,7 @@ def test_a_finished_run_takes_a_student_that_learned_its_lake_without_a_broker(e
     assert again.summary["students"]["feed"] == finished.summary["students"]["feed"]
 
 
+@pytest.mark.check
 def test_students_that_begin_later_or_with_weights_of_another(broker, tmp_path):
     finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path / "run")
     pipeline, rows = Pipeline(finished.run_dir.root), finished.lake.num_rows

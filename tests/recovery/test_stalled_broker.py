@@ -35,15 +35,6 @@ SCHEMA = RowSchema(columns=(), tasks=(Task(name="ctr", window_s=WINDOW_S),))
 ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)
 
 
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory):
-    """One that may be treated badly."""
-    broker = LocalBroker(tmp_path_factory.mktemp("stalled") / "broker", heap_mb=256)
-    broker.start(wait_s=120)
-    yield broker
-    broker.stop()
-
-
 class Live:
     """Two topics, and the rows that their merge and settlement bring out, as live augmentation reads them; by a clock
     that the test sets ahead."""

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from tests.support.pipelines.small_runs import origin, small
 from tests.support.pipelines.topics import messages_of
 from tests.support.places import ROOT
 from tests.support.streams.lake_rows import SCHEMA, rows
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 Start = Callable[..., "Process"]
 
@@ -43,11 +42,9 @@ class Process:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
     def until_stopped(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while psutil.Process(self._process.pid).status() != psutil.STATUS_STOPPED:
-            assert self._process.poll() is None, "it ended instead of being stopped"
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        process = psutil.Process(self._process.pid)
+        eventually(lambda: self._process.poll() is not None or process.status() == psutil.STATUS_STOPPED, look_s=0.01)
+        assert self._process.poll() is None, "it ended instead of being stopped"
 
     def go_on(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)

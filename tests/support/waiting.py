@@ -1,5 +1,6 @@
 """Waiting for what another thread or process does. It is over as soon as that is done; how long it may take depends on
-who has the cores, so patience is long, and ends only where a thing is broken."""
+who has the cores, so patience is long, and ends only where a thing is broken. No test sleeps for another: a sleep
+stands only where taking time is the work itself, and says so (`# work: …`)."""
 
 from __future__ import annotations
 
@@ -12,15 +13,21 @@ PATIENCE_S = 120.0
 LOOK_S = 0.001
 
 
-def eventually(holds: Callable[[], Any], told: Callable[[], Any] = lambda: None, *, look_s: float = LOOK_S) -> Any:
-    """What `holds` returns once that is true. AssertionError, with what there is to tell, where it never is.
+def eventually(
+    holds: Callable[[], Any],
+    told: Callable[[], Any] = lambda: None,
+    *,
+    look_s: float = LOOK_S,
+    within_s: float = PATIENCE_S,
+) -> Any:
+    """Return what `holds` returns once that is true. AssertionError, with what there is to tell, where it never is.
 
-    >>> seen = iter([0, 0, 7])
-    >>> eventually(lambda: next(seen))
+    >>> answers = iter([0, 0, 7])
+    >>> eventually(lambda: next(answers))
     7
     """
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
+    deadline = time.monotonic() + within_s
+    while not (value := holds()):
         assert time.monotonic() < deadline, told()
         time.sleep(look_s)
-    return found
+    return value

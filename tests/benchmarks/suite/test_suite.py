@@ -68,6 +68,7 @@ def test_works_take_turns_and_the_first_turn_is_not_kept():
     assert [len(each) for each in turns.values()] == [2, 2]
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("seconds", [0.001, 0.1, 0.2, 0.4, 0.6])
 def test_the_time_that_is_planned_is_the_time_that_is_taken(seconds):
     clock = SlowClock()

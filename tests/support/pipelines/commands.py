@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 
 from pipelines.core.run_dir.paths import RunDir
 from streaming.store.files import read_json
+from tests.support.waiting import eventually
 
 COMMAND = "import sys; from pipelines.cli.entry import main; sys.exit(main())"
 
@@ -50,14 +50,13 @@ class Command:
 
     def until(self, what: Callable[[dict[str, Any]], Any]) -> Any:
         """Wait for status.json to say something of this process; returns what `what` found."""
-        deadline = time.monotonic() + self._patience_s
-        while time.monotonic() < deadline:
+
+        def holds() -> Any:
             assert self.process.poll() is None, self.log.read_text()[-LOG_CHARS:]
             status = self.status
-            if status is not None and (found := what(status)):
-                return found
-            time.sleep(LOOK_S)
-        raise AssertionError(f"not within {self._patience_s} s; status {json.dumps(status)[:2000]}")
+            return status is not None and what(status)
+
+        return eventually(holds, self._told, look_s=LOOK_S, within_s=self._patience_s)
 
     def look(self) -> None:
         """Remember every process below this one: broker, Ray, workers."""
@@ -65,13 +64,15 @@ class Command:
             self.seen.update(psutil.Process(self.process.pid).children(recursive=True))
 
     def wait(self) -> int:
-        deadline = time.monotonic() + self._patience_s
-        while self.process.poll() is None and time.monotonic() < deadline:
+        def holds() -> bool:
             self.look()
-            time.sleep(LOOK_S)
-        code = self.process.poll()
-        assert code is not None, f"the command does not end; status {json.dumps(self.status)[:2000]}"
-        return code
+            return self.process.poll() is not None
+
+        eventually(holds, self._told, look_s=LOOK_S, within_s=self._patience_s)
+        return self.process.returncode
+
+    def _told(self) -> str:
+        return f"not within {self._patience_s} s; status {json.dumps(self.status)[:2000]}"
 
     def kill(self) -> None:
         self.look()

@@ -32,6 +32,7 @@ from streaming.broker.broker import LocalBroker
 from streaming.store.files import read_json
 from tests.support.pipelines.commands import LOOK_S, Command, gone, rank_pid, worker_pid
 from tests.support.pipelines.small_runs import Finished
+from tests.support.waiting import eventually
 
 COORDINATOR, BROKER, EVERYTHING = "coordinator", "broker", "everything"
 EARLY = 0.25
@@ -105,9 +106,13 @@ class Hail:
                     break
                 assert time.monotonic() < deadline, self.told(f"not at its end after {wait_s:g} s")
                 self._strike(victim)
-        while self._lives():
-            assert time.monotonic() < deadline, self.told(f"not at its end after {wait_s:g} s")
-            time.sleep(LOOK_S)
+        left_s = deadline - time.monotonic()
+        eventually(
+            lambda: not self._lives(),
+            lambda: self.told(f"not at its end after {wait_s:g} s"),
+            look_s=LOOK_S,
+            within_s=left_s,
+        )
         assert len(self.kills) >= at_least, self.told(f"the stream ended after {len(self.kills)} kills of {at_least}")
         return self.kills
 
@@ -140,7 +145,7 @@ class Hail:
         if pid is None:
             self.passed_over[victim] += 1
             return
-        time.sleep(self._random.uniform(0, self._longest_wait_s))
+        time.sleep(self._random.uniform(0, self._longest_wait_s))  # work: kills come at seeded moments
         if not self._lives():
             return
         if victim == COORDINATOR:
@@ -181,7 +186,7 @@ class Hail:
                     pid = (rank_pid(worker, int(rank), rows=1) if rank else worker_pid(worker, rows=1))(status)
                 if pid is not None and psutil.pid_exists(pid):
                     return pid
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # work: a victim that does not work is passed over, so patience ends
         return None
 
     def _logged_pid(self, worker: str) -> int | None:

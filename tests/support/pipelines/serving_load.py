@@ -112,7 +112,7 @@ async def over_http(port: int, model: str, question: Question, at: np.ndarray | 
     else:
         asking = []
         for moment in at:
-            await asyncio.sleep(max(0.0, start + moment - time.perf_counter()))
+            await asyncio.sleep(max(0.0, start + moment - time.perf_counter()))  # work: requests come at drawn moments
             asking.append(asyncio.create_task(ask(moment)))
         await asyncio.gather(*asking)
     while not free.empty():

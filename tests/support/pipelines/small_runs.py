@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections import defaultdict
@@ -20,7 +21,7 @@ from deltalake import DeltaTable
 
 from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
 from pipelines.core.config.models import StudentSettings
-from pipelines.core.config.settings import Config, parse
+from pipelines.core.config.settings import Config, dump, load, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.verify.run import verify
 from pipelines.lab.verify.verdict import text_of
@@ -33,9 +34,10 @@ from streaming.lake.reader import LakeReader
 from streaming.lake.writer import LakeWriter
 from streaming.store.files import read_json
 from tests.support.pipelines.topics import messages_of
+from tests.support.places import NUMBERS, made_once
 
-_numbers = itertools.count()
-
+SNAPSHOTS: dict[str, Any] = {"source__impressions": 4000, "teacher__keep_snapshots": 6}
+"""Changes of `small`: the finished run that most tests read."""
 NO_GROWTH = 1 << 20
 """As the rows of the first batches: they are as large as the later ones."""
 
@@ -67,7 +69,7 @@ def everything(servers: str, **changes: Any) -> Config:
 
 
 def _raw(servers: str) -> dict[str, Any]:
-    number = next(_numbers)
+    number = next(NUMBERS)
     student = {
         "model": {"width": 4, "trunk": {"name": "dlrm", "mlp": [16], "bottom": [8]}},
         "batch_rows": 256,
@@ -136,6 +138,21 @@ def to_the_end(config: Config, root: Path, **options: Any) -> Finished:
         status, _ = run(config, RunDir(root), local=True, until_end=True, **options)
     assert status.state is RunState.DONE, status.reason
     return Finished(config, root)
+
+
+def finished_once(settings: Callable[..., Config], servers: str, root: Path, **changes: Any) -> Finished:
+    """A copy, under `root`, of the finished run of `settings(servers, **changes)`, which is made once in a test run."""
+    name = f"{settings.__module__}.{settings.__qualname__}"
+    key = hashlib.sha256(json.dumps([name, changes], sort_keys=True).encode()).hexdigest()[:12]
+
+    def make(folder: Path) -> None:
+        config = settings(servers, **changes)
+        (folder / "config.yaml").write_text(dump(config))
+        to_the_end(config, folder / "run")
+
+    folder = made_once(f"run-{key}", make)
+    shutil.copytree(folder / "run", root)
+    return Finished(load(folder / "config.yaml"), root)
 
 
 class Finished:
@@ -285,7 +302,12 @@ def slow_commits(seconds: float = 0.2) -> Iterator[None]:
     """For runs of this process that are to be stopped half-way: a fast one has read its topics to their end before it
     is seen how far."""
     commit = LakeWriter.commit
-    with patch.object(LakeWriter, "commit", lambda *given, **more: time.sleep(seconds) or commit(*given, **more)):
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(seconds)  # work: a slow disk
+        return commit(*arguments, **options)
+
+    with patch.object(LakeWriter, "commit", slow):
         yield
 
 

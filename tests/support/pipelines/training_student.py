@@ -64,7 +64,7 @@ def train(root: Path, every_s: float) -> None:
         if over.is_set():
             break
         block, due = block + 1, due + every_s
-        time.sleep(max(0.0, due - time.monotonic()))
+        over.wait(max(0.0, due - time.monotonic()))
     student, position = worker.engine.student, worker.position
     worker.close()
     from tests.support.pipelines.served_runs import ROWS

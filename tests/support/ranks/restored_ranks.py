@@ -87,7 +87,7 @@ def main():
             if pid:
                 failed += bool(status)
                 del children[pid]
-            time.sleep(0.02)
+            time.sleep(0.02)  # work: the only way to wait for any child, and no longer than so
     finally:
         for pid in children:
             failed += 1

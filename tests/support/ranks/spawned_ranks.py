@@ -248,7 +248,7 @@ def main() -> int:
         while children and time.monotonic() < until:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
-                time.sleep(0.02)
+                time.sleep(0.02)  # work: the only way to wait for any child, and no longer than so
                 continue
             rank = children.pop(pid)
             if status:

@@ -14,6 +14,7 @@ def said_by(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.check
 def test_a_server_imports_no_clients_of_kafka_and_the_lake():
     program = """
 import sys
@@ -24,6 +25,7 @@ print(sorted({"kafka", "deltalake", "ray", "mlflow"} & sys.modules.keys()))
     assert said_by(program) == "[]\n"
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("module", ["pipelines.live.workers.student.worker", "pipelines.lab.replay.jobs"])
 def test_a_process_of_students_imports_neither_ray_nor_mlflow(module):
     program = f"""
@@ -34,6 +36,7 @@ print(sorted({{"mlflow", "ray"}} & sys.modules.keys()))
     assert said_by(program) == "[]\n"
 
 
+@pytest.mark.check
 def test_the_command_imports_neither_pandas_nor_what_trains_tables():
     """Its imports come before those of every worker, and what it shares with them is forked once it has them."""
     program = """

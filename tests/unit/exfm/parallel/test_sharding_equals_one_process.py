@@ -12,6 +12,8 @@ from exfm.parallel.layout import BY_COLUMNS, ShardingType
 from tests.support.ranks.rank_jobs import FP32, MIXED, apart, assert_same_bits, halving, job, linear_apart, one
 from tests.support.ranks.spawned_ranks import read, run
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):

@@ -24,6 +24,8 @@ from pipelines.lab.report.text import markdown
 from pipelines.lab.spec.conditions import LogitSource
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

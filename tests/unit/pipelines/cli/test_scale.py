@@ -184,13 +184,16 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path, monkeypatch
     ("arguments", "message"),
     [
         (["--dials", "1,x"], "--dials 1,x: write numbers 0 or more separated by commas"),
-        (["--dense-lr", "0", "--fit"], "--dense-lr 0: write numbers above 0"),
+        (["--dense-lr", "0", "--fit", "--interactions", "wukong"], "--dense-lr 0: write numbers above 0"),
         (["--interactions", "dlrm,fm"], "names fm; known: wukong, dlrm, dcn"),
         (
             ["--set", "teacher.model.interaction=dcn", "--set", "teacher.model.layers=2"],
             "the base's interaction is `dcn`",
         ),
-        (["--fit", "--dials", "0", "--set", "source=null"], "no source to train on; give `--from RUN_DIR`"),
+        (
+            ["--fit", "--dials", "0", "--interactions", "wukong", "--set", "source=null"],
+            "no source to train on; give `--from RUN_DIR`",
+        ),
         (["--fit", "--dials", "0", "--from", "/nowhere"], "no lake at /nowhere"),
     ],
 )

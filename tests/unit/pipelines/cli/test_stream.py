@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import namedtuple
 from datetime import UTC, datetime
 
@@ -170,8 +169,9 @@ def test_a_pid_taken_over_by_somebody_else_is_not_taken_for_the_coordinator(exfm
 
 
 def test_stop_ends_a_process_and_says_how_to_go_on(exfm, tmp_path):
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as coordinator:
-        time.sleep(0.05)  # a status is written after its process began
+    began = "import time; print(1, flush=True); time.sleep(100)"
+    with subprocess.Popen([sys.executable, "-c", began], stdout=subprocess.PIPE) as coordinator:
+        coordinator.stdout.readline()  # a status is written after its process began
         stored(tmp_path, "running", coordinator.pid)
         code, out, _ = exfm("stop", "--run-dir", tmp_path)
         assert (code, coordinator.wait(PATIENCE_S)) == (0, -signal.SIGTERM)

@@ -15,7 +15,7 @@ import pytest
 from pipelines.lab.pool import Pool
 from streaming.errors import BadInput, StreamingError
 from tests.support.pipelines.pool_work import square
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -45,12 +45,9 @@ def test_ctrl_c_does_not_reach_a_process_that_has_only_begun_to_start(pool):
 
     def strike() -> None:
         """As a terminal does, as soon as there are processes."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not struck and time.monotonic() < deadline:
-            for child in multiprocessing.active_children():
-                os.kill(child.pid, signal.SIGINT)
-                struck.append(child.pid)
-            time.sleep(0.001)
+        for child in eventually(multiprocessing.active_children):
+            os.kill(child.pid, signal.SIGINT)
+            struck.append(child.pid)
 
     thread = threading.Thread(target=strike)
     thread.start()

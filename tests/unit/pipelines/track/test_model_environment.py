@@ -59,6 +59,7 @@ def test_its_requirements_are_a_wheel_beside_it_and_exact_versions(registered):
     assert {line.partition("==")[0] for line in others} >= {"torch", "torchrec", "pyarrow"}
 
 
+@pytest.mark.check
 def test_it_loads_and_scores_with_its_wheel_and_torch_alone(registered, tmp_path):
     model, served = registered
     (wheel,) = model.glob("code/exfm*.whl")

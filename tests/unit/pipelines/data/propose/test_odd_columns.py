@@ -291,6 +291,7 @@ ODD = {
 }
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
 @pytest.mark.parametrize("name", ODD)
 def test_whatever_init_writes_check_takes(tmp_path, name, form):

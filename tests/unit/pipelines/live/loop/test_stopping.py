@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -16,7 +15,7 @@ from pipelines.live.rules.states import RunState
 from streaming.errors import BadInput
 from streaming.store.files import read_json
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, Run, stop_after
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 def once(number):
@@ -159,11 +158,9 @@ with locked(run_dir):
 def test_sigterm_stops_a_real_process_which_until_then_holds_its_run_directory(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", PROCESS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
-        run_dir, deadline = RunDir(tmp_path), time.monotonic() + 100
-        while (read_json(run_dir.status) or {}).get("state") != "running":
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        run_dir = RunDir(tmp_path)
+        eventually(lambda: process.poll() is not None or (read_json(run_dir.status) or {}).get("state") == "running")
+        assert process.poll() is None
         words = f"is being run by another process .*{process.pid}.*exfm stop"
         with pytest.raises(BadInput, match=words), locked(run_dir):
             pass

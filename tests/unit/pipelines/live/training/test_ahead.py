@@ -62,11 +62,11 @@ def test_no_more_is_read_than_may_lie_ready(ahead):
     source = Source()
     taken = ahead(source, 3)
     eventually(lambda: source.read >= 3)
-    time.sleep(0.05)
+    time.sleep(0.05)  # work: time enough to read on, which it must not
     assert source.read == 3  # the fourth is read when there is room for it
     assert taken.take() == 0
     eventually(lambda: source.read == 4)
-    time.sleep(0.05)
+    time.sleep(0.05)  # work: time enough to read on, which it must not
     assert source.read == 4
 
 
@@ -134,7 +134,7 @@ def test_closing_ends_the_thread_at_once_whether_it_reads_waits_or_has_no_room(a
     assert not any(thread.name == "test-ahead" for thread in threading.enumerate())
     read = source.read
     source.let_through(10)
-    time.sleep(0.03)
+    time.sleep(0.03)  # work: time enough to read on, which it must not
     assert source.read == read
     assert taken.take(0.01) is None
 

@@ -163,8 +163,8 @@ def _aggregates(sql: str, type_: str) -> list[str]:
         f"max({x})",
         f"avg({x}::DOUBLE)",
         f"stddev_pop({x}::DOUBLE)",
-        f"count_if({x} <> floor({x}))" if kind == "float" else "0",
-        f"count_if({infinite})",
+        f"count(*) FILTER (WHERE {x} <> floor({x}))" if kind == "float" else "0",
+        f"count(*) FILTER (WHERE {infinite})",
         f"coalesce(sum(len({sql}) - list_aggregate({sql}, 'count')), 0)" if kind in LISTS else "0",
     ]
 

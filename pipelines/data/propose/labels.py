@@ -201,7 +201,7 @@ def _label(
     x, y = column.sql, positive.sql
     shares = column.kind == "float" and not column.whole
     rows, positives, between = file.ask(
-        f"count({y}), count_if({y}), {f'count_if({x} > 0 AND {x} < 1)' if shares else 0}"
+        f"count({y}), count(*) FILTER (WHERE {y}), {f'count(*) FILTER (WHERE {x} > 0 AND {x} < 1)' if shares else 0}"
     )
     share = percent(positives / rows) if rows else "none"
     guess = Guess(column.name, f"{positive.words}, {share} positive", others[0] if others else None)
@@ -234,7 +234,8 @@ def _delay(file: FileProfile, time: EventTimeColumn, label: ColumnProfile, posit
         else:
             continue
         rows, known, early, half, most, all_ = file.engine.row(
-            f"SELECT count(*), count(d), count_if(d < 0), quantile_cont(d, 0.5), quantile_cont(d, {ENOUGH}), max(d) "
+            "SELECT count(*), count(d), count(*) FILTER (WHERE d < 0), quantile_cont(d, 0.5), "
+            f"quantile_cont(d, {ENOUGH}), max(d) "
             f"FROM (SELECT {delay} AS d FROM {file.relation} WHERE {positive.sql})"
         )
         if not known:
@@ -303,7 +304,7 @@ def _conditional(file: FileProfile, labels: list[Label]) -> tuple[list[Label], l
     place, conversion = next(((n, label) for n, label in enumerate(labels) if label.task == "cvr"), (0, None))
     if click is None or conversion is None:
         return labels, []
-    (outside,) = file.ask(f"count_if(({conversion.sql}) AND ({click.sql}) IS NOT TRUE)")
+    (outside,) = file.ask(f"count(*) FILTER (WHERE ({conversion.sql}) AND ({click.sql}) IS NOT TRUE)")
     if outside:
         severity = Severity.WARN if outside <= FEW_OUTSIDE * conversion.positives else Severity.NOTE
         counts = {"outside": outside, "positives": conversion.positives}

@@ -154,7 +154,7 @@ def _vertical(
 
     columns = [file.columns[by_caller]] if by_caller else ranked(free, score)
     poor: list[str] = []
-    positive = f"count_if({labels[0].sql})" if labels else "0"
+    positive = f"count(*) FILTER (WHERE {labels[0].sql})" if labels else "0"
     for place, column in enumerate(columns):
         counts = f"SELECT {column.sql}, count(*), {positive} FROM {file.relation} GROUP BY 1 ORDER BY 2 DESC, 1"
         by_value = {str(value): (rows, positives) for value, rows, positives in file.engine.rows(counts)}

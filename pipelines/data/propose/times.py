@@ -188,7 +188,8 @@ def _order(file: FileProfile, sql: str) -> float:
     """Score of the order of rows by a time: of steps from row to row, those forward less those back; or how their place
     goes along with it, where streams were laid side by side."""
     forward, back, along = file.engine.row(
-        f"SELECT count_if(t > before), count_if(t < before), corr(t, place) FROM (SELECT t, place, "
+        "SELECT count(*) FILTER (WHERE t > before), count(*) FILTER (WHERE t < before), corr(t, place) "
+        "FROM (SELECT t, place, "
         f"lag(t) OVER () AS before FROM (SELECT {sql} AS t, {ROW} AS place FROM {file.relation}))"
     )
     along = 0.0 if along is None or math.isnan(along) else along
@@ -259,7 +260,7 @@ def _number(file: FileProfile, column: ColumnProfile, last_year: int) -> TimeRea
         return TimeReading(_in_ms(x, of_low, column), *span, unit_words(of_low), of_low, as_is=True, findings=findings)
     edge = 10 ** (len(str(int(low))) + 1)
     sql = f"CASE WHEN {x} < {edge} THEN {_in_ms(x, of_low, column)} ELSE {_in_ms(x, of_high, column)} END"
-    few, first, last = file.ask(f"count_if({x} < {edge}), min({sql}), max({sql})")
+    few, first, last = file.ask(f"count(*) FILTER (WHERE {x} < {edge}), min({sql}), max({sql})")
     units = RULES("init.time-units", **about, other=unit_words(of_high), few=few, rows=column.rows)
     return TimeReading(sql, first, last, "of two units", findings=(units,))
 
@@ -290,7 +291,7 @@ def _text(file: FileProfile, column: ColumnProfile) -> TimeReading | None:
     try:
         milliseconds(texts.combine_chunks().cast(pa.string()), "ms")
         sql = f"epoch_ms({iso(x)}::TIMESTAMPTZ)"
-        naive = f"count_if(NOT regexp_matches({iso(x)}, {literal(WITH_ZONE)}))"
+        naive = f"count(*) FILTER (WHERE NOT regexp_matches({iso(x)}, {literal(WITH_ZONE)}))"
         low, high, of_no_zone = file.ask(f"min({sql}), max({sql}), {naive}")
         return TimeReading(sql, low, high, f"ISO 8601 text{IN_UTC if of_no_zone else ''}", as_is=True)
     except (ValueError, duckdb.Error):
@@ -334,7 +335,7 @@ def _dates(file: FileProfile, column: ColumnProfile) -> TimeReading | None:
 def order(file: FileProfile, time: EventTimeColumn) -> tuple[int, list[Finding]]:
     """Number of rows earlier than the row before, and other oddities of the times."""
     back, early, late = file.engine.row(
-        f"SELECT count_if(t < before), approx_quantile(t, 0.01), approx_quantile(t, 0.99) "
+        f"SELECT count(*) FILTER (WHERE t < before), approx_quantile(t, 0.01), approx_quantile(t, 0.99) "
         f"FROM (SELECT t, lag(t) OVER () AS before FROM (SELECT {time.sql} AS t FROM {file.relation}))"
     )
     low, high = time.reading.low_ms, time.reading.high_ms

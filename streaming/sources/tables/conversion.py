@@ -258,5 +258,5 @@ def _is_float(text: str) -> bool:
 
 def _nulls(engine: TableEngine, relation: str, name: str, read: ColumnReading) -> int:
     words = ", ".join(map(literal, read.nulls))
-    (count,) = engine.row(f"SELECT count_if(trim({quoted(name)}) IN ({words})) FROM {relation}")
+    (count,) = engine.row(f"SELECT count(*) FILTER (WHERE trim({quoted(name)}) IN ({words})) FROM {relation}")
     return int(count)

@@ -71,6 +71,17 @@ def test_nan_is_null_in_floats_and_in_whole_numbers(tmp_path):
     assert not look.report.profile.refused
 
 
+EMPTY = [pa.float64(), pa.int32(), pa.string(), pa.bool_(), pa.timestamp("us"), pa.date32(), pa.list_(pa.int64())]
+
+
+@pytest.mark.parametrize("type_", [*EMPTY, pa.list_(pa.float32())], ids=str)
+def test_a_column_that_is_null_in_every_row_is_left_out(tmp_path, type_):
+    look = Look(tmp_path, age=pa.nulls(ROWS, type_))
+    assert "age" not in look.columns
+    if not pa.types.is_temporal(type_):  # times but the event time are left out in any case
+        assert "null in every row" in look.said["column `age`"]
+
+
 def test_nulls_inside_lists_are_left_out_and_counted(tmp_path):
     look = Look(tmp_path, tags=[[1, None, 2]] * 2000 + [[3, 4]] * 2000, words=[["a", None], None] * 2000)
     assert "init.column-nulls-in-lists: 2,000" in look.said["column `tags`"]

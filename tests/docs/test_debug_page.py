@@ -21,7 +21,8 @@ def a_late_click(root) -> int:
     students = [path.name for path in (root / "predictions").iterdir()]
     found = duckdb.sql(
         "select impression_id from late join lake using (impression_id) "
-        f"where task = 'ctr' and settlement = 'ctr' and vertical in {tuple(students)}"
+        f"where task = 'ctr' and settlement = 'ctr' and vertical in {tuple(students)} "
+        "and impression_id in (select impression_id from late group by impression_id having count(*) = 1)"
     ).fetchall()
     assert len(late.schema) < len(lake.schema)
     return found[0][0]

@@ -85,7 +85,7 @@ def _run(code: MachineCode, weights: list[Tensor], ids_KB: Tensor, dense: Tensor
 
 
 class Graph(nn.Module):
-    """What is compiled: `ServedStudent.forward` without anything that depends on a batch's values.
+    """The part that is compiled: `ServedStudent.forward` without anything that depends on a batch's values.
 
     ((K, B) ids, (B, W)) -> logits (B, T), of rows that have one id of every key.
 

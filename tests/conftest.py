@@ -32,9 +32,9 @@ while owner.is_running() and owner.status() != psutil.STATUS_ZOMBIE:
     time.sleep(0.5)
 from pathlib import Path
 from streaming.broker.broker import LocalBroker
-for broker in Path(folder).glob("broker*"):
-    LocalBroker(broker).stop(wait_s=0)
-shutil.rmtree(folder)
+for state in Path(folder).glob("broker*/broker.json"):
+    LocalBroker(state.parent).stop(wait_s=0)
+shutil.rmtree(folder, ignore_errors=True)
 """
 
 

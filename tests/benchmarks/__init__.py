@@ -22,6 +22,7 @@ What a step, a row, a request costs:
     python -m tests.benchmarks.student_cost          distillation, in serving and in training
     python -m tests.benchmarks.phases NAME=RUN …     where the time of a run's workers goes, and how much is compute
     python -m tests.benchmarks.large_teacher         tables that no single rank may hold (12 GB)
+    python -m tests.benchmarks.walks                 files that a reader opens to follow the code
 
 What becomes of the model:
 

@@ -5,6 +5,7 @@ python -m tests.benchmarks.walks        writes nothing; runs the demo, shorter, 
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import threading
@@ -79,6 +80,7 @@ def command(*args: str) -> Callable[[], None]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = f"{folder}/run"
         start = Walk("`exfm stream` to the first row settled", until="SettledFeed.next")

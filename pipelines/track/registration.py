@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.training.predictions import count_predictions
 from pipelines.report.results.champion import Champion, champion_of, gain_tags, outcomes_of

@@ -22,9 +22,9 @@ from exfm.evaluate import progressive
 from exfm.machine import set_threads
 from exfm.metrics.classification import cross_entropy
 from exfm.models.engine import STUDENT, TWIN, StudentEngine
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
 from pipelines.core.config.settings import load as load_config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.logits.teachers import blocks_of, lockstep_logits, versions_of
 from pipelines.lab.replay.data import Data, data_of
 from pipelines.lab.rows import rows_of

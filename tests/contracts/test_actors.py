@@ -26,7 +26,7 @@ from pipelines.live.loop.supervised import Supervision
 from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from pipelines.live.workers.ranks import Rendezvous

@@ -16,7 +16,7 @@ import pytest
 from pipelines.core.config.sections import Resources
 from pipelines.live.launch.ray import Handle, RayLauncher
 from pipelines.live.rules.causes import Died
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders, Worker

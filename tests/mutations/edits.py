@@ -59,10 +59,10 @@ MUTATIONS = (
     Mutation(
         "lag of none",
         f"{HONEST} (17)",
-        "pipelines/live/rules/policies.py",
+        "pipelines/live/rules/scoring_snapshot.py",
         "return max(0, block - lag + 1 - behind)",
         "return max(0, block - lag + 2 - behind)",
-        "tests/unit/pipelines/live/rules/test_policies.py",
+        "tests/unit/pipelines/live/rules/test_scoring_snapshot.py",
     ),
     Mutation(
         "a logit for a label learned with another window",
@@ -83,10 +83,10 @@ MUTATIONS = (
     Mutation(
         "history scored by whatever snapshot there is",
         f"{PACE} (18)",
-        "pipelines/live/rules/policies.py",
+        "pipelines/live/rules/scoring_snapshot.py",
         "if catching_up and rows_since_newest > max_rows_ahead:",
         "if False:",
-        "tests/unit/pipelines/live/rules/test_policies.py",
+        "tests/unit/pipelines/live/rules/test_scoring_snapshot.py",
     ),
     Mutation(
         "published before committed",
@@ -569,10 +569,10 @@ MUTATIONS = (
     Mutation(
         "logits of a teacher that died long ago",
         f"{PACE} (18)",
-        "pipelines/live/rules/policies.py",
+        "pipelines/live/rules/scoring_snapshot.py",
         "newest_age_s > max_age_s:",
         "newest_age_s > 2**60:",
-        "tests/unit/pipelines/live/rules/test_policies.py",
+        "tests/unit/pipelines/live/rules/test_scoring_snapshot.py",
     ),
     Mutation(
         "what becomes of a message depends on what it is read with",

@@ -32,7 +32,7 @@ IMPRESSIONS, FEEDBACK = 4, 3
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.live.rules.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.live.rules.restarts.FIRST_DELAY_S", 0.01)
     monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
 
 

@@ -121,7 +121,7 @@ MODELS = ("the teacher", "a student")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.live.rules.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.live.rules.restarts.FIRST_DELAY_S", 0.01)
 
 
 @pytest.fixture(scope="module")

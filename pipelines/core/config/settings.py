@@ -23,14 +23,6 @@ from exfm.features.sparse import SequenceFeature, SparseFeature
 from pipelines.core.config.files import place_files
 from pipelines.core.config.hash import decisive, hash_of
 from pipelines.core.config.identity import identity_of
-from pipelines.core.config.models import (
-    Augmentation,
-    OwnFeatures,
-    StudentSettings,
-    TeacherSettings,
-    unfit_constant,
-    unfit_length,
-)
 from pipelines.core.config.sections import (
     AlarmLimits,
     Generated,
@@ -41,6 +33,14 @@ from pipelines.core.config.sections import (
     RegistrySettings,
     Resources,
     Tracking,
+)
+from pipelines.core.config.teacher_and_students import (
+    Augmentation,
+    OwnFeatures,
+    StudentSettings,
+    TeacherSettings,
+    unfit_constant,
+    unfit_length,
 )
 from pipelines.core.config.text import choices, mapping, merged, override, problems, read_settings
 from pipelines.core.config.topics import Frozen, Kafka

@@ -9,8 +9,8 @@ from exfm.features.features import FeatureSet
 from exfm.kernels.machine_code import has_compiler
 from exfm.machine import CPUINFO, multiplies_bf16
 from exfm.models.teacher_config import wide_columns
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.data.findings import Finding, Rules, Severity
 
 RULES = Rules("""

@@ -8,7 +8,7 @@ from typing import Any
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.identity import STUDENT
-from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.logits.kept import STARTS, keep, kept_start
 from streaming.errors import BadInput

@@ -25,7 +25,7 @@ from pipelines.core.config.settings import Config
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.table import Sliced
 from pipelines.live.feeds.teacher import Portion, portion_of
-from pipelines.live.rules.policies import lockstep_version
+from pipelines.live.rules.scoring_snapshot import lockstep_version
 from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.delivery.reader import Block
 

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from exfm.evaluate import BEFORE_ALL, IndexedBatch, LabelDelay
 from exfm.features.batch import Batch, BatchBuilder, own_rows_of
 from exfm.features.sampling import sample_negatives
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.own_rows import OwnRows
 from pipelines.live.feeds.student import Cut, StudentFeed

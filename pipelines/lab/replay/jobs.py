@@ -21,7 +21,7 @@ from exfm.features.batch import Batch
 from exfm.machine import set_threads
 from exfm.metrics.classification import cross_entropy
 from exfm.models.engine import Judged, StudentEngine
-from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.logits.starts import known_upto, learned_upto, start_of
 from pipelines.lab.logits.stored import rescored
 from pipelines.lab.logits.teachers import lockstep_logits

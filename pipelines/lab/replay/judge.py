@@ -22,7 +22,7 @@ import pyarrow as pa
 from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate, estimate_ratio
 from exfm.metrics.paired import consecutive_blocks
-from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.data.profile.codes import codes_of_values
 from pipelines.lab.judging.comparison import (
     BySeed,

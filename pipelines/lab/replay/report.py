@@ -20,8 +20,8 @@ from exfm.metrics.discoveries import e_bh
 from exfm.metrics.estimates import estimate_ratio, remainder
 from exfm.models.served import ServedStudent
 from exfm.parallel.planning.cost import flops_per_example
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.config.topics import Frozen
 from pipelines.lab.judging.comparison import mean_over_students
 from pipelines.lab.parts import load_part

@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, ValidationError, model_validator
 
 from exfm.errors import ConfigError
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.sections import Generated
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.config.text import choices, merged, problems
 from pipelines.lab.judging.settings import SECOND_HALF, Judging
 from pipelines.lab.spec.arms import ArmSpec, nested

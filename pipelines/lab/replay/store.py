@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exfm.snapshots.manifest import read_manifest
-from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.logits.starts import start_of
 from pipelines.lab.parts import part_name
 from pipelines.lab.replay.workspace import Workspace

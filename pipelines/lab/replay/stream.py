@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.logits.faults import chosen, feedback_delays, learned_labels
 from pipelines.lab.logits.teachers import blocks_of, versions_of
 from pipelines.lab.mapped import release_pages

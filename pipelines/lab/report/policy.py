@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from exfm.metrics.classification import sigmoid
 from exfm.metrics.policy import PolicyValue, best_of_request, policy_value
-from pipelines.core.config.models import StudentSettings
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.data.profile.codes import codes_of_values
 from pipelines.lab.judging.segments import SegmentColumns
 from pipelines.lab.judging.settings import Ranking

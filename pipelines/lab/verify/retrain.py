@@ -20,8 +20,8 @@ from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.snapshots.checkpoint import Checkpoint
 from exfm.snapshots.staging import Storable
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Roster
 from pipelines.lab.verify.bits import ComparedLog

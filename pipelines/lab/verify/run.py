@@ -20,8 +20,8 @@ from exfm.snapshots.stored import StoredTensor
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.lineage import accepted_identities
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config, parse
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.config.text import choices
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.logits.kept import keep

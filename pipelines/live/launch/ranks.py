@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pipelines.live.rules.causes import Died, Gone
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.workers.ranks import LOOPBACK, Rendezvous
 from pipelines.live.workers.report import RankReport, Report
 from pipelines.live.workers.worker import Orders

@@ -16,11 +16,11 @@ from typing import Any
 
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.lineage import hashes_of_run
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.causes import cause_of
-from pipelines.live.rules.policies import Cause, Death, GiveUp, Patience, verdict
+from pipelines.live.rules.restarts import Cause, Death, GiveUp, Patience, verdict
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from pipelines.live.training.predictions import count_predictions

@@ -1,4 +1,4 @@
-"""Starts the workers, watches them, asks the policies, acts, and reports the run's state.
+"""Starts the workers, watches them, asks the rules, acts, and reports the run's state.
 
 One loop, no threads: poll every worker, restart those that died, write status.json, pass metrics on. Workers do not
 know each other; all they share is the broker, the lake, the snapshots folder, and the orders given here. Workers may
@@ -17,7 +17,7 @@ from pipelines.live.loop.reporting import Reporting
 from pipelines.live.loop.signals import stopping
 from pipelines.live.loop.supervised import Supervised, Supervision
 from pipelines.live.loop.worker_spec import WorkerSpec
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.rules.states import RUN_TRANSITIONS, RunState, WorkerState, moved
 from pipelines.live.status.status import RunStatus
 from pipelines.live.workers.report import Report

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-from pipelines.live.rules.policies import Cause, Death, GiveUp, Patience, verdict
+from pipelines.live.rules.restarts import Cause, Death, GiveUp, Patience, verdict
 from streaming.broker.broker import RunningBroker
 from streaming.errors import BadInput, DiskFull, StreamingError
 

@@ -15,7 +15,7 @@ from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.local import LocalLauncher
 from pipelines.live.launch.ray import Launcher, RayLauncher
 from pipelines.live.loop.embedded_broker import EmbeddedBroker
-from pipelines.live.rules.policies import Patience
+from pipelines.live.rules.restarts import Patience
 from pipelines.live.status.status import RunStatus
 from pipelines.live.workers.augmentation.commit import committed_meta
 from streaming.broker.broker import LocalBroker

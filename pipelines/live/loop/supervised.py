@@ -16,7 +16,7 @@ from pipelines.live.loop.preflight import GB
 from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
-from pipelines.live.rules.policies import Death, GiveUp, Patience, still_counting, verdict
+from pipelines.live.rules.restarts import Death, GiveUp, Patience, still_counting, verdict
 from pipelines.live.rules.states import WORKER_TRANSITIONS, WorkerState, moved
 from pipelines.live.status.status import WorkerStatus
 from pipelines.live.workers.report import Report

@@ -17,8 +17,8 @@ from exfm.baselines.hashed_linear import SLOTS
 from exfm.features.batch import snapshot_age
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from pipelines.core.config.identity import STUDENT
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.worker_spec import WorkerSpec, worker_specs
 from streaming.errors import BadInput

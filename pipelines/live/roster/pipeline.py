@@ -16,8 +16,8 @@ from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.identity import STUDENT
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import DesiredState, Presence, RequestOutcome
 from pipelines.live.loop.reconciler import with_roster

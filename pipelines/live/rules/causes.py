@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 
 from exfm.errors import ConfigError, Diverged, Unusable
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull
 from streaming.process_limit import met_limit
 

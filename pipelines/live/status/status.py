@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipelines.live.rules.kinds import Kind
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.rules.states import RunState, WorkerState
 from pipelines.live.status.attempts import EarlierAttempts, EarlierWork
 from pipelines.live.workers.report import Report

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.training.predictions import count_predictions, read_predictions

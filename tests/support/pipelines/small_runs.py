@@ -20,8 +20,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config, dump, load, parse
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.verify.run import verify
 from pipelines.lab.verify.verdict import text_of

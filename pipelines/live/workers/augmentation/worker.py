@@ -22,7 +22,7 @@ from pipelines.core.config.kept_columns import keep_columns, with_kept_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.place import original_of
-from pipelines.live.rules.policies import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
+from pipelines.live.rules.scoring_snapshot import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
 from pipelines.live.workers.augmentation.augment import augment
 from pipelines.live.workers.augmentation.clock import SteadyClock
 from pipelines.live.workers.augmentation.commit import BlockCommit, states_folder

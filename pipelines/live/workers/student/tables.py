@@ -17,8 +17,8 @@ from exfm.features.batch import Batch, BatchBuilder
 from exfm.metrics.classification import normalised_entropy
 from exfm.models.served import ServedStudent
 from exfm.snapshots.delta import Codec
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 

@@ -27,8 +27,8 @@ from exfm.features.batch import Batch
 from exfm.models.engine import STUDENT, StudentEngine
 from exfm.models.served import ServedStudent, VersionScorer, check_logits, load_served, load_student, save_served
 from exfm.snapshots.named import under
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.student import Cut
 from pipelines.live.rules.promoting import Promote, Refuse

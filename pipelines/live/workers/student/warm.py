@@ -9,8 +9,8 @@ from exfm.models.growth.refit import MadeWith
 from exfm.models.growth.warm import warm_start
 from exfm.snapshots.checkpoint import open_checkpoint
 from pipelines.core.config.evolve import made_with_student
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 
 
 def start_warm(engine: StudentEngine, checkpoint: Path, config: Config, student: StudentSettings) -> None:

@@ -23,8 +23,8 @@ from exfm.snapshots.checkpoint import Checkpoint
 from exfm.snapshots.windows import whole_tensor
 from pipelines.core.config.evolve import made_with_student
 from pipelines.core.config.lineage import accepted_identities
-from pipelines.core.config.models import StudentSettings
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.own_rows import OwnRows
 from pipelines.live.feeds.shared_cache import SharedCache

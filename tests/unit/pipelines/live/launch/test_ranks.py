@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.live.launch.ranks import GRACE_S, RankHandle
 from pipelines.live.rules.causes import Died, Gone
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders

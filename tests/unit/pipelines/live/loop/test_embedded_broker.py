@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from pipelines.live.loop.embedded_broker import EmbeddedBroker
-from pipelines.live.rules.policies import Patience
+from pipelines.live.rules.restarts import Patience
 from streaming.broker.broker import LocalBroker, RunningBroker
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka.settings import KafkaSettings

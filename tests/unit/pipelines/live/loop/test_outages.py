@@ -12,7 +12,7 @@ import pytest
 from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.rules.states import RunState
 from tests.support.pipelines.scripted_run import (
     ENDING,

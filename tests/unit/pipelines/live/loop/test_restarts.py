@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from pipelines.live.rules.causes import Died
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.rules.states import RunState
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, Run, done, follows, reasons, stop_after, working
 

@@ -9,7 +9,7 @@ import pytest
 
 from exfm.errors import ConfigError, Diverged, ModelError, OtherFormat
 from pipelines.live.rules.causes import Died, cause_of
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.core.run_dir.logs import log_file
 from pipelines.live.rules.causes import Died
-from pipelines.live.rules.policies import Cause
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.status.file import StatusFile
 from streaming.errors import StreamingError
 

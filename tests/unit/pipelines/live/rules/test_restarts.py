@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.live.rules.kinds import Kind
-from pipelines.live.rules.policies import (
+from pipelines.live.rules.restarts import (
     FIRST_DELAY_S,
     LONGEST_DELAY_S,
     Cause,
@@ -15,12 +15,7 @@ from pipelines.live.rules.policies import (
     GiveUp,
     Patience,
     Restart,
-    Score,
-    Wait,
-    WithoutTeacher,
     after_death,
-    lockstep_version,
-    snapshot_for,
     still_counting,
     verdict,
 )
@@ -140,89 +135,3 @@ def test_an_outage_is_over_once_work_goes_well_and_a_full_disk_when_it_has_room_
 )
 def test_whose_end_is_the_end_of_the_run(kind, lockstep, free):
     assert (Kind(kind).ends_run("lockstep"), Kind(kind).ends_run("free")) == (lockstep, free)
-
-
-# --- which snapshot -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("lag", "versions"),
-    [(1, [0, 1, 2, 3, 4]), (2, [0, 0, 1, 2, 3]), (3, [0, 0, 0, 1, 2])],
-)
-def test_in_lockstep_block_k_is_scored_by_what_learned_the_blocks_up_to_k_minus_lag(lag, versions):
-    assert [lockstep_version(block, lag) for block in range(5)] == versions
-
-
-@given(st.integers(0, 10**9), st.integers(1, 100))
-@settings(deadline=None)
-def test_in_lockstep_no_block_is_scored_by_a_teacher_that_learned_it(block, lag):
-    version = lockstep_version(block, lag)
-    learned_upto = version - 1  # version v has learned the blocks 0 … v-1
-    assert learned_upto < block
-    assert learned_upto == max(-1, block - lag)
-
-
-def free(**changes):
-    usual = {
-        "newest": 7,
-        "newest_age_s": 10.0,
-        "rows_since_newest": 1000,
-        "catching_up": False,
-        "max_rows_ahead": 5000,
-        "max_age_s": None,
-    }
-    return snapshot_for(**(usual | changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "decision"),
-    [
-        ({}, Score(7)),
-        ({"newest": 0}, Score(0)),
-        ({"catching_up": True}, Score(7)),
-        ({"catching_up": True, "rows_since_newest": 5000}, Score(7)),
-        ({"rows_since_newest": 10**9}, Score(7)),  # live never waits
-        ({"newest_age_s": 1e9}, Score(7)),  # no age is too old unless a bound was set
-        ({"max_age_s": 10.0}, Score(7)),
-        ({"max_age_s": 5.0, "catching_up": True}, Score(7)),  # age is nothing while time runs faster than it did
-    ],
-)
-def test_the_newest_snapshot_scores(changes, decision):
-    assert free(**changes) == decision
-
-
-def test_while_catching_up_rows_wait_for_a_snapshot_not_too_many_rows_old():
-    decision = free(catching_up=True, rows_since_newest=5001)
-    assert decision == Wait("5001 rows past snapshot 7; 5000 are allowed while catching up")
-
-
-def test_history_waits_for_the_first_snapshot_and_life_does_not():
-    assert isinstance(free(newest=None, catching_up=True), Wait)
-    assert isinstance(free(newest=None), WithoutTeacher)
-
-
-def test_nobody_waits_for_a_teacher_that_has_given_up():
-    behind = {"catching_up": True, "teacher_gone": True}
-    assert free(rows_since_newest=10**9, **behind) == Score(7)
-    assert free(newest=None, **behind) == WithoutTeacher("none")
-    assert isinstance(free(newest_age_s=61.2, max_age_s=60, **behind), WithoutTeacher)
-
-
-def test_live_a_snapshot_past_its_age_gives_null_logits_and_says_both_ages():
-    assert free(newest_age_s=61.2, max_age_s=60) == WithoutTeacher("snapshot 7 is 61 s old; 60 s are allowed")
-
-
-@given(
-    newest=st.none() | st.integers(0, 100),
-    newest_age_s=st.floats(0, 1e6),
-    rows_since_newest=st.integers(0, 10**7),
-    max_rows_ahead=st.integers(1, 10**7),
-    max_age_s=st.none() | st.floats(0.1, 1e6),
-)
-@settings(deadline=None)
-def test_live_nothing_ever_waits_and_no_version_but_the_newest_is_taken(newest, **state):
-    live = snapshot_for(newest=newest, catching_up=False, **state)
-    assert not isinstance(live, Wait)
-    behind = snapshot_for(newest=newest, catching_up=True, **state)
-    assert not isinstance(behind, WithoutTeacher)  # history is scored, whatever it takes
-    assert all(decision.version == newest for decision in (live, behind) if isinstance(decision, Score))

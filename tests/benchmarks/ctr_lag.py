@@ -85,7 +85,7 @@ def lags(config: Config, root: Path) -> dict[int, tuple[float, ...]]:
         worker.open()
 
     def watermark_ms() -> int:
-        return augmentation._feed.intake.watermark_ms
+        return augmentation.stream.feed.intake.watermark_ms
 
     while not all(each.worker.done for each in (committed, teacher, *students)):
         if not ingest.done:

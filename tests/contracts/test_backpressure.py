@@ -77,7 +77,7 @@ class Scene:
 
     def held(self) -> int:
         """Rows in augmentation's own buffers: read ahead, and settled and not yet committed."""
-        return self.augmentation._feed.intake._merge.buffered_rows + self.augmentation._block.num_rows
+        return self.augmentation.stream.feed.intake._merge.buffered_rows + self.augmentation.block.num_rows
 
     def step(self, workers: list[Worker], until: Callable[[dict[str, Report]], bool]) -> dict[str, Report]:
         deadline = time.monotonic() + PATIENCE_S

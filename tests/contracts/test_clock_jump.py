@@ -49,7 +49,7 @@ def test_a_jump_of_the_wall_clock_neither_stalls_blocks_nor_takes_their_logits(b
         before = worker.report().lake_seq
         for _ in range(400):
             worker.step()
-            clock.advance(2 if worker._block.num_rows else 0.1)  # silent partitions become idle by this clock
+            clock.advance(2 if worker.block.num_rows else 0.1)  # silent partitions become idle by this clock
             if worker.report().lake_seq > before:
                 return
         raise AssertionError("no block was made")

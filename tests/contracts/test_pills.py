@@ -121,7 +121,7 @@ def test_what_waits_is_bounded_in_bytes_and_the_run_is_the_same(broker, tmp_path
         return to_the_end(config, tmp_path / name)
 
     plain = finished("plain")
-    with patch("pipelines.live.workers.augmentation.open_block.MEMORY_BYTES", 1000):
+    with patch("pipelines.live.workers.augmentation.block.MEMORY_BYTES", 1000):
         bounded = finished("bounded", augmentation__buffer_mb=0.01)
     assert len(plain.side_table("dead_letters")) > 4000
     assert_same_run(bounded, plain)

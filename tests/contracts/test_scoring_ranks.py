@@ -24,8 +24,7 @@ from exfm.snapshots.staging import PIECE_BYTES
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.workers.augmentation.scoring import ReplicaScorer
-from pipelines.live.workers.augmentation.scoring_ranks import LeadingScorer, shares
+from pipelines.live.workers.augmentation.scoring import LeadingScorer, ReplicaScorer, shares
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
 from tests.support.ranks.scoring_ranks import config_of, measure, rows, save_snapshot
@@ -47,7 +46,7 @@ from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.worker import Orders
-from pipelines.live.workers.augmentation.scoring_ranks import ScoringWorker
+from pipelines.live.workers.augmentation.scoring import ScoringWorker
 rank, ranks, root = int(sys.argv[1]), int(sys.argv[2]), RunDir(Path(sys.argv[3]))
 for port, raw in json.loads(sys.argv[4]):
     worker = ScoringWorker(parse(raw), root, Rendezvous(rank, ranks, port=port))

@@ -265,7 +265,7 @@ MUTATIONS = (
         "no state before the first row",
         f"{KEPT} (11)",
         AUGMENTATION,
-        "        if resumed is None:",
+        "        if stream.begins:",
         "        if False:",
         f"{TOPIC_RETENTION}::test_augmentation_remembers_where_the_topics_began_before_it_has_read_a_row",
     ),
@@ -489,7 +489,7 @@ MUTATIONS = (
     Mutation(
         "features are stored hashed",
         RAW,
-        "pipelines/live/workers/augmentation/augment.py",
+        "pipelines/live/workers/augmentation/block.py",
         'columns["event_date"] = _dates',
         'columns["user_id"] = pa.array(rows["user_id"].to_numpy() % 1000)\n    columns["event_date"] = _dates',
         f"{PIPELINE}::test_the_lake_holds_features_as_they_were_sent",

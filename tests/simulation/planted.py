@@ -198,8 +198,8 @@ FURTHER = (
     Planted(
         "the states of a writer's own epoch are deleted with those of earlier ones",
         COMMIT,
-        "            if states < self._states:",
-        "            if states <= self._states:",
+        "            if states < self.states:",
+        "            if states <= self.states:",
     ),
     Planted(
         "labels change after they were stored and are not stored again",
@@ -222,8 +222,8 @@ FURTHER = (
     Planted(
         "the last dead letters of a stream are not delivered",
         AUGMENTATION,
-        "            self._commit(None)  # late feedback and dead letters that came after the last row\n",
-        "",
+        "            self._commit(rows)  # scored → committed; at the end, what came after the last row\n",
+        "            if not ended:\n                self._commit(rows)\n",
     ),
 )
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import pipelines.live.workers.augmentation.commit as commit_module
+import pipelines.live.workers.augmentation.stream as stream_module
 import pipelines.live.workers.augmentation.worker as worker_module
 import streaming.kafka.lag as lag_module
 import streaming.kafka.reader as reader_module
@@ -87,9 +88,9 @@ def stand_ins(broker: Broker, tables: Tables, rows: int, take_in: Callable[..., 
         (worker_module, "Snapshots", FakeSnapshots),
         (worker_module, "scorer_of", lambda config, group: None),
         (worker_module, "set_threads", lambda threads: None),
-        (worker_module, "Housekeeper", lambda *args, **kwargs: nothing),
-        (worker_module, "repair", lambda *args: []),
-        (worker_module, "with_partitions", take_in),
+        (stream_module, "Housekeeper", lambda *args, **kwargs: nothing),
+        (stream_module, "repair", lambda *args: []),
+        (stream_module, "with_partitions", take_in),
         (pending, "SEGMENT_ROWS", rows),
         (marks, "CHUNK_ROWS", min(rows, 4096)),
         (id_index, "RUN_ROWS", rows),

@@ -72,7 +72,7 @@ class WorkerBuilder:
 
             return IngestWorker(config, run_dir)
         if self.kind is Kind.AUGMENTATION and rendezvous.rank:
-            from pipelines.live.workers.augmentation.scoring_ranks import ScoringWorker
+            from pipelines.live.workers.augmentation.scoring import ScoringWorker
 
             return ScoringWorker(config, run_dir, rendezvous)
         if self.kind is Kind.AUGMENTATION:

@@ -28,7 +28,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.worker import Orders
 from pipelines.live.workers.ranks import Ranks
-from pipelines.live.workers.augmentation.scoring_ranks import ScoringWorker
+from pipelines.live.workers.augmentation.scoring import ScoringWorker
 from pipelines.live.workers.augmentation.scoring import scorer_of
 from tests.support.ranks.scoring_ranks import held_bytes, measured
 rank, ranks, port, seconds, root = *map(int, sys.argv[1:5]), Path(sys.argv[5])

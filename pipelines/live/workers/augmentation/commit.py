@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.workers.augmentation.open_block import OpenBlock
+from pipelines.live.workers.augmentation.block import OpenBlock
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.delivery.outbox import CommitRecord, Outbox
 from streaming.delivery.publisher import ExamplesPublisher
@@ -90,7 +90,7 @@ class BlockCommit:
     ) -> None:
         self.lake = lake
         self._run_dir = run_dir
-        self._states = states_folder(run_dir, lake.epoch)
+        self.states = states_folder(run_dir, lake.epoch)
         self._settlement = settlement
         self._outbox, self._publisher = outbox, publisher
         self._readers = Readers(run_dir.readers)
@@ -128,8 +128,8 @@ class BlockCommit:
 
     def _save_state(self, record: CommitRecord) -> None:
         with self._watch("save state"):
-            self._settlement.save(self._states, str(record.number), keep=[str(self.lake.state)])
-            record.save(self._states)
+            self._settlement.save(self.states, str(record.number), keep=[str(self.lake.state)])
+            record.save(self.states)
 
     def _commit_rows(self, block: pa.RecordBatch | None, number: int, counts: Mapping[str, Any]) -> None:
         with self._watch("commit"):
@@ -138,13 +138,13 @@ class BlockCommit:
     def _deliver(self, record: CommitRecord) -> None:
         with self._watch("deliver"):
             self._outbox.deliver(record)
-            CommitRecord.prune(self._states, before=record.number - 1)
+            CommitRecord.prune(self.states, before=record.number - 1)
             if record.number == first_state(self.lake.epoch):
                 self._forget_earlier_writers()
 
     def _forget_earlier_writers(self) -> None:
-        for states in self._states.parent.glob("epoch-*"):
-            if states < self._states:
+        for states in self.states.parent.glob("epoch-*"):
+            if states < self.states:
                 shutil.rmtree(states)
 
     def _publish(self, block: pa.RecordBatch | None) -> None:

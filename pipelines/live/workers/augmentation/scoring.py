@@ -1,22 +1,45 @@
-"""Scorers: a replica of the teacher in this process, or ranks that hold its tables together."""
+"""Scorers: a replica of the teacher in this process, or ranks that hold its tables together and score together.
+
+    rank 0, augmentation                       the other ranks, scoring
+    load   names the snapshot       ──note──►  each reads its own windows of it from the disk
+                                    ◄──note──  and reports success or the error
+    score  announces how many bytes ──note──►
+           cuts the rows in shares  ──Arrow──► each builds a batch from its share
+           looks up                 ◄───────►  all together: the one collective
+           gathers                  ◄─logits─
+    leave  at a round's end         ──note──►  the round ends here too
+
+Every rank gets a share of the rows, and with it of the hashing, the look-ups and the dense part; with all rows on rank
+0 the others would only wait. Between notes no rank waits in a collective: augmentation may wait for Kafka, the teacher
+or the disk as long as it must, and no time-out runs.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import torch
+from torch import Tensor
 
+from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import BatchBuilder
+from exfm.machine import keep_memory, set_threads
 from exfm.models.growth.refit import stored_teacher
 from exfm.models.scorer import TeacherScorer
 from exfm.parallel.group import RankGroup
 from exfm.snapshots.checkpoint import open_checkpoint
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
-from pipelines.live.workers.augmentation.scoring_ranks import LeadingScorer
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.ranks import Ranks, Rendezvous
+from pipelines.live.workers.report import Report
+from pipelines.live.workers.worker import Orders, Worker
 
 
 class Scorer(Protocol):
@@ -57,6 +80,174 @@ class ReplicaScorer:
         pass
 
 
+class _Shards:
+    """Work of every rank of the group: hold its shards, read them, score its share."""
+
+    def __init__(self, config: Config, group: RankGroup) -> None:
+        self.group = group
+        self.build = BatchBuilder(config.features, config.tasks)
+        self._made_with = made_with_teacher(config)
+        sharding = config.augmentation.sharding
+        self._scorer = TeacherScorer(
+            config.teacher.model,
+            config.features,
+            config.tasks,
+            group=group,
+            sharding=sharding,
+            batch_rows=config.augmentation.score_rows,
+        )
+
+    def load(self, snapshot: Path) -> Mapping[str, Any]:
+        stored = open_checkpoint(snapshot)
+        self._scorer.load(stored_teacher(stored, self._made_with))
+        return stored.meta
+
+    @property
+    def held(self) -> list[Tensor]:
+        """The parts of tables that are in this process."""
+        return self._scorer.held
+
+    def score(self, share: pa.RecordBatch) -> np.ndarray:
+        """Logits of all shares, in the order of the ranks, on rank 0. A collective."""
+        own = torch.from_numpy(self._scorer.score(self.build(share)))
+        return torch.cat([*self.group.gather(own)] or [own]).numpy()
+
+
+class LeadingScorer:
+    """The scorer of rank 0; the other ranks follow its notes."""
+
+    def __init__(self, config: Config, group: RankGroup) -> None:
+        self.shards = _Shards(config, group)
+        self._group = group
+        self._columns = list(config.features.needs_columns())
+        self._said = self.rows = 0
+
+    def load(self, snapshot: Path) -> Mapping[str, Any]:
+        self._say("load", snapshot=snapshot.name)
+        meta: Mapping[str, Any] = {}
+        errors: list[ModelError] = []
+        try:
+            meta = self.shards.load(snapshot)
+        except ModelError as error:
+            errors.append(error)
+        for rank in range(1, self._group.world_size):
+            kind, text = json.loads(self._group.hear(answer := f"loaded/{rank}"))
+            self._group.forget(answer)
+            if text:
+                errors.append((OtherFormat if kind == OtherFormat.__name__ else ModelError)(text))
+        if errors:
+            raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
+        return meta
+
+    def score(self, rows: pa.RecordBatch) -> np.ndarray:
+        first, *others = shares(rows.select(self._columns), self._group.world_size)
+        messages = [_encoded(share) for share in others]
+        self._say("score", bytes=[len(message) for message in messages])
+        for rank, message in enumerate(messages, start=1):
+            self._group.send(message, rank)
+        self.rows += first.num_rows
+        return self.shards.score(first)[: rows.num_rows]
+
+    def leave(self) -> None:
+        self._say("leave")
+
+    def _say(self, what: str, **more: Any) -> None:
+        """Post the next order; all ranks have acknowledged the last by an answer, a collective or the round's end."""
+        if self._said:
+            self._group.forget(f"order/{self._said}")
+        self._said += 1
+        self._group.tell(f"order/{self._said}", json.dumps({"do": what} | more))
+
+
 def scorer_of(config: Config, group: RankGroup | None) -> Scorer:
     """The scorer of rank 0, or of the only process. A collective where there are more."""
     return ReplicaScorer(config) if group is None else LeadingScorer(config, group)
+
+
+class ScoringWorker(Worker):
+    """A rank that scores along with augmentation: it follows rank 0's orders and commits nothing."""
+
+    kind = "scoring"
+
+    def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous) -> None:
+        super().__init__(f"augmentation-rank{at.rank}")
+        self._config, self._run_dir, self._at = config, run_dir, at
+        self._held = ExitStack()
+        self._heard = 0
+
+    def open(self) -> None:
+        set_threads(self._config.resources.threads)
+        keep_memory()
+        ranks = Ranks(self._at)
+        self._held.callback(ranks.close)
+        assert ranks.group is not None
+        self._group = ranks.group
+        self.shards = _Shards(self._config, self._group)
+
+    def step(self) -> bool:
+        """Execute the next order; False if it ends the round."""
+        with self.watch("wait for orders"):
+            self._heard += 1
+            order = json.loads(self._group.hear(f"order/{self._heard}"))
+        if order["do"] == "load":
+            with self.watch("load"):
+                self._load(order["snapshot"])
+        elif order["do"] == "score":
+            with self.watch("score"):
+                share = _decoded(self._group.receive(order["bytes"][self._group.rank - 1], 0))
+                self.shards.score(share)
+            self.rows += share.num_rows
+        return bool(order["do"] != "leave")
+
+    def _load(self, name: str) -> None:
+        kind = text = ""
+        try:
+            self.shards.load(self._run_dir.snapshots / name)
+        except ModelError as error:
+            kind, text = type(error).__name__, str(error)
+        self._group.tell(f"loaded/{self._group.rank}", json.dumps([kind, text]))
+
+    def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
+        """Take part in a round as long as rank 0's."""
+        self.orders = orders
+        while self.step():
+            pass
+        return self.report()
+
+    @property
+    def done(self) -> bool:
+        return False  # rank 0 says when
+
+    def describe(self, report: Report) -> None:
+        report.own_rows = self.rows
+
+    def close(self) -> None:
+        self._held.close()
+
+    def abandon(self) -> None:
+        self._held.close()
+
+
+def shares(rows: pa.RecordBatch, ranks: int) -> list[pa.RecordBatch]:
+    """Split the rows in order into `ranks` shares of one size, the last ones padded with copies of the last row.
+
+    One size lets the logits come back in a single gather.
+
+    >>> [share["x"].to_pylist() for share in shares(pa.record_batch({"x": [1, 2, 3, 4]}), 3)]
+    [[1, 2], [3, 4], [4, 4]]
+    """
+    size = -(-rows.num_rows // ranks)
+    places = np.minimum(np.arange(ranks * size), rows.num_rows - 1).reshape(ranks, size)
+    return [rows.slice(p[0], size) if p[-1] - p[0] + 1 == size else rows.take(pa.array(p)) for p in places]
+
+
+def _encoded(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return sink.getvalue().to_pybytes()
+
+
+def _decoded(message: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(message) as reader:
+        return reader.read_next_batch()

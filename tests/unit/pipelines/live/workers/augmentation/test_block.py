@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.core.config.sections import Pace
-from pipelines.live.workers.augmentation import open_block
-from pipelines.live.workers.augmentation.augment import augment
-from pipelines.live.workers.augmentation.open_block import OpenBlock
+from pipelines.live.workers.augmentation import block as block_module
+from pipelines.live.workers.augmentation.block import OpenBlock, augment
 from streaming.messages.dead_letters import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema, Task
 from streaming.settlement.emission import settled_bytes
@@ -54,7 +53,7 @@ def test_a_block_is_due_once_it_is_full_or_the_stream_has_ended():
 
 def test_a_block_is_due_once_its_rows_reach_their_bytes(monkeypatch):
     each = int(settled_bytes(rows(1), SCHEMA)[0])
-    monkeypatch.setattr(open_block, "BLOCK_BYTES", 3 * each)
+    monkeypatch.setattr(block_module, "BLOCK_BYTES", 3 * each)
     assert (opened(2).rows_left, opened(2).bytes_left) == (2, each)
     assert not opened(2).is_due(LOCKSTEP, 0.0, at_end=False)
     assert opened(2, 1).is_due(LOCKSTEP, 0.0, at_end=False)
@@ -77,7 +76,7 @@ def test_progress_is_committed_in_free_pace_while_rows_are_read_and_none_settles
 
 
 def test_many_dead_letters_are_delivered_without_a_block(monkeypatch):
-    monkeypatch.setattr(open_block, "DEAD_ROWS", 3)
+    monkeypatch.setattr(block_module, "DEAD_ROWS", 3)
     block = opened()
     block.add(settled(0, dead=2), 0.0)
     assert not block.progress_is_due(LOCKSTEP, 0.0, rows_read=0)
@@ -108,7 +107,7 @@ def test_a_logit_that_is_not_finite_is_none_and_so_is_a_block_without_a_teacher(
 
 
 def test_dead_letters_and_late_feedback_beyond_a_bound_wait_on_disk(monkeypatch, tmp_path):
-    monkeypatch.setattr(open_block, "MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(block_module, "MEMORY_BYTES", 1 << 20)
     block, before = opened(3, folder=tmp_path), pa.total_allocated_bytes()
     for n in range(100):
         letters = [DeadLetter("impression", "undecodable", "ads", 0, n, row, "", bytes(1000)) for row in range(1000)]

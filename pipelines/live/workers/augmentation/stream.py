@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Stream:
+class OpenStream:
     """Parts between topics and lake, ready to read on.
 
     config     with the columns that the run has by now
@@ -93,7 +93,7 @@ def open_stream(
     steady: SteadyClock,
     now_ms: Callable[[], int],
     clock: Callable[[], float],
-) -> Stream:
+) -> OpenStream:
     """Open the stream at the last commit: complete that commit's deliveries, then go to the positions it recorded, and
     to the first offset of partitions added since. `rows_read`: input rows that this process has counted already.
 
@@ -147,7 +147,9 @@ def open_stream(
     except Exception:
         abandoning.close()
         raise
-    return Stream(config, sources, feed, commits, housekeeper, trimmer, resumed, begins, repaired, closing, abandoning)
+    return OpenStream(
+        config, sources, feed, commits, housekeeper, trimmer, resumed, begins, repaired, closing, abandoning
+    )
 
 
 def _read_on(feed: SettledFeed, sources: SourceWatch, steady: SteadyClock, resumed: dict[str, Any] | None) -> bool:

@@ -30,7 +30,7 @@ from pipelines.live.workers.augmentation.block import OpenBlock, augment
 from pipelines.live.workers.augmentation.feed import SteadyClock
 from pipelines.live.workers.augmentation.scoring import scorer_of
 from pipelines.live.workers.augmentation.snapshots import Snapshots
-from pipelines.live.workers.augmentation.stream import Stream, open_stream
+from pipelines.live.workers.augmentation.stream import OpenStream, open_stream
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Worker
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 class AugmentationWorker(Worker):
     kind = "augmentation"
 
-    stream: Stream
+    stream: OpenStream
     block: OpenBlock
     """Settled rows since the last commit."""
     _snapshots: Snapshots

@@ -109,10 +109,10 @@ def bare(kind: str, lake: str, overrides: list[str]) -> dict[str, Any]:
         worker.open()
         assert worker.feed is not None
         worker.feed.end_at(LakeReader(run_dir.lake, config.rows).last_lake_seq)
-        batches = [cut.batch for cut in worker.feed]
+        batches = [batch.tensors for batch in worker.feed]
         began, wall = time.process_time(), time.perf_counter()
         for batch in batches:
-            worker.engine.step(batch)
+            worker.state.engine.step(batch)
         cpu_s, wall_s = time.process_time() - began, time.perf_counter() - wall
         worker.abandon()
     return {"cpu_s": cpu_s, "wall_s": wall_s, "rows": sum(map(len, batches))}

@@ -152,8 +152,8 @@ def fed(finished, settings, *, own_alone=False):
     judged = []
     with suppress(EndOfStream):
         while True:
-            if (cut := feed.read()) is not None:
-                judged.append(engine.step(cut.batch))
+            if (batch := feed.read()) is not None:
+                judged.append(engine.step(batch.tensors))
     return engine, judged
 
 

@@ -112,7 +112,7 @@ def alone(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tup
 def test_no_student_depends_on_who_shares_its_process_or_when_it_has_its_turns(
     lake, alone, tmp_path, seed, monkeypatch
 ):
-    monkeypatch.setattr("pipelines.live.feeds.shared_cache.LakeReader", partial(LakeReader, chunk_rows=300))
+    monkeypatch.setattr("pipelines.live.workers.student.reading.LakeReader", partial(LakeReader, chunk_rows=300))
     chance, config = random.Random(seed), config_of(resources__shared_rows_mb=random.Random(seed).choice([0.01, 128]))
     names = [student.name for student in config.students]
     chance.shuffle(names)
@@ -128,10 +128,10 @@ def test_a_student_that_fails_is_dropped_alone(lake, alone, tmp_path, monkeypatc
     ((host, _),) = hosted.hosts
     build = StudentWorker.learn
 
-    def failing(self: StudentWorker, cut: Any) -> None:
+    def failing(self: StudentWorker, batch: Any) -> None:
         if self.name == "student-same" and self.rows > 300:
             raise RuntimeError("a bad day")
-        build(self, cut)
+        build(self, batch)
 
     monkeypatch.setattr(StudentWorker, "learn", failing)
     with pytest.raises(Died, match="a bad day"):

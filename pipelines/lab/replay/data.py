@@ -24,7 +24,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.own_rows import OwnRows
-from pipelines.live.feeds.student import Cut, StudentFeed
+from pipelines.live.feeds.student import StudentBatch, StudentFeed
 from pipelines.live.feeds.table import RowNumbers, Sliced, TableSource, taken
 from streaming.position import NOTHING_YET
 from streaming.schema import SAMPLE_WEIGHT
@@ -206,14 +206,14 @@ class _StudentStream:
         first = int(np.searchsorted(own.at, begins))
         given_up = _GivenUp(self.stream, own, first, self._build) if student.negative_rate else None
         unreleased = 0
-        for cut, last in _with_last(self._feed(read, begins)):
-            seqs = cut.rows["lake_seq"].to_numpy()[own_rows_of(cut.rows)]
+        for batch, last in _with_last(self._feed(read, begins)):
+            seqs = batch.rows["lake_seq"].to_numpy()[own_rows_of(batch.rows)]
             index = np.searchsorted(own.seqs, seqs)
-            upto = None if last else cut.rows["lake_seq"][-1].as_py()
+            upto = None if last else batch.rows["lake_seq"][-1].as_py()
             if given_up is not None and (left_out := given_up.before(index, upto)) is not None:
                 yield left_out
-            settled_ms = int(self._settled_ms(cut.rows).max()) if timed else BEFORE_ALL
-            yield IndexedBatch(cut.batch, index, settled_ms)
+            settled_ms = int(self._settled_ms(batch.rows).max()) if timed else BEFORE_ALL
+            yield IndexedBatch(batch.tensors, index, settled_ms)
             unreleased += len(seqs)
             if unreleased >= PIECE_ROWS:
                 unreleased = 0
@@ -312,12 +312,12 @@ class _GivenUp:
         return IndexedBatch(self._build(taken(self._stream, self._places[some])), some, learned=False)
 
 
-def _with_last(feed: StudentFeed) -> Iterator[tuple[Cut, bool]]:
-    """Every cut, and whether it is the last."""
-    before: Cut | None = None
-    for cut in feed:
+def _with_last(feed: StudentFeed) -> Iterator[tuple[StudentBatch, bool]]:
+    """Every batch, and whether it is the last."""
+    before: StudentBatch | None = None
+    for batch in feed:
         if before is not None:
             yield before, False
-        before = cut
+        before = batch
     if before is not None:
         yield before, True

@@ -103,7 +103,7 @@ def with_features(config: Config, features: FeatureSet) -> Config:
     return config.model_copy(update={"features": config.features.model_copy(update=sizes)})
 
 
-class _InMemoryKeeper(Checkpointer):
+class _InMemoryCheckpointer(Checkpointer):
     """Keeps the last checkpoint in memory, and writes nothing."""
 
     stored: Checkpoint[Any] | None
@@ -156,14 +156,13 @@ class _RetrainingWorker(StudentWorker):
         predictions: ComparedLog,
     ) -> None:
         super().__init__(config, settings, run_dir)
-        self.checkpointer = self.memory = _InMemoryKeeper(self.name, run_dir, self.watch, queue=1)
+        self.checkpointer = self.memory = _InMemoryCheckpointer(self.name, run_dir, self.watch, queue=1)
         self.memory.stored = stored
         self._compared = predictions
 
-    def resume(self) -> bool:
-        grew = super().resume()
-        self.record.predictions, self._exports = self._compared, _NoExports()
-        return grew
+    def resume(self) -> None:
+        super().resume()
+        self.state.record.predictions, self._exports = self._compared, _NoExports()
 
     def learn_upto(self, position: int, advance: Callable[[int], None]) -> None:
         """Learn every row up to there; the last batch of a stream that ends there may be short."""
@@ -172,11 +171,11 @@ class _RetrainingWorker(StudentWorker):
         assert self.feed is not None
         while True:
             try:
-                cut = self.feed.read()
+                batch = self.feed.read()
             except EndOfStream:
                 break
-            if cut is not None:
-                self.learn(cut)
-                advance(self._position)
+            if batch is not None:
+                self.learn(batch)
+                advance(self.state.position)
         self._move_to(position)
         self.checkpoint()

@@ -2,7 +2,6 @@
 
 growth    sizes of batches and blocks that grow with the stream
 cuts      where a batch ends, for students and for the teacher
-shared_cache what the students of one process share: rows read of the lake, and parts of batches
 own_rows  the rows that a student is for
 student   rows of a lake or a table: filtered, sampled, cut, built
 teacher   a rank's partitions of every block of the examples topic, cut into steps

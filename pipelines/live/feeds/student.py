@@ -31,17 +31,19 @@ WAIT_S = 0.05
 """How long `read` waits for a batch that a thread makes ready."""
 
 
-class Cut(NamedTuple):
+class StudentBatch(NamedTuple):
     """One batch: its rows, in order, and their tensors. Where it holds rows of other verticals, the column `own row`
     says which are the student's own."""
 
     rows: pa.Table
-    batch: Batch
+    tensors: Batch
 
     @property
-    def own_rows(self) -> Cut:
+    def own_rows(self) -> StudentBatch:
         """The student's own rows only."""
-        return self if self.batch.own is None else Cut(self.rows.filter(self.rows[OWN]), self.batch.own_rows)
+        if self.tensors.own is None:
+            return self
+        return StudentBatch(self.rows.filter(self.rows[OWN]), self.tensors.own_rows)
 
 
 class RowSource(Protocol):
@@ -113,7 +115,7 @@ class StudentFeed:
         self._cuts = StudentCuts(batches)
         self._given = self._read_upto = NOTHING_YET
         self._bound = ahead
-        self._ahead: Ahead[Cut] = Ahead("student", self._next, 0)
+        self._ahead: Ahead[StudentBatch] = Ahead("student", self._next, 0)
         self._left_out = SampledOutLabels()
 
     def open(self, position: int, learned_rows: int = 0) -> None:
@@ -136,7 +138,7 @@ class StudentFeed:
         """Number of prepared batches."""
         return self._ahead.ready
 
-    def read(self) -> Cut | None:
+    def read(self) -> StudentBatch | None:
         """The next batch; None until its end is known. Raises EndOfStream after the last."""
         return self._ahead.take(WAIT_S)
 
@@ -164,20 +166,20 @@ class StudentFeed:
         self._ahead.close()
         self._source.close()
 
-    def __iter__(self) -> Iterator[Cut]:
+    def __iter__(self) -> Iterator[StudentBatch]:
         """All batches of a source that always has the next rows or has ended, such as a table."""
         while True:
             try:
-                cut = self.read()
+                batch = self.read()
             except EndOfStream:
                 return
-            assert cut is not None
-            yield cut
+            assert batch is not None
+            yield batch
 
-    def _next(self) -> Cut | None:
+    def _next(self) -> StudentBatch | None:
         while True:
-            if (cut := self._cut(at_end=False)) is not None:
-                return cut
+            if (batch := self._cut(at_end=False)) is not None:
+                return batch
             self._note_place()
             try:
                 with self._watch("read"):
@@ -188,13 +190,13 @@ class StudentFeed:
                     raise
                 return rest
 
-    def _cut(self, *, at_end: bool) -> Cut | None:
+    def _cut(self, *, at_end: bool) -> StudentBatch | None:
         with self._watch("cut"):
             rows = self._cuts.take(at_end=at_end)
         if rows is None:
             return None
         with self._watch("batch"):
-            return Cut(rows, self._build(rows))
+            return StudentBatch(rows, self._build(rows))
 
     def _note_place(self) -> None:
         """Every batch that is full was given out: what was read is passed, but for the rows that wait."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.feeds.student import Cut
+from pipelines.live.feeds.student import StudentBatch
 from pipelines.live.workers.student.worker import StudentWorker
 from tests.support.pipelines.stored_run import rows_of
 from tests.support.waiting import eventually
@@ -22,7 +22,7 @@ def starting(config: Config, root: Path) -> Iterator[Callable[[], StudentWorker]
     def start() -> StudentWorker:
         worker = StudentWorker(config, config.students[0], RunDir(root))
         worker.resume()
-        worker.record.predictions.open(worker.position)
+        worker.state.record.predictions.open(worker.position)
         workers.append(worker)
         return worker
 
@@ -33,5 +33,7 @@ def starting(config: Config, root: Path) -> Iterator[Callable[[], StudentWorker]
 
 def learn(worker: StudentWorker, *blocks: int) -> None:
     for block in blocks:
-        worker.learn(Cut(rows_of(block), worker.build(rows_of(block))))  # a checkpoint is due after every 16 rows
+        worker.learn(
+            StudentBatch(rows_of(block), worker.build(rows_of(block)))
+        )  # a checkpoint is due after every 16 rows
     eventually(lambda: worker.checkpointer.idle)

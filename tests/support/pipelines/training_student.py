@@ -21,7 +21,7 @@ import pyarrow as pa
 from exfm.metrics.classification import sigmoid
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.feeds.student import Cut
+from pipelines.live.feeds.student import StudentBatch
 from pipelines.live.workers.student.worker import StudentWorker
 from tests.support.pipelines.stored_run import rows_of
 from tests.support.waiting import PATIENCE_S
@@ -51,21 +51,21 @@ def train(root: Path, every_s: float) -> None:
     config = load(run_dir.config)
     worker = StudentWorker(config, config.student("feed"), run_dir)
     worker.resume()
-    worker.record.predictions.open(worker.position)
+    worker.state.record.predictions.open(worker.position)
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
     block = (worker.position + 1) // BLOCK
     due = time.monotonic()
     while True:  # one block at least, however soon it is to end
         rows = rows_of(block, BLOCK)
-        worker.learn(Cut(rows, worker.build(rows)))
+        worker.learn(StudentBatch(rows, worker.build(rows)))
         assert worker.increments is not None
         worker.increments.publish()
         if over.is_set():
             break
         block, due = block + 1, due + every_s
         over.wait(max(0.0, due - time.monotonic()))
-    student, position = worker.engine.student, worker.position
+    student, position = worker.state.engine.student, worker.position
     worker.close()
     from tests.support.pipelines.served_runs import ROWS
 

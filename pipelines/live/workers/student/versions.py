@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -30,10 +31,9 @@ from exfm.snapshots.named import under
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir, version_name
-from pipelines.live.feeds.student import Cut
+from pipelines.live.feeds.student import StudentBatch
 from pipelines.live.rules.promoting import Promote, Refuse
 from pipelines.live.workers.student.champion_challenger import NAME, ChallengerTest
-from pipelines.live.workers.student.coverage import Coverage
 from pipelines.live.workers.student.tables import stated_tables
 from pipelines.track.registry.aliases import Action, Aliases
 from pipelines.track.registry.ledger import POLICY, Entry, Ledger, LedgerWriter, aliases_after
@@ -126,10 +126,10 @@ class Versions:
 
     # --- learning ----------------------------------------------------------------------------------------------
 
-    def judge(self, own: Cut) -> None:
+    def judge(self, own: StudentBatch) -> None:
         """Score the student's own rows with champion and candidate, before they are learned."""
         if self.trial is not None and own.rows.num_rows:
-            self.trial.judge(own.rows, own.batch)
+            self.trial.judge(own.rows, own.tensors)
 
     def note(self, rows: pa.Table) -> None:
         """Record learned rows. Where the evidence is enough, a decision is made."""
@@ -311,6 +311,48 @@ class Versions:
         trial = self.trial  # another thread asks
         on = None if trial is None else trial.as_json() | {"so_far": trial.decide().reason}
         return self.aliases.as_json() | {"trial": on}
+
+
+@dataclass
+class Coverage:
+    """Rows that a student has learned since it began and since its last version. Kept in its checkpoints, by these
+    names.
+
+    published_rows, published_ms   rows learned, and newest event time, when the last version was published
+    newest_ms                      the newest event time learned
+    first_seq                      the first `lake_seq` learned
+    teachers                       the first and the last version of the teacher whose logits were learned
+    """
+
+    published_rows: int = 0
+    published_ms: int | None = None
+    newest_ms: int | None = None
+    first_seq: int | None = None
+    teachers: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> Coverage:
+        coverage = cls(**{field.name: meta[field.name] for field in fields(cls)})
+        coverage.teachers = tuple(meta["teachers"]) if meta["teachers"] else None
+        return coverage
+
+    def note(self, rows: pa.Table) -> None:
+        """Record learned rows."""
+        newest = int(rows["event_time_ms"].to_numpy().max())
+        self.newest_ms = newest if self.newest_ms is None else max(self.newest_ms, newest)
+        if self.first_seq is None:
+            self.first_seq = rows["lake_seq"][0].as_py()
+        if self.published_ms is None:
+            self.published_ms = newest
+        versions = rows["teacher_version"]
+        if (scored := versions.drop_null() if versions.null_count else versions).length():
+            numbers = scored.to_numpy()
+            first, last = self.teachers or (int(numbers[0]), int(numbers[0]))
+            self.teachers = min(first, int(numbers.min())), max(last, int(numbers.max()))
+
+    def publish(self, rows: int) -> None:
+        """Record a published version with `rows` learned so far."""
+        self.published_rows, self.published_ms = rows, self.newest_ms
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from exfm.snapshots import checkpoint
 from exfm.snapshots.checkpoint import checkpoint_names, load_checkpoint
 from pipelines.core.config.settings import load as load_config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.feeds.student import Cut
+from pipelines.live.feeds.student import StudentBatch
 from pipelines.live.training.predictions import read_predictions
 from pipelines.live.workers import checkpointer
 from pipelines.live.workers.student.worker import StudentWorker
@@ -81,7 +81,7 @@ def teacher(tmp_path, disk):
 def student(tmp_path, disk):
     worker = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
     worker.resume()
-    worker.record.predictions.open(worker.position)
+    worker.state.record.predictions.open(worker.position)
     yield worker
     disk.let_through(100)
     worker.abandon()
@@ -285,7 +285,7 @@ def test_what_the_reading_thread_dies_of_the_worker_dies_of(teacher, disk):
 
 
 def learn(worker: StudentWorker, block: int) -> None:
-    worker.learn(Cut(rows_of(block), worker.build(rows_of(block))))  # a checkpoint is due after every 16 rows
+    worker.learn(StudentBatch(rows_of(block), worker.build(rows_of(block))))  # a checkpoint is due after every 16 rows
 
 
 def test_what_a_killed_writer_left_is_cleared_away_and_what_is_damaged_is_not(tmp_path):
@@ -314,7 +314,7 @@ def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned
         learn(student, first)
         if first == 0:
             probe = student.build(rows_of(9))
-            said = student.engine.score(probe)
+            said = student.state.engine.score(probe)
             eventually(lambda: disk.began == 1)
             assert "wait for disk" not in student.watch.phases_s
         if first == 1:
@@ -324,8 +324,8 @@ def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned
     assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == ["v00000064", "v00000096"]
     assert checkpoint_names(tmp_path / "snapshots" / "students" / "feed") == ["v00000064", "v00000096"]
     served = load_served(tmp_path / "snapshots" / "students" / "feed" / "v00000096")
-    np.testing.assert_allclose(served.score(probe), student.engine.score(probe), atol=1e-6)
-    assert np.abs(said - student.engine.score(probe)).max() > 1e-4  # it had learned on
+    np.testing.assert_allclose(served.score(probe), student.state.engine.score(probe), atol=1e-6)
+    assert np.abs(said - student.state.engine.score(probe)).max() > 1e-4  # it had learned on
     predicted = read_predictions(tmp_path / "predictions" / "feed")
     assert predicted["lake_seq"].to_pylist() == list(range(96))
 

@@ -87,11 +87,11 @@ def test_a_students_worker_that_was_stopped_goes_on_with_its_histories(started, 
     second = started()
     assert second.position == 63
     learn(second, 2)
-    for name, one in first.engine.models.items():
-        other = second.engine.models[name]
+    for name, one in first.state.engine.models.items():
+        other = second.state.engine.models[name]
         one.train_step(first.build(rows_of(2)))  # as if it had never been stopped
         assert same(one.state(), other.state())
-    kept = second.engine.state()
+    kept = second.state.engine.state()
     assert kept["student/history/ad_ctr/count"].sum() == kept["student/history/ad_logit/count"].sum() == 96
     assert {key.split("/")[2] for key in kept if key.startswith("no_teacher/history/")} == {"ad_ctr"}
 
@@ -102,7 +102,7 @@ def test_what_is_served_answers_from_raw_columns_with_the_histories_of_its_momen
     probe = rows_of(9)
     path = exports(tmp_path)[-1]
     batch = worker.build(probe)
-    assert np.allclose(load_served(path).score(batch), worker.engine.student.score(batch), atol=1e-6)
+    assert np.allclose(load_served(path).score(batch), worker.state.engine.student.score(batch), atol=1e-6)
     asked = probe.select(["user_id", "ad_id", "bid"]).to_pandas()
     told = _load_pyfunc(str(path)).predict(asked)["ctr"].to_numpy()
-    assert np.allclose(told, 1 / (1 + np.exp(-worker.engine.student.score(batch)[:, 0])), atol=1e-6)
+    assert np.allclose(told, 1 / (1 + np.exp(-worker.state.engine.student.score(batch)[:, 0])), atol=1e-6)

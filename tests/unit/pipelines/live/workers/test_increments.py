@@ -28,7 +28,7 @@ class AtWork:
         self.worker, self.now, self.block = worker, 1000.0, 0
         self.root = RunDir(root).live("feed")
         self.increments = Increments(
-            worker.engine.student, self.root, config.registry, worker.watch, lambda: self.now, identity="settings"
+            worker.state.engine.student, self.root, config.registry, worker.watch, lambda: self.now, identity="settings"
         )
         self.worker.increments = self.increments
         self.follower = Follower(self.root)
@@ -67,7 +67,7 @@ def test_nothing_is_published_until_it_is_wanted_and_no_longer_than_it_is(at_wor
     assert work.step(1) == "v00000096+3"
     os.utime(work.root / "wanted", (work.now, work.now))
     assert work.step(1) == "v00000160+5"  # a full version: what was touched meanwhile was not counted
-    exported = work.worker.engine.student.export().state_dict()
+    exported = work.worker.state.engine.student.export().state_dict()
     assert same(work.follower.value.served.state_dict(), exported)
 
 
@@ -126,7 +126,7 @@ def test_what_was_published_answers_until_a_student_that_started_again_has_learn
 def started_again(work, identity):
     work.increments.close()
     work.increments = Increments(
-        work.worker.engine.student, work.root, load(SMALL_RUN, list(ALWAYS)).registry,
+        work.worker.state.engine.student, work.root, load(SMALL_RUN, list(ALWAYS)).registry,
         work.worker.watch, lambda: work.now, identity=identity,
     )  # fmt: skip
 
@@ -148,5 +148,5 @@ def test_a_student_learns_the_same_bits_with_increments_and_without(tmp_path):
             work = AtWork(start(), tmp_path / name, *settings)
             for _ in range(4):
                 work.step(1)
-            states.append(work.worker.engine.state())
+            states.append(work.worker.state.engine.state())
     assert same(*states)

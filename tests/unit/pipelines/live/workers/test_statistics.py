@@ -32,10 +32,10 @@ def test_a_students_worker_that_was_stopped_goes_on_with_its_statistics(started)
     second = started()
     assert second.position == 63
     learn(second, 2)
-    for name, one in first.engine.models.items():
+    for name, one in first.state.engine.models.items():
         one.train_step(first.build(rows_of(2)))  # as if it had never been stopped
-        assert same(one.state(), second.engine.models[name].state())
-    kept = second.engine.state()
+        assert same(one.state(), second.state.engine.models[name].state())
+    kept = second.state.engine.state()
     assert kept["student/statistics/bid/total"][0] == kept["no_teacher/statistics/depth/counts"].sum() == 96
 
 
@@ -44,10 +44,10 @@ def test_what_is_served_answers_from_raw_columns_with_the_statistics_of_its_mome
     learn(worker, 0, 1, 2)
     probe, batch = rows_of(9), worker.build(rows_of(9))
     path = sorted((tmp_path / "snapshots" / "students" / "feed").glob("v*"))[-1]
-    assert np.array_equal(load_served(path).score(batch), worker.engine.student.score(batch))
+    assert np.array_equal(load_served(path).score(batch), worker.state.engine.student.score(batch))
     asked = probe.select(["user_id", "ad_id", "bid"]).to_pandas()
     answered = _load_pyfunc(str(path)).predict(asked)["ctr"].to_numpy()
-    assert np.allclose(answered, 1 / (1 + np.exp(-worker.engine.student.score(batch)[:, 0])), atol=1e-6)
+    assert np.allclose(answered, 1 / (1 + np.exp(-worker.state.engine.student.score(batch)[:, 0])), atol=1e-6)
 
 
 def test_statistics_of_a_transform_that_has_none_are_refused():
@@ -66,7 +66,7 @@ def test_a_served_model_does_not_ask_for_what_is_known_in_training_only(tmp_path
         path = sorted((tmp_path / "snapshots" / "students" / "feed").glob("v*"))[-1]
         asked = rows_of(9).select(["user_id", "bid"]).to_pandas()
         answered = _load_pyfunc(str(path), {"rows": config.rows.model_dump(mode="json")}).predict(asked)["ctr"]
-        said = worker.engine.student.score(worker.build(rows_of(9)))
+        said = worker.state.engine.student.score(worker.build(rows_of(9)))
         assert np.allclose(answered, 1 / (1 + np.exp(-said[:, 0])), atol=1e-6)
 
 

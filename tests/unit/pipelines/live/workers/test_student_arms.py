@@ -9,7 +9,7 @@ import pytest
 
 from exfm.models.served import load_served
 from pipelines.core.config.settings import load
-from pipelines.live.workers.student import record
+from pipelines.live.workers.student import state
 from tests.support.models.states import same
 from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
@@ -40,11 +40,11 @@ def test_a_stopped_worker_goes_on_across_the_schedules_change_and_its_twin_has_n
     assert second.position == 63
     learn(second, 2, 3)
     for block in (2, 3):
-        first.engine.student.train_step(first.build(rows_of(block)))  # as if it had never been stopped
-    assert same(first.engine.student.state(), second.engine.student.state())
-    kept = {name.split("/")[0] for name in second.engine.student.state()}
+        first.state.engine.student.train_step(first.build(rows_of(block)))  # as if it had never been stopped
+    assert same(first.state.engine.student.state(), second.state.engine.student.state())
+    kept = {name.split("/")[0] for name in second.state.engine.student.state()}
     assert {"adapter", "platt", "advantage"} <= kept
-    assert not {"adapter", "platt", "advantage"} & {name.split("/")[0] for name in second.engine.twin.state()}
+    assert not {"adapter", "platt", "advantage"} & {name.split("/")[0] for name in second.state.engine.twin.state()}
 
 
 def test_a_snapshots_age_reaches_the_student_and_what_is_served_asks_for_nothing_of_it(started, tmp_path):
@@ -54,12 +54,12 @@ def test_a_snapshots_age_reaches_the_student_and_what_is_served_asks_for_nothing
     assert ages.numpy() == pytest.approx(np.full(32, 48), abs=16)
     served = load_served(sorted((tmp_path / "snapshots" / "students" / "feed").glob("v*"))[-1])
     asked = rows_of(9).select(["user_id", "ad_id", "bid"])
-    logits = worker.engine.student.score(worker.build(rows_of(9)))
+    logits = worker.state.engine.student.score(worker.build(rows_of(9)))
     assert np.allclose(served.score(worker.build(asked)), logits, atol=1e-6)
 
 
 def test_its_live_figures_tell_how_the_teacher_is_corrected(started, monkeypatch):
-    monkeypatch.setattr(record, "METRICS_EVERY_ROWS", 32)
+    monkeypatch.setattr(state, "METRICS_EVERY_ROWS", 32)
     worker = started()
     learn(worker, 0, 1)
     _, figures = worker.metrics[-1]
@@ -78,7 +78,7 @@ def test_the_twin_is_exported_with_its_student_at_its_size_and_answers_as_it(tmp
     assert names[0] == names[1] == ["v00000064", "v00000096"]
     student, twin = (load_served(folder / names[0][-1]) for folder in folders)
     batch = worker.build(rows_of(9))
-    assert np.allclose(twin.score(batch), worker.engine.twin.score(batch), atol=1e-6)
+    assert np.allclose(twin.score(batch), worker.state.engine.twin.score(batch), atol=1e-6)
     assert not np.allclose(twin.score(batch), student.score(batch), atol=1e-4)
     assert twin.parameter_count == student.parameter_count
 

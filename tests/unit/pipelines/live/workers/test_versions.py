@@ -11,7 +11,7 @@ import pytest
 from exfm.models.served import load_served
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.feeds.student import Cut
+from pipelines.live.feeds.student import StudentBatch
 from pipelines.live.workers.student import versions
 from pipelines.track.registry.aliases import Action, Aliases
 from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger
@@ -44,9 +44,9 @@ def rows_at(step: int, *, late: bool = False) -> pa.Table:
 
 def learn(worker, first: int, upto: int, **how) -> None:
     for step in range(first, upto):
-        worker.versions.read_decisions()
+        worker.state.versions.read_decisions()
         rows = rows_at(step, **how)
-        worker.learn(Cut(rows, worker.build(rows)))
+        worker.learn(StudentBatch(rows, worker.build(rows)))
     eventually(lambda: worker.checkpointer.idle)
 
 
@@ -74,7 +74,7 @@ def starting_in(root):
 
         def __call__(self):
             worker = self.start()
-            worker.checkpointer.put(worker.versions.pending_write())
+            worker.checkpointer.put(worker.state.versions.pending_write())
             return worker
 
         def __exit__(self, *error):
@@ -103,7 +103,7 @@ def test_versions_are_published_while_it_learns_and_a_better_one_becomes_champio
     assert (promoted["by"], promoted["champion"], promoted["previous"]) == ("policy", second, first)
     assert promoted["evidence"]["tasks"]["ctr"]["log_e"] > np.log(20)
     assert promoted["evidence"]["rows"] == promoted["lake_seq"] + 1 - 1280  # every row since, none before
-    assert worker.versions.aliases.champion == student.ledger.aliases().champion
+    assert worker.state.versions.aliases.champion == student.ledger.aliases().champion
 
 
 def test_a_version_says_what_it_was_made_of(student):
@@ -122,7 +122,7 @@ def test_what_is_published_is_the_student_of_that_moment(student):
     worker = student()
     learn(worker, 0, 10)
     batch = worker.build(rows_at(99))
-    now = worker.engine.student.score(batch)
+    now = worker.state.engine.student.score(batch)
     learn(worker, 10, 13)
     assert np.array_equal(load_served(student.ledger.folder("v00000640")).score(batch), now)
 
@@ -140,10 +140,10 @@ def test_an_export_that_is_another_model_is_refused_and_training_goes_on(student
     assert "differs from the student it was made of by" in student.ledger.entries()[0]["reason"]
     assert student.ledger.aliases() == Aliases()
     assert not student.ledger.folder("v00000640").exists()
-    assert "version v00000640 was refused" in worker.versions.alarm
+    assert "version v00000640 was refused" in worker.state.versions.alarm
     monkeypatch.undo()
     learn(worker, 11, 20)
-    assert worker.versions.alarm is None
+    assert worker.state.versions.alarm is None
     assert actions(student.ledger)[1:] == [("published", "v00001280"), ("promoted", "v00001280")]
 
 
@@ -151,11 +151,11 @@ def test_rows_that_were_shown_before_the_candidate_are_no_evidence(student):
     """Labels that come late: the candidate has learned from the time of these rows, the champion has not."""
     worker = student()
     learn(worker, 0, 20)
-    assert worker.versions.trial.rows == 0
+    assert worker.state.versions.trial.rows == 0
     learn(worker, 20, 24, late=True)
-    assert worker.versions.trial.rows == 0
+    assert worker.state.versions.trial.rows == 0
     learn(worker, 24, 26)
-    assert worker.versions.trial.rows == 2 * ROWS
+    assert worker.state.versions.trial.rows == 2 * ROWS
 
 
 @pytest.mark.parametrize("killed_at", [5, 10, 15, 20, 23, 31])
@@ -170,9 +170,9 @@ def test_a_killed_worker_comes_to_the_same_evidence_and_the_same_ledger(tmp_path
         assert second.position < killed_at * ROWS
         learn(second, (second.position + 1) // ROWS, 34)
         assert plain(killed.ledger.entries()) == plain(undisturbed.ledger.entries())
-        assert second.versions.aliases == whole.versions.aliases
-        assert same(second.versions.state(), whole.versions.state())
-        assert same(second.engine.student.state(), whole.engine.student.state())
+        assert second.state.versions.aliases == whole.state.versions.aliases
+        assert same(second.state.versions.state(), whole.state.versions.state())
+        assert same(second.state.engine.student.state(), whole.state.engine.student.state())
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
@@ -190,10 +190,10 @@ def test_entries_that_a_crash_kept_from_the_ledger_are_made_good(student, lost):
     again = student()
     eventually(lambda: again.checkpointer.idle)
     assert plain(student.ledger.entries()) == plain(whole)
-    assert again.versions.trial is not None
+    assert again.state.versions.trial is not None
     assert np.array_equal(
         load_served(student.ledger.folder("v00001280")).score(again.build(rows_at(99))),
-        again.engine.student.score(again.build(rows_at(99))),
+        again.state.engine.student.score(again.build(rows_at(99))),
     )
 
 
@@ -205,31 +205,31 @@ def decide(ledger, action, version):
 def test_what_people_decide_ends_a_trial_and_is_what_later_versions_are_compared_with(student):
     worker = student()
     learn(worker, 0, 31)
-    aliases = worker.versions.aliases
+    aliases = worker.state.versions.aliases
     assert aliases.previous == "v00000640"
     decide(student.ledger, Action.ROLLED_BACK, "v00000640")
     learn(worker, 31, 32)
-    assert worker.versions.aliases == Aliases(champion="v00000640")
-    assert worker.versions.trial is None
+    assert worker.state.versions.aliases == Aliases(champion="v00000640")
+    assert worker.state.versions.trial is None
     learn(worker, 32, 40)
     assert student.ledger.aliases() == Aliases(candidate="v00002560", champion="v00000640")
     batch = worker.build(rows_at(99))
     champion = load_served(student.ledger.folder("v00000640")).score(batch)
-    assert np.array_equal(worker.versions.champion.score(batch), champion)
+    assert np.array_equal(worker.state.versions.champion.score(batch), champion)
 
 
 def test_a_decision_by_hand_wins_over_one_that_the_policy_made_before_it_knew(student, monkeypatch):
     worker = student()
     learn(worker, 0, 20)
-    monkeypatch.setattr(worker.versions, "read_decisions", lambda: None)  # it was looking elsewhere
+    monkeypatch.setattr(worker.state.versions, "read_decisions", lambda: None)  # it was looking elsewhere
     decide(student.ledger, Action.PROMOTED, "v00000640")
     learn(worker, 20, 29)
-    assert worker.versions.aliases.champion == "v00001280"
+    assert worker.state.versions.aliases.champion == "v00001280"
     assert student.ledger.entries()[-1]["by"] == HAND
     worker.abandon()
     again = student()
     eventually(lambda: again.checkpointer.idle)
-    assert again.versions.aliases == student.ledger.aliases() == Aliases(champion="v00000640")
+    assert again.state.versions.aliases == student.ledger.aliases() == Aliases(champion="v00000640")
 
 
 def test_by_hand_alone_nothing_is_promoted(tmp_path):
@@ -241,7 +241,7 @@ def test_by_hand_alone_nothing_is_promoted(tmp_path):
         decide(ledger, Action.PROMOTED, "v00000640")
         learn(worker, 20, 45)
         assert ledger.aliases() == Aliases(candidate="v00001920", champion="v00000640")
-        assert worker.versions.as_json()["trial"]["so_far"].startswith("better on ctr")
+        assert worker.state.versions.as_json()["trial"]["so_far"].startswith("better on ctr")
 
 
 def test_event_time_may_say_when_a_version_is_due(tmp_path):
@@ -264,8 +264,8 @@ def test_a_run_that_was_concluded_by_others_is_taken_up_as_it_stands(student):
     learn(worker, 0, 11)
     with student.ledger.writing() as writing:
         writing.add(Action.WITHDRAWN, None, by=CONCLUSION, reason="the stream lost too much")
-    worker.versions.read_decisions()
-    assert worker.versions.aliases == Aliases()
+    worker.state.versions.read_decisions()
+    assert worker.state.versions.aliases == Aliases()
 
 
 def test_other_blocks_begin_the_trial_again(student, tmp_path):
@@ -276,5 +276,5 @@ def test_other_blocks_begin_the_trial_again(student, tmp_path):
     worker.abandon()
     with starting(load(SMALL_RUN, [*SETTINGS, "registry.block_rows=16"]), tmp_path) as start:
         again = start()
-        assert again.versions.aliases.candidate == "v00001280"
-        assert again.versions.trial.rows == 0
+        assert again.state.versions.aliases.candidate == "v00001280"
+        assert again.state.versions.trial.rows == 0

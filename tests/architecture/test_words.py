@@ -29,7 +29,7 @@ REPLACED = {
     "sieved": "learn_good_rows", "Wish": "DesiredState", "wish": "desired", "granted": "accepted",
     "Wanted": "WorkerSpec, DesiredVersion", "WorkerRecipe": "WorkerBuilder", "by_hand": "fused",
     "as_code": "exportable", "EarlierLegs": "EarlierAttempts", "Meters": "ServingMetrics",
-    "Way": "LabelRule, ComputeMode",
+    "Way": "LabelRule, ComputeMode", "Cut": "StudentBatch", "Portion": "BlockShare",
 }  # fmt: skip
 """A name of our own -> the field's term."""
 

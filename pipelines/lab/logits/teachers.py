@@ -24,7 +24,7 @@ from exfm.models.teacher_config import TeacherConfig
 from pipelines.core.config.settings import Config
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.table import Sliced
-from pipelines.live.feeds.teacher import Portion, portion_of
+from pipelines.live.feeds.teacher import BlockShare, share_of
 from pipelines.live.rules.scoring_snapshot import lockstep_version
 from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.delivery.reader import Block
@@ -89,7 +89,7 @@ def lockstep_logits(
                 by_age[behind][start:end] = logits
                 release_pages(by_age[behind])
             if start >= birth:
-                left_out += _learn(engine, build, _portion(rows, number, start - birth, config), config)
+                left_out += _learn(engine, build, _share(rows, number, start - birth, config), config)
             snapshots.add(number + 1, engine)
             advance(end)
     finally:
@@ -124,10 +124,10 @@ class _Snapshots:
         return {behind: by_version[version] for behind, version in versions.items()}
 
 
-def _learn(engine: TeacherEngine, build: BatchBuilder, portion: Portion, config: Config) -> int:
+def _learn(engine: TeacherEngine, build: BatchBuilder, share: BlockShare, config: Config) -> int:
     """Learn a block, step by step; returns the rows that were not learned since they were not finite."""
     left_out = 0
-    for rows in portion.steps(config.teacher.batches):
+    for rows in share.steps(config.teacher.batches):
         if rows.num_rows:
             left_out += rows.num_rows - engine.step(build(rows)).finite_rows
     return left_out
@@ -147,7 +147,7 @@ def _ends(stream: Sliced, count: int, config: Config) -> list[int]:
     return [*ends, count]
 
 
-def _portion(rows: pa.Table, number: int, start: int, config: Config) -> Portion:
+def _share(rows: pa.Table, number: int, start: int, config: Config) -> BlockShare:
     """A block as a teacher of one rank is fed it."""
     partitions = config.kafka.examples.partitions
-    return portion_of(Block(number, start, start + rows.num_rows - 1, rows, {}), partitions, range(partitions))
+    return share_of(Block(number, start, start + rows.num_rows - 1, rows, {}), partitions, range(partitions))

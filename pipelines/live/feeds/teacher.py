@@ -29,7 +29,7 @@ WAIT_S = 0.05
 log = logging.getLogger(__name__)
 
 
-class Portion(NamedTuple):
+class BlockShare(NamedTuple):
     """One rank's rows of a block, in order of partition. `counts`, (P,): rows of each partition, 0 for those that
     the rank does not read."""
 
@@ -62,7 +62,7 @@ class Portion(NamedTuple):
 class Step(NamedTuple):
     """A rank's part of one step, possibly without rows."""
 
-    portion: Portion
+    share: BlockShare
     step: int
     rows: pa.Table
     batch: Batch
@@ -93,7 +93,7 @@ class TeacherFeed:
         self._reader, self._lake, self._build, self._watch = reader, lake, build, watch
         self._partitions, self._mine, self._batches = partitions, mine, batches
         self._missed: Iterator[pa.Table] = iter(())
-        self._portion: Portion | None = None
+        self._share: BlockShare | None = None
         self._steps: Iterator[tuple[int, pa.Table]] = iter(())
         self._end_matters = False
         self.at_end = False
@@ -122,15 +122,15 @@ class TeacherFeed:
         following = next(self._steps, None)
         if following is None:
             with self._watch("read"):
-                self._portion = self._next_portion()
-            if self._portion is None:
+                self._share = self._next_share()
+            if self._share is None:
                 return None
-            self._steps = enumerate(self._portion.steps(self._batches))
+            self._steps = enumerate(self._share.steps(self._batches))
             following = next(self._steps)
-        assert self._portion is not None
+        assert self._share is not None
         number, rows = following
         with self._watch("batch"):
-            return Step(self._portion, number, rows, self._build(rows))
+            return Step(self._share, number, rows, self._build(rows))
 
     def ask_for_end(self) -> None:
         self._end_matters = True
@@ -149,9 +149,9 @@ class TeacherFeed:
         self._ahead.close()
         self._reader.close()
 
-    # --- one portion -------------------------------------------------------------------------------------------------
+    # --- one share -------------------------------------------------------------------------------------------------
 
-    def _next_portion(self) -> Portion | None:
+    def _next_share(self) -> BlockShare | None:
         rows = next(self._missed, None)
         if rows is not None:
             seq = rows["lake_seq"]
@@ -163,16 +163,16 @@ class TeacherFeed:
                 self.at_end = self._end_matters and self._reader.at_end()
                 return None
             block = found
-        return portion_of(block, self._partitions, self._mine)
+        return share_of(block, self._partitions, self._mine)
 
 
-def portion_of(block: Block, partitions: int, mine: range) -> Portion:
+def share_of(block: Block, partitions: int, mine: range) -> BlockShare:
     """The part of a block that a rank with the partitions `mine` learns. A block from the lake holds all rows, one from
     the topic the rank's own."""
     if partitions == 1:
-        return Portion(block, block.rows, np.array([block.rows.num_rows]))
+        return BlockShare(block, block.rows, np.array([block.rows.num_rows]))
     owner = partition_of(block.rows["impression_id"].combine_chunks(), partitions)
     order = np.argsort(owner, kind="stable")
     order = order[np.isin(owner[order], mine)]
     counts = np.bincount(owner[order], minlength=partitions)
-    return Portion(block, block.rows.take(pa.array(order)).combine_chunks(), counts)
+    return BlockShare(block, block.rows.take(pa.array(order)).combine_chunks(), counts)

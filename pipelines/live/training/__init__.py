@@ -3,7 +3,6 @@
 account, learned, quarantine   rows that models were given, learned, left out
 unseen_labels                  which labels a teacher cannot have learned when it scores a row
 ahead, writer                  reading before, and writing behind, the training
-resume                         which checkpoint a worker resumes from, and how early formats are read
 machine                        the versions and the machine that bits depend on
 predictions, live_metrics      every prediction on disk; figures while the stream runs
 """

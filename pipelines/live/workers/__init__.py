@@ -1,9 +1,10 @@
 """Workers: plain classes with `open / step / checkpoint / close`, each run by one actor or by a loop.
 
-A worker that trains is an engine (exfm/models/engine.py), a feed (pipelines/live/feeds) and a keeper, joined here.
+A worker that trains is an engine (exfm/models/engine.py), a feed (pipelines/live/feeds) and a checkpointer, joined
+here.
 
     worker, report, stopwatch   the base class; what a worker reports; where its time goes
-    checkpointer                lock, checkpoints written in the background, the lake's reader registration
+    checkpointer                lock, resuming, checkpoints written in the background, the lake's reader registration
     ranks                       collectives of the processes of one worker
     ingest                      plays a generated or recorded stream into the topics
     augmentation/ teacher/ student/   the other workers, each in its own folder

@@ -1,12 +1,12 @@
 """The teacher in its stream: learns every block of the examples topic, in order, and publishes snapshots.
 
-    examples topic ──► feed (whole blocks, cut into steps) ──► engine ──► keeper: checkpoint, snapshot
+    examples topic ──► feed (whole blocks, cut into steps) ──► engine ──► checkpointer: checkpoint, snapshot
 
 Version v of a snapshot has learned the blocks 0 … v-1; version 0 is the seeded initial state. In lockstep every block's
 end is published, in free pace every `publish_every_rows` rows.
 
 The teacher may be several processes, its ranks. Each reads partitions of its own and builds its share of every batch;
-before a block all agree that they have it (offer.py), and at its end each knows what all have learned (tally.py):
+before a block all agree that they have it, and at its end each knows what all have learned (block.py):
 counts, metrics and positions are those of all rows, on every rank. Rank 0 reports.
 """
 
@@ -38,10 +38,8 @@ from pipelines.live.training.learned import LearnedCounts
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
-from pipelines.live.workers.teacher.block import AgreedBlock
-from pipelines.live.workers.teacher.offer import BlockOffer, TakeFromLake, conclude
+from pipelines.live.workers.teacher.block import AgreedBlock, BlockOffer, BlockTally, TakeFromLake, conclude
 from pipelines.live.workers.teacher.publisher import SnapshotPublisher
-from pipelines.live.workers.teacher.tally import BlockTally
 from pipelines.live.workers.worker import Worker, seconds_since
 from streaming.delivery.reader import BlockPosition, ExamplesReader
 from streaming.lake.reader import LakeReader
@@ -199,7 +197,7 @@ class TeacherWorker(Worker):
         if ready is None:
             offer = BlockOffer.nothing(topic.partitions, at_end)
         else:
-            offer = BlockOffer.of(ready.portion, ready.portion.block.positions or self._position.positions, at_end)
+            offer = BlockOffer.of(ready.share, ready.share.block.positions or self._position.positions, at_end)
         with self.watch("wait for ranks"):
             offers = [BlockOffer.decode(numbers) for numbers in self._ranks.all_gather(offer.encode())]
         conclusion = conclude(offers, self.place.lake_seq, self.place.version - 1, end)
@@ -211,8 +209,8 @@ class TeacherWorker(Worker):
             return None
         assert ready is not None
         positions = {Partition(topic.topic, p): SourcePosition(int(at)) for p, at in enumerate(conclusion.offsets)}
-        cuts = block_cuts(conclusion.counts, ready.portion.step_ends(self._config.teacher.batches))
-        return AgreedBlock(ready.portion, cuts, positions)
+        cuts = block_cuts(conclusion.counts, ready.share.step_ends(self._config.teacher.batches))
+        return AgreedBlock(ready.share, cuts, positions)
 
     def _learn(self, block: AgreedBlock) -> None:
         """One step, which is a step of all ranks; a rank without rows for it takes part all the same."""
@@ -242,7 +240,7 @@ class TeacherWorker(Worker):
         with self.watch("wait for rows"):
             ready = self.feed.peek(of_block=True)
         assert ready is not None
-        assert ready.portion is block.portion
+        assert ready.share is block.share
         return ready
 
     def _send_ahead(self, block: AgreedBlock) -> None:
@@ -259,7 +257,7 @@ class TeacherWorker(Worker):
     def _finish(self, block: AgreedBlock) -> None:
         """A block's end: what all ranks learned is counted, a checkpoint and a snapshot follow where they are due."""
         self._block = None
-        found = block.portion.block
+        found = block.share.block
         self.place = TeacherPlace(found.number + 1, found.last_seq, block.positions)
         with self.watch("metrics"):
             self.tally.finish(self.account)

@@ -13,7 +13,7 @@ from pipelines.core.config.lineage import accepted_identities, remember
 from pipelines.core.config.settings import Config, dump, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop import preflight
-from pipelines.live.training.resume import last_checkpoint
+from pipelines.live.workers.checkpointer import last_checkpoint
 from streaming.errors import BadInput, StreamingError
 from tests.support.pipelines.raw_configs import small
 

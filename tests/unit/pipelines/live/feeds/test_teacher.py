@@ -67,7 +67,7 @@ def steps_of(
     feed = TeacherFeed(reader, lake, build, partitions=PARTITIONS, mine=mine, batches=batches)
     found = []
     while (ready := feed.take()) is not None:
-        found.append((ready.portion.block.number, ready.step, ready.rows["lake_seq"].to_pylist()))
+        found.append((ready.share.block.number, ready.step, ready.rows["lake_seq"].to_pylist()))
     return found
 
 
@@ -133,8 +133,8 @@ def test_rows_from_the_lake_are_cut_as_those_from_the_topic_and_the_topic_follow
     batches.go_on_from_lake(-1, 2099, BlockPosition(2))
     found = []
     while (ready := batches.take()) is not None:
-        assert ready.portion.rows.num_rows == ready.portion.counts.sum() == ready.portion.counts[1:3].sum()
-        found.append((ready.portion.block.number, ready.step, ready.rows["lake_seq"].to_pylist()))
+        assert ready.share.rows.num_rows == ready.share.counts.sum() == ready.share.counts[1:3].sum()
+        found.append((ready.share.block.number, ready.step, ready.rows["lake_seq"].to_pylist()))
     assert found == expected
     assert reader.sought == [BlockPosition(2)]
     assert not batches.at_end  # nobody asked

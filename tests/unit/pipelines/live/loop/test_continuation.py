@@ -14,7 +14,7 @@ from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop import preflight
 from pipelines.live.loop.continuation import SAME
-from pipelines.live.training.resume import last_checkpoint
+from pipelines.live.workers.checkpointer import last_checkpoint
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
 from tests.support.pipelines.raw_configs import changed, small

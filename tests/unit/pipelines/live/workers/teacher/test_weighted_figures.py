@@ -11,11 +11,11 @@ from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.metrics.classification import metrics_of
 from exfm.step import StepResult
-from pipelines.live.feeds.teacher import Step, portion_of
+from pipelines.live.feeds.teacher import Step, share_of
 from pipelines.live.training.account import Account
 from pipelines.live.training.live_metrics import TaskMetrics
 from pipelines.live.workers.ranks import Ranks, Rendezvous
-from pipelines.live.workers.teacher.tally import BlockTally
+from pipelines.live.workers.teacher.block import BlockTally
 from streaming.delivery.reader import Block
 
 ROWS = 64
@@ -56,8 +56,8 @@ def test_of_a_student(step):
 def test_of_the_teacher(step):
     rows, batch, result = step
     tally, account = BlockTally(["ctr"], Ranks(Rendezvous())), Account(["teacher"], ["ctr"], most_in_a_row=1)
-    portion = portion_of(Block(0, 0, ROWS - 1, rows, {}), 1, range(1))
-    tally.note(Step(portion, 0, rows, batch), result, account, place=0, rows=ROWS)
+    share = share_of(Block(0, 0, ROWS - 1, rows, {}), 1, range(1))
+    tally.note(Step(share, 0, rows, batch), result, account, place=0, rows=ROWS)
     tally.finish(account)
     assert tally.figures.values() == pytest.approx(expected(step), abs=1e-4)
     assert (account.rows, account.learned.rows["ctr"]) == (ROWS, rows["label_ctr"].drop_null().length())

@@ -11,7 +11,7 @@ import torch
 
 from exfm.errors import OtherFormat, Unusable
 from exfm.snapshots.checkpoint import checkpoint_names, save_checkpoint
-from pipelines.live.training.resume import last_checkpoint, needed_after
+from pipelines.live.workers.checkpointer import last_checkpoint, needed_after
 
 HASH = "0123456789abcdef"
 

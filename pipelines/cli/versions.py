@@ -12,7 +12,7 @@ import typer
 from pipelines.cli.options import AsJson, RunDirOption, takes_run
 
 if TYPE_CHECKING:
-    from pipelines.serve.sources.chosen import Follow
+    from pipelines.serve.sources import Follow
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The student.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why: it stays in the ledger and on the version in MLflow.")]
@@ -171,7 +171,7 @@ def score(
     from pipelines.report.screens.progress import rows_bar
     from pipelines.serve.batch import rows_of, score_file
     from pipelines.serve.model_store import open_model_store
-    from pipelines.serve.sources.chosen import model_sources
+    from pipelines.serve.sources import model_sources
     from streaming.errors import BadInput
 
     model_store = open_model_store(model_sources([name], run_dir, _follow(follow), tracking_uri))

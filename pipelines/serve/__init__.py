@@ -3,9 +3,8 @@
 prediction_request  what a request asks: JSON or Arrow, as columns
 tables     of int8 or int4, judged before they answer
 version    one version of a student, immutable
-sources/   where versions come from: a run, a student in training, MLflow's registry
-freshness  from a student's step to the first answer that has it
-model_store  the versions that answer now; swapped by one pointer
+sources    where versions come from: a run, a student in training, MLflow's registry
+model_store  the versions that answer now, swapped by one pointer, and how fresh they are
 app        the HTTP interface
 interface  the same as an OpenAPI document
 logged     a topic of what was served

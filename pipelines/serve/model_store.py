@@ -3,7 +3,7 @@
     look() ──► the registry says another champion? ──► loaded beside the old one ──► one pointer is stored
 
 A request holds the version that it began with, so none is answered by two. A version that cannot be loaded is refused:
-the old one stays, and the shelf says so.
+the old one stays, and the store says so.
 """
 
 from __future__ import annotations
@@ -11,16 +11,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
 
 from exfm.errors import ModelError
 from exfm.models.compiled import Packages
+from exfm.snapshots.increments.follower import ServedState
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.serve.freshness import Freshness
-from pipelines.serve.sources.chosen import Follow, model_sources
-from pipelines.serve.sources.model_source import DesiredVersion, ModelSource
+from pipelines.serve.sources import DesiredVersion, Follow, ModelSource, model_sources
 from pipelines.serve.tables import TableSettings
 from pipelines.serve.version import ServedVersion
+
+BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0)
+KEPT = 1000
+"""So many of the newest increments have the quantiles that people are shown, and wait for an answer."""
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +138,68 @@ class ModelStore:
             self._thread.join()
         for source in self._sources.values():
             source.close()
+
+
+class Ages:
+    """Delays in seconds, as a histogram and the latest one."""
+
+    def __init__(self) -> None:
+        self._newest: deque[float] = deque(maxlen=KEPT)
+        self._buckets, self._sum = [0] * (len(BUCKETS_S) + 1), 0.0
+
+    def add(self, seconds: float) -> None:
+        self._newest.append(seconds)
+        self._buckets[bisect_left(BUCKETS_S, seconds)] += 1
+        self._sum += seconds
+
+    def as_json(self) -> dict[str, Any]:
+        newest = list(self._newest)
+        if not newest:
+            return {"count": 0}
+        p50, p95 = np.quantile(newest, (0.5, 0.95)).round(3).tolist()
+        return {"count": sum(self._buckets), "last_s": round(newest[-1], 3), "p50_s": p50, "p95_s": p95}
+
+    def histogram(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative histogram of the seconds, as Prometheus counts them; and their sum."""
+        return list(zip([*map(str, BUCKETS_S), "+Inf"], accumulate(self._buckets), strict=True)), self._sum
+
+
+class Freshness:
+    """Delay of one model from an optimizer step of the student to the first answer that uses it. One thread takes
+    increments up, another answers.
+
+        step ── the next increment ── file ── seen ── taken up ──► served ── the next request ──► answered
+
+    An increment has many steps; it is as late as its first, which waited longest. Times are by the clocks of the
+    student's and the server's machines: of two machines they are as right as these agree.
+
+    >>> freshness = Freshness()
+    >>> value = ServedState(None, 7, "", "v00000640+7", {}, ({"stepped_s": [10.0, 10.9]},))
+    >>> freshness.taken_up(value, 11.2)
+    >>> freshness.answered(value, 11.5)
+    >>> freshness.as_json()["answered"]["last_s"]
+    1.5
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, float]] = deque(maxlen=KEPT)  # by number, when the first step was
+        self.served, self.answers = Ages(), Ages()
+
+    def taken_up(self, value: ServedState, now_s: float, *, first: bool = False) -> None:
+        """Record a new value before it answers. A full version counts as its increments would, but for the `first`
+        of a server."""
+        whole = () if first or "stepped_s" not in value.about else (value.about,)
+        for about in value.passed or whole:
+            stepped = about["stepped_s"][0]
+            self.served.add(max(0.0, now_s - stepped))
+            self._waiting.append((value.number, stepped))
+
+    def answered(self, value: ServedState, now_s: float) -> None:
+        while self._waiting and self._waiting[0][0] <= value.number:
+            self.answers.add(max(0.0, now_s - self._waiting.popleft()[1]))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"served": self.served.as_json(), "answered": self.answers.as_json()}
 
 
 def model_store_of(run_dir: RunDir, students: Sequence[str], follow: Follow) -> ModelStore:

@@ -29,8 +29,7 @@ from pipelines.serve.app import RequestLimits, Server
 from pipelines.serve.logged import LogSettings, ServedLog, check_topic
 from pipelines.serve.model_store import open_model_store
 from pipelines.serve.protocol import REQUEST_S, PunctualProtocol
-from pipelines.serve.sources.chosen import Follow, model_sources
-from pipelines.serve.sources.model_source import ModelSource
+from pipelines.serve.sources import Follow, ModelSource, model_sources
 from pipelines.serve.tables import TableSettings
 from streaming.errors import BadInput
 

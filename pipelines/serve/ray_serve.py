@@ -18,7 +18,7 @@ from ray import serve
 from exfm.machine import set_threads
 from pipelines.serve.app import RequestLimits
 from pipelines.serve.processes import MOST_AT_ONCE, ServerSettings, server_of
-from pipelines.serve.sources.chosen import Follow
+from pipelines.serve.sources import Follow
 from pipelines.serve.tables import TableSettings
 from streaming.errors import BadInput
 

@@ -1,7 +1,6 @@
 """MLflow: metrics, parameters, registered models.
 
     mlflow         the queue in front of a store, and everything that is written to it
-    empty_store    where one begins
     registration   what is registered of a student: its versions, their tags, the champion
     mirror         the ledger of versions in MLflow's registry
     wheel          the environment of a registered model

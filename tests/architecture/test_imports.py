@@ -85,7 +85,6 @@ ORDER = [
     "pipelines.cli.tools",
     "pipelines.lab.verify",
     "pipelines.live.roster",
-    "pipelines.serve.sources",
     "pipelines.serve",
     "pipelines.data.checks.served",
     "pipelines.data.propose",

@@ -8,7 +8,7 @@ worker depends on goes into its checkpoints (identity.py), so that none is resum
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,6 @@ from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.features.history import unfit_history
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from pipelines.core.config.files import place_files
 from pipelines.core.config.hash import decisive, hash_of
 from pipelines.core.config.identity import identity_of
 from pipelines.core.config.sections import (
@@ -47,6 +46,7 @@ from pipelines.core.config.topics import Frozen, Kafka
 from pipelines.core.shipped.files import config_file
 from pipelines.live.feeds.own_rows import OwnRows
 from streaming.errors import BadInput
+from streaming.kafka.secrets import SECRET_KEYS
 from streaming.lake.settings import LakeSettings
 from streaming.lake.where import Where
 from streaming.messages.limits import Limits
@@ -334,7 +334,7 @@ def load(path: str | Path, overrides: list[str] | None = None, *, overridden_in:
     for text in overrides or []:
         override(raw, text)
     overridden = [text.partition("=")[0] for text in overrides or []]
-    place_files(raw, config_file(path).parent, overridden, Path(overridden_in))
+    _place_files(raw, config_file(path).parent, overridden, Path(overridden_in))
     defaults = mapping(raw.pop("student_defaults", None) or {}, f"{path}: student_defaults")
     if isinstance(raw.get("students"), list):
         raw["students"] = [merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
@@ -375,3 +375,45 @@ def shown(config: Config, *, diff: bool = False) -> str:
             if "written_path" in named:
                 named["path"] = named.pop("written_path")
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _place_files(
+    settings: dict[str, Any], folder: Path, overridden: Collection[str] = (), overridden_in: Path = Path()
+) -> None:
+    """Make the paths of a source's files, and of password files, absolute. One that is relative lies in `folder`; where
+    it, or what holds it, is among the `overridden` settings, in `overridden_in`. A source's is kept as `written_path`,
+    by which the run is known.
+
+    >>> settings = {"source": {"path": "clicks.parquet", "feedback": {"path": "/data/events.parquet"}}}
+    >>> _place_files(settings, Path("/ads"))
+    >>> settings["source"]["path"], settings["source"]["written_path"], settings["source"]["feedback"]
+    ('/ads/clicks.parquet', 'clicks.parquet', {'path': '/data/events.parquet'})
+    """
+    _place_secrets(settings, folder, overridden, overridden_in)
+    source = settings.get("source")
+    feedback = source.get("feedback") if isinstance(source, dict) else None
+    for setting, named in (("source.path", source), ("source.feedback.path", feedback)):
+        if not isinstance(named, dict) or not isinstance(path := named.get("path"), str):
+            continue
+        again = any(f"{setting}.".startswith(f"{name}.") for name in overridden)
+        if again:
+            named.pop("written_path", None)
+        if not Path(path).is_absolute():
+            named |= {"path": str((overridden_in if again else folder).absolute() / path), "written_path": path}
+    if isinstance(source, dict) and isinstance(copies := source.get("copies"), str):
+        again = any("source.copies.".startswith(f"{name}.") for name in overridden)
+        source["copies"] = str((overridden_in if again else folder).absolute() / copies)
+
+
+def _place_secrets(
+    settings: dict[str, Any], folder: Path, overridden: Collection[str] = (), overridden_in: Path = Path()
+) -> None:
+    kafka = settings.get("kafka")
+    security = kafka.get("security") if isinstance(kafka, dict) else None
+    if not isinstance(security, dict):
+        return
+    for name in SECRET_KEYS:
+        value = security.get(name)
+        if isinstance(value, dict) and isinstance(path := value.get("file"), str):
+            again = any(f"kafka.security.{name}.file.".startswith(f"{setting}.") for setting in overridden)
+            value["file"] = str((overridden_in if again else folder).absolute() / path)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import mlflow
 
-from pipelines.track.empty_store import begin_store
+from pipelines.track.mlflow import begin_store
 
 
 def make(uri: str) -> None:

@@ -16,8 +16,7 @@ from exfm.snapshots.increments.increment import probe_of, take_full
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import Server
-from pipelines.serve.freshness import KEPT, Freshness
-from pipelines.serve.model_store import model_store_of
+from pipelines.serve.model_store import KEPT, Freshness, model_store_of
 from pipelines.serve.processes import ServerSettings, serve
 from pipelines.serve.tables import TableSettings
 from streaming.errors import BadInput

@@ -14,7 +14,7 @@ from pipelines.serve.app import Server
 from pipelines.serve.model_store import model_store_of, open_model_store
 from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.processes import ServerSettings, serve
-from pipelines.serve.sources.chosen import model_sources
+from pipelines.serve.sources import model_sources
 from pipelines.serve.tables import TableSettings
 from pipelines.serve.version import ServedVersion
 from pipelines.track.registry.aliases import Action
@@ -118,7 +118,7 @@ def test_trouble_of_one_student_that_nobody_foresaw_is_its_own(ledger, tmp_path,
         return Ledger(run_dir, student)
 
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.serve.sources.run.Ledger", failing)
+        patch.setattr("pipelines.serve.sources.Ledger", failing)
         model_store.look()
     assert "KeyError" in (model_store.refused("feed") or "")
     assert model_store.version("feed") is not None

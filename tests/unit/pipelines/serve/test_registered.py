@@ -13,7 +13,7 @@ from pipelines.cli import console as cli
 from pipelines.serve.app import Server
 from pipelines.serve.model_store import open_model_store
 from pipelines.serve.prediction_request import PredictionRequest
-from pipelines.serve.sources.chosen import model_sources
+from pipelines.serve.sources import model_sources
 from pipelines.serve.tables import TableSettings
 from pipelines.track.mlflow import Tracker
 from streaming.errors import BadInput

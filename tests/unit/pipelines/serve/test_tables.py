@@ -20,8 +20,7 @@ from pipelines.live.roster.listing import listed_students
 from pipelines.live.workers.student.tables import stated_tables
 from pipelines.serve.app import Server
 from pipelines.serve.model_store import model_store_of, open_model_store
-from pipelines.serve.sources.chosen import model_sources
-from pipelines.serve.sources.model_source import DesiredVersion
+from pipelines.serve.sources import DesiredVersion, model_sources
 from pipelines.serve.tables import TableSettings, refuse_stated
 from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import HAND, Ledger

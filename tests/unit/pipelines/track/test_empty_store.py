@@ -9,7 +9,7 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
-from pipelines.track.empty_store import SCHEME, begin_store, kept_store
+from pipelines.track.mlflow import SCHEME, begin_store, kept_store
 from tests.support.pipelines.mlflow_stores import make
 
 begin = partial(begin_store, version=mlflow.__version__, make=make)

@@ -65,8 +65,8 @@ class ModelStore:
 
     def refused(self, model: str) -> str | None:
         """Reason why the desired version is not served."""
-        found = self._refused.get(model)
-        return None if found is None else f"{found[0]} is not served: {found[1]}"
+        refusal = self._refused.get(model)
+        return None if refusal is None else f"{refusal[0]} is not served: {refusal[1]}"
 
     @property
     def missing(self) -> list[str]:

@@ -169,18 +169,18 @@ class RegisteredSource:
 
     def __init__(self, models: RegisteredModels, uri: str) -> None:
         """Raises BadInput where that is no such address, or the registry has no such model."""
-        found = MODEL_URI.fullmatch(uri)
-        if found is None:
+        address = MODEL_URI.fullmatch(uri)
+        if address is None:
             raise BadInput(f"`{uri}` names no registered model; models:/NAME@ALIAS or models:/NAME/N does")
-        self.model, self._uri = found["model"], uri
-        self._models, self._alias = models, found["alias"]
-        self._number = None if found["number"] is None else int(found["number"])
+        self.model, self._uri = address["model"], uri
+        self._models, self._alias = models, address["alias"]
+        self._number = None if address["number"] is None else int(address["number"])
         self._folder = tempfile.TemporaryDirectory(prefix="exfm-models-", ignore_cleanup_errors=True)
         self._copies = Path(self._folder.name)
         self._held: tuple[int, DesiredVersion] | None = None
-        known = models.names()
-        if self.model not in known:
-            there = choices(self.model, set(known)) if known else "it has none; give --tracking-uri"
+        names = models.names()
+        if self.model not in names:
+            there = choices(self.model, set(names)) if names else "it has none; give --tracking-uri"
             raise BadInput(f"{models.uri} has no model `{self.model}`; {there}")
 
     def wanted(self) -> DesiredVersion | None:
@@ -211,11 +211,11 @@ def students_to_serve(run_dir: RunDir, students: Sequence[str]) -> tuple[RowSche
     """The run's row schema, and these students; all if none are named. Raises BadInput where there is no such run,
     or student."""
     config = with_roster(config_of(run_dir), run_dir.roster)
-    known = [student.name for student in config.students]
+    names = [student.name for student in config.students]
     for name in students:
-        if name not in known:
-            raise BadInput(f"no student of {run_dir.root} is named `{name}`; {choices(name, set(known))}")
-    return config.rows, list(students) or known
+        if name not in names:
+            raise BadInput(f"no student of {run_dir.root} is named `{name}`; {choices(name, set(names))}")
+    return config.rows, list(students) or names
 
 
 def model_sources(

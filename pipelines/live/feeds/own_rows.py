@@ -40,7 +40,7 @@ class OwnRows:
 
     def mask(self, rows: pa.Table) -> np.ndarray:
         """Mask (N,) bool of the rows that pass; `rows` have `columns`."""
-        found = np.ones(rows.num_rows, bool)
+        passing = np.ones(rows.num_rows, bool)
         if self.verticals:
-            found &= pc.is_in(rows["vertical"], value_set=pa.array(self.verticals)).to_numpy()
-        return found if self.where is None else found & self.where.mask(rows)
+            passing &= pc.is_in(rows["vertical"], value_set=pa.array(self.verticals)).to_numpy()
+        return passing if self.where is None else passing & self.where.mask(rows)

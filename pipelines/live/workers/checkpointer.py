@@ -96,15 +96,15 @@ class Checkpointer:
         Raises StreamingError while an earlier process holds the lock, ModelError where no checkpoint can be used.
         """
         self._ranks = ranks or self._ranks
-        found = ResumePoint(None, None)
+        resume_point = ResumePoint(None, None)
         if self._ranks.first:
             self._take_lock()
             remove_leftovers(self.checkpoints)
-            found = last_checkpoint(self.checkpoints, engine.identity, older())
-            self.note = found.note
-        # Newer checkpoints that cannot be used were set aside: the last one is the one found.
-        name = self._ranks.broadcast_text(lambda: checkpoint_names(self.checkpoints)[-1] if found.stored else "")
-        stored = found.stored if self._ranks.first or not name else open_checkpoint(self.checkpoints / name)
+            resume_point = last_checkpoint(self.checkpoints, engine.identity, older())
+            self.note = resume_point.note
+        # Newer checkpoints that cannot be used were set aside: the last one is the one to resume from.
+        name = self._ranks.broadcast_text(lambda: checkpoint_names(self.checkpoints)[-1] if resume_point.stored else "")
+        stored = resume_point.stored if self._ranks.first or not name else open_checkpoint(self.checkpoints / name)
         self._writer = Writer(self.name, self._queue, self._watch)
         self._register()
         return stored

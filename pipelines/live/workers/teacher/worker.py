@@ -257,12 +257,12 @@ class TeacherWorker(Worker):
     def _finish(self, block: AgreedBlock) -> None:
         """A block's end: what all ranks learned is counted, a checkpoint and a snapshot follow where they are due."""
         self._block = None
-        found = block.share.block
-        self.place = TeacherPlace(found.number + 1, found.last_seq, block.positions)
+        learned = block.share.block
+        self.place = TeacherPlace(learned.number + 1, learned.last_seq, block.positions)
         with self.watch("metrics"):
             self.tally.finish(self.account)
         config = self._config
-        often = block_growth(config.pace.first_block_rows, config.teacher.publish_every_rows).size(found.first_seq)
+        often = block_growth(config.pace.first_block_rows, config.teacher.publish_every_rows).size(learned.first_seq)
         publish = config.pace.mode == "lockstep" or self.publisher.rows_since >= often
         if publish or self.place.version % config.teacher.checkpoint_every_blocks == 0:
             self.checkpoint(publish=publish)

@@ -4,12 +4,19 @@ Impression k of n arrives at a time that grows with k (busier by day); its event
 click or conversion is a record of its own, with its own time and jitter, held back until the stream gets there. Memory
 holds the world, one chunk, and feedback under way (its rate times its delay), however long the stream. Where the
 stream knows what users clicked last, a chunk happens in pieces, so that a click of one is known in the next.
+
+Where several ads compete for a request, all candidates are impressions of the stream, one after the other, of one user,
+moment and place; the log shows one of them at random, with known propensities, and only that one can be clicked. It
+prefers dear ads, and explores with ε:
+
+    score_k = ln(bid of candidate k)                     p_k = (1 − ε) softmax(score)_k + ε / K
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +24,6 @@ import pyarrow as pa
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
-from streaming.sources.synthetic.choices import PROPENSITY, REQUEST, SHOWN, Choices, by_request, choose
 from streaming.sources.synthetic.delays import Delays, click_in_time, conversion_in_time
 from streaming.sources.synthetic.malformed import Encoding, Malformed
 from streaming.sources.synthetic.population import ID_BITS, scramble
@@ -27,6 +33,11 @@ from streaming.sources.synthetic.world import AXES, DEVICES, INTEREST_EDGES, POS
 from streaming.sources.synthetic.world_config import FOUR_VERTICALS, GeneratorConfig, Vertical
 
 __all__ = ["FOUR_VERTICALS", "INTERESTS", "GeneratedStream", "GeneratorConfig", "Vertical", "generated_columns"]
+
+SHOWN = "shown"
+"""The task whose label says which candidate was shown; clicks are given it."""
+
+REQUEST, PROPENSITY = "request_id", "propensity"
 
 INTERESTS = tuple(f"interest_{axis}" for axis in range(AXES))
 """What users really like, each latent axis in fifths: no real stream holds that."""
@@ -312,3 +323,35 @@ class _Playback:
 
     def _watermark(self, now_ms: int) -> int:
         return self._config.start_ms + now_ms - self._config.jitter_ms
+
+
+class Choices(NamedTuple):
+    """Competition among N candidates: the request of each, its propensity, and whether it was shown."""
+
+    request: np.ndarray
+    propensity: np.ndarray
+    shown: np.ndarray
+
+
+def by_request(column_N: np.ndarray, candidates: int) -> np.ndarray:
+    """The value of each request's first candidate.
+
+    >>> by_request(np.array([3, 4, 5, 6]), 2).tolist()
+    [3, 3, 5, 5]
+    """
+    return column_N[::candidates].repeat(candidates)
+
+
+def choose(config: GeneratorConfig, serial_N: np.ndarray, bid_N: np.ndarray, rng: np.random.Generator) -> Choices:
+    """Draw the shown candidates among those with these serial numbers, whole requests only.
+
+    >>> config = GeneratorConfig(candidates=2, exploration=0.5)
+    >>> made = choose(config, np.arange(4), np.array([1.0, 3.0, 2.0, 2.0]), np.random.default_rng(0))
+    >>> made.request.tolist(), made.propensity.tolist(), made.shown.reshape(2, 2).sum(1).tolist()
+    ([0, 0, 1, 1], [0.375, 0.625, 0.5, 0.5], [1, 1])
+    """
+    K = config.candidates
+    bid_RK = bid_N.astype(np.float64).reshape(-1, K)
+    p_RK = (1 - config.exploration) * bid_RK / bid_RK.sum(1, keepdims=True) + config.exploration / K
+    taken_R = (p_RK.cumsum(1)[:, :-1] < rng.random((len(p_RK), 1))).sum(1)
+    return Choices(serial_N // K, p_RK.ravel(), (np.arange(K) == taken_R[:, None]).ravel())

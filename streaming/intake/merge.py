@@ -32,6 +32,10 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 BUFFER_BYTES = 64 * 2**20
 
 END_OF_TIME = int(np.iinfo(np.int64).max)
+NO_TIME = -1
+"""Event time before the first row; valid event times are not negative."""
+
+Destination = Literal["impression", "feedback", "dead"]
 
 MERGE_FIELDS = (pa.field("key_time_ms", pa.int64(), nullable=False), pa.field("order", pa.int64(), nullable=False))
 
@@ -352,7 +356,7 @@ def _key_times(batch: pa.RecordBatch, refused: pa.RecordBatch, *, earliest: int)
         np.concatenate([integers_of(part, name) for part in (batch, refused)])
         for name in ("source_offset", "source_row")
     )
-    in_order = np.lexsort((row, offset))
+    in_order = np.lexsort((row, offset))  # the last key sorts first: by offset, then by row
     times = np.concatenate([times, np.full(refused.num_rows, NO_TIME)])
     keys = np.empty(len(times), np.int64)
     keys[in_order] = np.maximum(np.maximum.accumulate(times[in_order]), earliest)
@@ -376,12 +380,6 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 def integers_of(batch: pa.RecordBatch, name: str) -> np.ndarray:
     """A column as int64."""
     return batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-
-
-NO_TIME = -1
-"""Event time before the first row; valid event times are not negative."""
-
-Destination = Literal["impression", "feedback", "dead"]
 
 
 class KeyedRows(NamedTuple):

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streaming.schema import is_text
+
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 END_BYTES = 8
@@ -106,7 +108,7 @@ def _plain(column: pa.ChunkedArray, rows: pa.Array) -> list[Any]:
     if pa.types.is_string_view(kind):
         column = column.cast(pa.large_string())
     value = kind.value_type if pa.types.is_list(kind) or pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_null(kind) or _is_number(value) or _is_text(value)):
+    if not (pa.types.is_null(kind) or _is_number(value) or is_text(value)):
         return [f"<{short_type(kind)}>"] * len(rows)
     return column.take(rows).to_pylist()
 
@@ -121,10 +123,6 @@ def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
 def _expanded_bytes(column: pa.ChunkedArray) -> int:
     """Bytes of the values of a column that stand in it once and are referred to often."""
     if pa.types.is_dictionary(column.type):
@@ -136,11 +134,11 @@ def _expanded_bytes(column: pa.ChunkedArray) -> int:
 
 def _dictionary_bytes(chunk: pa.DictionaryArray) -> int:
     kind = chunk.dictionary.type
-    if _is_text(kind):
+    if is_text(kind):
         lengths = _lengths(chunk.dictionary)
     elif pa.types.is_list(kind):
         lengths = 8 * pc.list_value_length(chunk.dictionary).fill_null(0).to_numpy().astype(np.int64)
-        if _is_text(kind.value_type):
+        if is_text(kind.value_type):
             owner = pc.list_parent_indices(chunk.dictionary).to_numpy()
             inside = _lengths(chunk.dictionary.flatten())
             lengths = lengths + np.bincount(owner, inside, len(lengths)).astype(np.int64)

@@ -29,15 +29,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from streaming.errors import BadInput, DataLost, DiskFull, StreamingError
 from streaming.lake.delta.encodings import Form
-from streaming.lake.delta.files import (
-    ColumnStatistics,
-    DataFile,
-    add_actions,
-    flush_files,
-    flush_newest_files,
-    new_name,
-    statistics_of,
-)
+from streaming.lake.delta.files import add_actions, flush_files, flush_newest_files, new_name, statistics_of, write_file
 from streaming.lake.delta.handle import METADATA_KEY, last_metadata, open_table
 from streaming.lake.delta.lock import in_flight_lock
 from streaming.lake.delta.log import damage, flush, unfinished
@@ -246,8 +238,11 @@ def append_rows(
     if not _covers(pa.schema(handle.schema().to_arrow()), rows.schema):
         _add_columns(handle, rows.schema, commit_properties)
     by, statistics = handle.metadata().partition_columns, statistics_of(handle)
-    form = Form.of(rows)
-    added = [_written(path, values, part, form, statistics) for values, part in _partitions(rows, by) if part.num_rows]
+    form, added = Form.of(rows), []
+    for values, part in _partitions(rows, by):
+        place = new_name([f"{name}={quote(value, safe='')}" for name, value in values.items()])  # as deltalake names it
+        file = write_file(path, place, [*values.items()], [part], statistics, group_rows=ROW_GROUP_ROWS, form=form)
+        added += [] if file is None else [file]
     flush_files(path / file.path for file in added)
     handle.create_write_transaction(
         add_actions(added, rows_change=True),
@@ -260,10 +255,10 @@ def append_rows(
     handle.update_incremental()
 
 
-def _covers(found: pa.Schema, wanted: pa.Schema) -> bool:
-    """True if rows of `wanted` can be appended to a table of `found` as it is."""
-    names = set(found.names)
-    return all(field.name in names and (found.field(field.name).nullable or not field.nullable) for field in wanted)
+def _covers(table: pa.Schema, rows: pa.Schema) -> bool:
+    """True if `rows` can be appended to a table of these columns as it is."""
+    names = set(table.names)
+    return all(field.name in names and (table.field(field.name).nullable or not field.nullable) for field in rows)
 
 
 def _add_columns(handle: DeltaTable, schema: pa.Schema, commit_properties: CommitProperties) -> None:
@@ -291,7 +286,7 @@ def _partitions(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[Mapping[str
     if not by or not rows.num_rows:
         yield {}, others
         return
-    codes = np.zeros(rows.num_rows, np.int64)
+    codes = np.zeros(rows.num_rows, np.int64)  # a number for each combination of the columns' values
     for name in by:
         encoded = rows[name].combine_chunks().dictionary_encode()
         codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
@@ -299,26 +294,3 @@ def _partitions(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[Mapping[str
     for code, first in zip(distinct, firsts, strict=True):
         values = {name: rows[name][first.item()].as_py() for name in by}
         yield values, others if len(distinct) == 1 else others.filter(pa.array(codes == code))
-
-
-def _written(path: Path, values: Mapping[str, str], rows: pa.Table, form: Form, statistics: Sequence[str]) -> DataFile:
-    """A file with these rows of a partition."""
-    folders = [f"{name}={quote(value, safe='')}" for name, value in values.items()]  # as deltalake names them
-    name = new_name(folders)
-    place = path / name
-    if not place.parent.is_dir():
-        make_folder(place.parent)
-    with form.writer(place, rows.schema, statistics) as writer:
-        writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-    known = ColumnStatistics(statistics)
-    known.add(rows)
-    return DataFile(
-        name,
-        tuple(values.items()),
-        place.stat().st_size,
-        rows.num_rows,
-        0.0,
-        known.low,
-        known.high,
-        known.nulls,
-    )

@@ -118,18 +118,20 @@ class GeneratedStream(PlayedStream):
                 f"{SHOWN} has a window of {windows_s[SHOWN]:g} s, ctr of {windows_s['ctr']:g} s; give both the same, "
                 "so that candidates that were not shown are rows of both"
             )
-        given = {"cvr": "ctr"} | ({"ctr": SHOWN} if config.candidates > 1 else {})
+        conditions = {"cvr": "ctr"} | ({"ctr": SHOWN} if config.candidates > 1 else {})
         self.schema = RowSchema(
             columns=tuple(by_name[name] for name in wanted),
             tasks=tuple(
-                Task(name=name, window_s=windows_s[name], given=given.get(name)) for name in _TASKS if name in windows_s
+                Task(name=name, window_s=windows_s[name], given=conditions.get(name))
+                for name in _TASKS
+                if name in windows_s
             ),
         )
         self._encoding: Encoding = encoding
-        kept, w_ctr, w_cvr = 1 - config.lost_rate, windows_s["ctr"], windows_s.get("cvr", windows_s["ctr"])
+        reported, w_ctr, w_cvr = 1 - config.lost_rate, windows_s["ctr"], windows_s.get("cvr", windows_s["ctr"])
         self.in_time = (
-            np.array([kept * click_in_time(v, w_ctr) for v in config.verticals], np.float32),
-            np.array([kept * conversion_in_time(v, w_ctr, w_cvr) for v in config.verticals], np.float32),
+            np.array([reported * click_in_time(v, w_ctr) for v in config.verticals], np.float32),
+            np.array([reported * conversion_in_time(v, w_ctr, w_cvr) for v in config.verticals], np.float32),
         )
 
     @property
@@ -154,11 +156,11 @@ class GeneratedStream(PlayedStream):
 def generated_stream(config: GeneratorConfig, schema: RowSchema, *, encoding: Encoding = "arrow") -> GeneratedStream:
     """The synthetic stream with the columns and tasks of `schema`. Raises BadInput where it has others."""
     windows_s = {task.name: task.window_s for task in schema.tasks}
-    given = {task.name: task.given for task in schema.tasks}
-    if config.candidates > 1 and given.get("ctr") != SHOWN:
+    conditions = {task.name: task.given for task in schema.tasks}
+    if config.candidates > 1 and conditions.get("ctr") != SHOWN:
         raise BadInput(
-            f"{config.candidates} candidates compete for a request, and ctr is given {given.get('ctr') or 'nothing'}; "
-            f"write `given: {SHOWN}`, or what was not shown counts as not clicked"
+            f"{config.candidates} candidates compete for a request, and ctr is given "
+            f"{conditions.get('ctr') or 'nothing'}; write `given: {SHOWN}`, or what was not shown counts as not clicked"
         )
     return GeneratedStream(config, windows_s, columns=[column.name for column in schema.columns], encoding=encoding)
 
@@ -208,9 +210,9 @@ class _Playback:
             choices = choose(self._config, serial_N, self._world.bid[met.ad], self._choosing)
         id_N = scramble(serial_N + self._salt, 63)
         whole = [slice(0, len(id_N))]
-        known = whole if self._recent is None else self._recent.periods(arrival_N)
+        periods = whole if self._recent is None else self._recent.periods(arrival_N)
         shown_N = np.ones(len(id_N), bool) if choices is None else choices.shown
-        happened = [self._happen(id_N[rows], time_N[rows], met.of(rows), shown_N[rows]) for rows in known]
+        happened = [self._happen(id_N[rows], time_N[rows], met.of(rows), shown_N[rows]) for rows in periods]
         truth = pa.concat_batches(happened)
         impressions = self._impressions(id_N, time_N, met, choices)
         self._hold(self._repeated, impressions, arrival_N, np.flatnonzero(self._chance(len(id_N))))

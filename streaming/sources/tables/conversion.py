@@ -175,8 +175,8 @@ def _json(names: str, types: Mapping[str, str]) -> str:
 
 def _long_numbers(engine: TableEngine, names: str, name: str, kind: str) -> int:
     """Count of the texts of long whole numbers in a nested column, where it is read as `kind`."""
-    found = f"len(regexp_extract_all(to_json({quoted(name)})::VARCHAR, '\"-?[0-9]{{{LONG_DIGITS},}}\"'))"
-    (count,) = engine.row(f"SELECT coalesce(sum({found}), 0) FROM {_json(names, {name: kind})}")
+    count_sql = f"len(regexp_extract_all(to_json({quoted(name)})::VARCHAR, '\"-?[0-9]{{{LONG_DIGITS},}}\"'))"
+    (count,) = engine.row(f"SELECT coalesce(sum({count_sql}), 0) FROM {_json(names, {name: kind})}")
     return int(count)
 
 
@@ -187,8 +187,8 @@ def _table(
         columns = list(engine.types(relation))
         yield from _proven(engine, files, relation, columns, declared, to)
     except duckdb.Error as error:
-        if (seen := ragged(files, dialect)) is not None:
-            raise BadInput(seen) from None
+        if (fault := ragged(files, dialect)) is not None:
+            raise BadInput(fault) from None
         raise error
     if len(files.paths) > 1 and dialect.header:
         count = {name: 0 for name in columns}
@@ -274,18 +274,18 @@ def structure_of(engine: TableEngine, objects: str) -> dict[str, Any]:
 
     Raises BadInput for a row that is no object, and for keys that differ by capitals only.
     """
-    found: Any = "NULL"
+    structure: Any = "NULL"
     for (text,) in engine.rows(f"SELECT DISTINCT json_structure(json) FROM {objects}"):
-        found = united(found, json.loads(text))
-    if not isinstance(found, dict):
+        structure = united(structure, json.loads(text))
+    if not isinstance(structure, dict):
         raise BadInput("a row is no JSON object: `{…}` is needed, one after the other or in one array")
-    if "" in found:
+    if "" in structure:
         raise BadInput("a key is empty; give it a name")
     spelled: dict[str, str] = {}
-    for name in found:
+    for name in structure:
         if (other := spelled.setdefault(name.lower(), name)) != name:
             raise BadInput(f"keys `{other}` and `{name}` differ by capitals only; give one of them another name")
-    return found
+    return structure
 
 
 def united(one: Any, other: Any) -> Any:

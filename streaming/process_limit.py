@@ -55,19 +55,19 @@ def met_limit(error: BaseException | str) -> str | None:
     >>> met_limit(ValueError("wrong")) is None
     True
     """
-    if getattr(error, "errno", None) != errno.EAGAIN and not any(said in str(error) for said in SAID):
+    if getattr(error, "errno", None) != errno.EAGAIN and not any(text in str(error) for text in SAID):
         return None
-    known = "; ".join(map(str, limits())) or "the system has no more to give (/proc/sys/kernel/threads-max)"
-    return f"no more processes or threads can be started here: {known}. {REMEDY}"
+    words = "; ".join(map(str, limits())) or "the system has no more to give (/proc/sys/kernel/threads-max)"
+    return f"no more processes or threads can be started here: {words}. {REMEDY}"
 
 
 def _tasks_of(user: int) -> int:
     """The user's processes and threads on this machine; those that others hide from it are not counted."""
-    found = 0
+    tasks = 0
     for process in filter(str.isdecimal, os.listdir("/proc")):
         try:
             if os.stat(f"/proc/{process}").st_uid == user:
-                found += len(os.listdir(f"/proc/{process}/task"))
+                tasks += len(os.listdir(f"/proc/{process}/task"))
         except OSError:  # it has ended
             continue
-    return found
+    return tasks

@@ -18,8 +18,8 @@ def command(program: str, *arguments: object) -> str:
     True
     """
     installed = Path(sys.executable).parent / program
-    found = spelled(installed, shutil.which(program), Path.cwd()) if installed.exists() else program
-    return shlex.join([found, *map(str, arguments)])
+    spelling = spelled(installed, shutil.which(program), Path.cwd()) if installed.exists() else program
+    return shlex.join([spelling, *map(str, arguments)])
 
 
 def spelled(path: Path, on_path: str | None, here: Path) -> str:

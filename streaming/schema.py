@@ -7,14 +7,15 @@ One `RowSchema` gives all the shapes a row takes on its way:
 
 from __future__ import annotations
 
+import difflib
+import zoneinfo
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from streaming.zones import Zone
+import pyarrow.compute as pc
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 ColumnType = Literal["int64", "string", "float32", "list<int64>", "list<string>", "list<float32>"]
 
@@ -125,6 +126,27 @@ class SettlementGroup(BaseModel):
     name: str
     window_ms: int
     tasks: tuple[Task, ...]
+
+
+def known_zone(name: str) -> str:
+    """Validate the name of an IANA time zone. Raises ValueError for another, with one that is close.
+
+    >>> known_zone("Europe/Berln")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`? IANA names are taken, and UTC
+    """
+    try:
+        pc.assume_timezone(pa.array([0], pa.timestamp("ms")), name)
+    except pa.ArrowException:
+        folded = {zone.lower(): zone for zone in zoneinfo.available_timezones()}
+        near = difflib.get_close_matches(name.lower(), folded, n=1)
+        meant = f"did you mean `{folded[near[0]]}`? " if near else ""
+        raise ValueError(f"unknown time zone `{name}`; {meant}IANA names are taken, and UTC") from None
+    return name
+
+
+Zone = Annotated[str, AfterValidator(known_zone)]
 
 
 class RowSchema(BaseModel):
@@ -281,3 +303,13 @@ class RowSchema(BaseModel):
                 pa.field("event_date", pa.string(), nullable=False),
             ]
         )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """True for texts, however Arrow stores them."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """True for lists, however Arrow stores them."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

@@ -9,19 +9,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from streaming.delivery.header import Header
 from streaming.errors import DataLost, StreamingError
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
-from streaming.lake.delta.files import TableFiles
+from streaming.lake.compaction import ROW_GROUP_ROWS
+from streaming.lake.delta.files import TableFiles, write_file
 from streaming.lake.delta.lock import in_flight_lock
 from streaming.lake.delta.torn import TornFile, torn_files
 from streaming.messages.examples import ExamplesCodec
 from streaming.position import Partition
 from streaming.schema import RowSchema
-from streaming.store.files import sync
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +54,9 @@ def _from_topic(
     torn: Sequence[TornFile], schema: RowSchema, settings: KafkaSettings, topic: str, partitions: int
 ) -> pa.Table:
     """The topic's rows whose `lake_seq` a torn file may have had, in order, each once."""
-    codec, wanted = ExamplesCodec(schema), [(each.file.first, each.file.last) for each in torn]
+    codec, ranges = ExamplesCodec(schema), [(each.file.first, each.file.last) for each in torn]
     all_partitions = [Partition(topic, number) for number in range(partitions)]
-    found: list[pa.Table] = [schema.augmented.empty_table()]
+    tables: list[pa.Table] = [schema.augmented.empty_table()]
     reader = TopicReader(settings, all_partitions)
     try:
         reader.open()
@@ -65,11 +64,11 @@ def _from_topic(
         while any(reader.position()[p].offset < ends[p] for p in all_partitions):
             for message in reader.next_batch(1.0) or ():
                 header = Header.decode(message)
-                if any(header.first_seq <= last and header.last_seq >= first for first, last in wanted):
-                    found.append(pa.Table.from_batches([codec.decode(message)]))
+                if any(header.first_seq <= last and header.last_seq >= first for first, last in ranges):
+                    tables.append(pa.Table.from_batches([codec.decode(message)]))
     finally:
         reader.close()
-    rows = pa.concat_tables(found)
+    rows = pa.concat_tables(tables)
     _, first = np.unique(rows["lake_seq"].to_numpy(), return_index=True)  # a restarted publisher repeats itself
     return rows.take(pa.array(first))
 
@@ -86,14 +85,11 @@ def _replace(table: TableFiles, torn: Sequence[TornFile], remade: Sequence[pa.Ta
     with in_flight_lock(table.path):
         added = []
         for each, rows in zip(torn, remade, strict=True):
-            path = table.new_place(each.file)
-            place = table.path / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            names = [name for name in rows.column_names if name not in table.partition_by]
-            pq.write_table(rows.select(names), place, compression="zstd", compression_level=1, write_page_checksum=True)
-            sync(place)
-            sync(place.parent)
-            added.append(each.file._replace(path=path, bytes=place.stat().st_size))
+            whole, name = rows.drop_columns([*table.partition_by]), table.new_place(each.file)
+            file = write_file(
+                table.path, name, each.file.partition, [whole], table.statistics, group_rows=ROW_GROUP_ROWS
+            )
+            added += [] if file is None else [file]
         if not table.replace([each.file for each in torn], added, {}, rows_change=False):
             raise StreamingError(
                 f"torn files of {table.path} were made again, and another commit came first; the next start tries again"

@@ -114,12 +114,12 @@ class Letters:
     def payload(self, place: Place) -> tuple[bytes, int]:
         """The payload stored in the letter, and the original length of the record."""
         at = [pc.field(name) == value for name, value in zip(PLACES, place, strict=True)]
-        found = side_rows(
+        letter = side_rows(
             self._folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA, limit_rows=1, filter=at[0] & at[1] & at[2] & at[3]
         )
-        if not found.num_rows:
+        if not letter.num_rows:
             raise BadInput(f"no dead letter came from {place}")
-        return found["payload"][0].as_py(), found["payload_bytes"][0].as_py()
+        return letter["payload"][0].as_py(), letter["payload_bytes"][0].as_py()
 
     def replayed(self) -> set[Place]:
         """Letters requeued by completed commands."""
@@ -233,9 +233,9 @@ class Letters:
         group = [Place(*values) for values in intent["letters"]]
         written = set(written)
         missing = [place for place in group if place not in written]
-        for topic, found in groupby(self.originals(missing), key=lambda each: each[0].topic):
+        for topic, originals in groupby(self.originals(missing), key=lambda each: each[0].topic):
             with TopicWriter(self._settings, topic) as writer:
-                for place, record in found:
+                for place, record in originals:
                     headers = [*record.headers, (HEADER, str(place).encode())]
                     if (words := writer.too_large([record.value], headers, record.key)) is not None:
                         self.refused[place] = words
@@ -263,17 +263,17 @@ class _Refused(Exception):
 def _written_behind(settings: KafkaSettings, ends: Sequence[Sequence[Any]]) -> set[Place]:
     """The letters whose records stand behind these ends of partitions."""
     begins = {Partition(topic, number): SourcePosition(end) for topic, number, end in ends}
-    found: set[Place] = set()
+    places: set[Place] = set()
     reader = TopicReader(settings, sorted(begins), markers_end=False)  # others may have written an end meanwhile
     try:
         reader.open(begins)
         now = reader.end_offsets()
         while any(reader.position()[partition].offset < now[partition] for partition in begins):
             for message in reader.next_batch(1.0) or ():
-                found |= {Place.parse(value.decode()) for name, value in message.headers if name == HEADER}
+                places |= {Place.parse(value.decode()) for name, value in message.headers if name == HEADER}
     finally:
         reader.close()
-    return found
+    return places
 
 
 def parts_of(places: Sequence[Place], messages: int) -> Iterator[list[Place]]:

@@ -1,7 +1,6 @@
 """Intake of impressions and feedback from Kafka: read, decoded and merged into one order.
 
 intake   reads both topics; decides which partitions are idle
-buffer   what is read of one partition and has not left the merge
 merge    one deterministic order over all partitions; event time
 account  every offset of every input partition, and what became of it
 """

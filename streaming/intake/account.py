@@ -132,6 +132,7 @@ class OffsetAccounts:
         markers = np.array([not message.value and is_end_marker(message) for message in messages], bool)
         of_rows = decoded.batch.column("source_offset").to_numpy()
         of_dead = np.array([letter.offset for letter in decoded.dead], np.int64)
+        # Offsets ascend, so a search gives the message of every row and letter; counted, the rows of every message.
         owners = np.searchsorted(offsets, np.concatenate([of_rows, of_dead]))
         rows = np.bincount(owners, minlength=len(offsets))
         new = offsets >= self._accounts[partition].at.offset

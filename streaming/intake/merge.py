@@ -15,15 +15,15 @@ in the same order, so that positions and counts cover them, but never move event
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from streaming.errors import BadInput, StreamingError
-from streaming.intake.buffer import NO_TIME, Destination, KeyedRows, PartitionBuffer
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, Kind, letters_to_batch, refuse_rows
 from streaming.messages.times import FIRST_EVENT_TIME_MS, ahead_ms, believed, in_seconds, unit_hint
 from streaming.position import Partition, Positions, SourcePosition
@@ -32,6 +32,10 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 BUFFER_BYTES = 64 * 2**20
 
 END_OF_TIME = int(np.iinfo(np.int64).max)
+NO_TIME = -1
+"""Event time before the first row; valid event times are not negative."""
+
+Destination = Literal["impression", "feedback", "dead"]
 
 MERGE_FIELDS = (pa.field("key_time_ms", pa.int64(), nullable=False), pa.field("order", pa.int64(), nullable=False))
 
@@ -352,7 +356,7 @@ def _key_times(batch: pa.RecordBatch, refused: pa.RecordBatch, *, earliest: int)
         np.concatenate([integers_of(part, name) for part in (batch, refused)])
         for name in ("source_offset", "source_row")
     )
-    in_order = np.lexsort((row, offset))
+    in_order = np.lexsort((row, offset))  # the last key sorts first: by offset, then by row
     times = np.concatenate([times, np.full(refused.num_rows, NO_TIME)])
     keys = np.empty(len(times), np.int64)
     keys[in_order] = np.maximum(np.maximum.accumulate(times[in_order]), earliest)
@@ -376,3 +380,93 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 def integers_of(batch: pa.RecordBatch, name: str) -> np.ndarray:
     """A column as int64."""
     return batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+
+
+class KeyedRows(NamedTuple):
+    """Rows of one partition in (offset, row) order, with their key times, which ascend."""
+
+    keys: np.ndarray
+    batch: pa.RecordBatch
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.keys.nbytes + self.batch.nbytes)
+
+    def slice(self, start: int, stop: int) -> KeyedRows:
+        return KeyedRows(self.keys[start:stop], self.batch.slice(start, stop - start))
+
+    def position(self, at: int) -> SourcePosition:
+        return SourcePosition(self.batch["source_offset"][at].as_py(), self.batch["source_row"][at].as_py())
+
+
+class RowQueue:
+    """Queue of one partition's rows, push by push: the accepted or the refused ones."""
+
+    def __init__(self) -> None:
+        self._pushes: deque[KeyedRows] = deque()
+        self.nbytes = 0
+
+    def append(self, rows: KeyedRows) -> None:
+        if len(rows.keys):
+            self._pushes.append(rows)
+            self.nbytes += rows.nbytes
+
+    def take(self, bound: int) -> list[KeyedRows]:
+        """Remove the rows whose key time is below `bound`."""
+        taken = []
+        while self._pushes:
+            rows = self._pushes[0]
+            if not (stop := int(np.searchsorted(rows.keys, bound))):
+                break
+            self._pushes.popleft()
+            self.nbytes -= rows.nbytes
+            taken.append(rows.slice(0, stop))
+            if stop < len(rows.keys):
+                rest = rows.slice(stop, len(rows.keys))
+                self._pushes.appendleft(rest)
+                self.nbytes += rest.nbytes
+                break
+        return taken
+
+    @property
+    def next_offset(self) -> int | None:
+        return self._pushes[0].position(0).offset if self._pushes else None
+
+
+@dataclass
+class PartitionBuffer:
+    """State of one partition: buffered rows, and its known event time."""
+
+    kind: Kind
+    running_max: int = NO_TIME
+    popped_max: int = NO_TIME
+    next_position: SourcePosition | None = None
+    buffered: int = 0
+    idle: bool = False
+    ended: bool = False
+    accepted: RowQueue = field(default_factory=RowQueue)
+    refused: RowQueue = field(default_factory=RowQueue)
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self.accepted.nbytes + self.refused.nbytes
+
+    def push(self, keys: np.ndarray, batch: pa.RecordBatch, refused_keys: np.ndarray, refused: pa.RecordBatch) -> None:
+        self.accepted.append(KeyedRows(keys, batch))
+        self.refused.append(KeyedRows(refused_keys, refused))
+        self.running_max = max(int(part[-1]) for part in (keys, refused_keys) if len(part))
+        self.buffered += len(keys) + len(refused_keys)
+        self.idle = False
+
+    def take(self, bound: int) -> list[tuple[Destination, KeyedRows]]:
+        """Remove every buffered row whose key time is below `bound`, and advance the position past them."""
+        accepted, refused = self.accepted.take(bound), self.refused.take(bound)
+        ends = [rows[-1] for rows in (accepted, refused) if rows]
+        if ends:
+            self.popped_max = max(int(rows.keys[-1]) for rows in ends)
+            last = max(rows.position(-1) for rows in ends)
+            # Messages are pushed whole: the rest of this one, if any, is at the front of a queue.
+            rest = last.offset in (self.accepted.next_offset, self.refused.next_offset)
+            self.next_position = SourcePosition(last.offset, last.row + 1) if rest else SourcePosition(last.offset + 1)
+            self.buffered -= sum(len(rows.keys) for rows in (*accepted, *refused))
+        return [*((self.kind, rows) for rows in accepted), *(("dead", rows) for rows in refused)]

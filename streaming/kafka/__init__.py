@@ -8,11 +8,7 @@ patches       what is changed inside that client, and the version that it fits
 rights        what a client may do, and how a right that is missing is granted
 topics        creates topics, asks for offsets
 identity      whether topics are those that a run began with
-transactions  offsets that are no messages: records of transactions, holes
 reader        reads partitions from given positions
-lag           shows positions to monitors
 writer        writes messages, idempotent and acknowledged
-retention     checks that topics keep their messages for long enough
-snappy        a codec that the client lacks
 unpacking     compressed batches, and fetches of many, unpacked within a bound
 """

@@ -1,4 +1,5 @@
-"""Connections to Kafka. Only this file and `patches` import its client; its errors are explained here."""
+"""Connections to Kafka. Only this file and `patches` import its client, of which others use the names that are exported
+here (`X as X`); its errors are explained here."""
 
 from __future__ import annotations
 
@@ -11,27 +12,30 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient as KafkaAdminClient
+from kafka import KafkaConsumer as KafkaConsumer
+from kafka import KafkaProducer as KafkaProducer
+from kafka import TopicPartition as TopicPartition
 from kafka import codec as codecs
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import ConfigResource as ConfigResource
+from kafka.admin import ConfigResourceType as ConfigResourceType
+from kafka.errors import AuthorizationError as AuthorizationError
 from kafka.errors import (
-    AuthorizationError,
     BrokerResponseError,
-    GroupAuthorizationFailedError,
     IllegalSaslStateError,
-    KafkaError,
-    LogTruncationError,
-    OffsetOutOfRangeError,
-    OutOfOrderSequenceNumberError,
-    RetriableError,
     SaslAuthenticationFailedError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    UnsupportedCodecError,
     UnsupportedSaslMechanismError,
 )
+from kafka.errors import GroupAuthorizationFailedError as GroupAuthorizationFailedError
+from kafka.errors import KafkaError as KafkaError
+from kafka.errors import LogTruncationError as LogTruncationError
+from kafka.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
+from kafka.errors import OutOfOrderSequenceNumberError as OutOfOrderSequenceNumberError
+from kafka.errors import RetriableError as RetriableError
+from kafka.errors import TopicAlreadyExistsError as TopicAlreadyExistsError
+from kafka.errors import UnsupportedCodecError as UnsupportedCodecError
 from kafka.net.sasl.oauth import AbstractTokenProvider
-from kafka.structs import OffsetAndMetadata
+from kafka.structs import OffsetAndMetadata as OffsetAndMetadata
 
 from streaming.errors import BrokerAway, NotAdmitted, StreamingError
 from streaming.kafka import patches, unpacking
@@ -42,36 +46,6 @@ from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.tokens import OAUTH_TOKEN, Tokens
 from streaming.messages.message import RawMessage
 from streaming.position import Partition
-
-__all__ = [
-    "AuthorizationError",
-    "ConfigResource",
-    "ConfigResourceType",
-    "GroupAuthorizationFailedError",
-    "KafkaAdminClient",
-    "KafkaConsumer",
-    "KafkaError",
-    "KafkaProducer",
-    "LogTruncationError",
-    "OffsetAndMetadata",
-    "OffsetOutOfRangeError",
-    "OutOfOrderSequenceNumberError",
-    "RetriableError",
-    "TopicAlreadyExistsError",
-    "TopicAuthorizationFailedError",
-    "TopicPartition",
-    "UnsupportedCodecError",
-    "codecs_missing",
-    "concerned",
-    "connect",
-    "explained",
-    "from_kafka",
-    "no_answer",
-    "raw_message",
-    "require_answer",
-    "sent_nowhere",
-    "to_kafka",
-]
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an absent broker is reported by what is raised here
 patches.install()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 from kafka import TopicPartition
 from kafka import codec as codecs
@@ -27,11 +27,14 @@ from kafka.errors import CorruptRecordError, KafkaError
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import OffsetAndMetadata
 
-from streaming.kafka import snappy, unpacking
-from streaming.kafka.transactions import TransactionRecords
+from streaming.kafka import unpacking
 from streaming.position import Partition
 
 FITS = "3.0.12"
+
+
+Skipped: TypeAlias = Callable[[Partition, int, int], None]
+"""Called with a partition and the offsets [first, stop) that bring no message."""
 
 
 class Unpacking:
@@ -61,22 +64,22 @@ def _unpack(batch: Any, plainly: Callable[[Any], None] = DefaultRecordBatch._may
 def install() -> None:
     """Change the client for this process: snappy, and the unpacking of batches."""
     if codecs.snappy is None:
-        codecs.snappy = SimpleNamespace(compress=snappy.compress, decompress=snappy.decompress)
+        codecs.snappy = SimpleNamespace(compress=unpacking.snappy_compress, decompress=unpacking.snappy_decompress)
     DefaultRecordBatch._maybe_uncompress = _unpack
 
 
-def watch_transactions(consumer: Any, seen: TransactionRecords) -> None:
-    """Make `consumer` (a `KafkaConsumer`) record in `seen` all offsets it skips while unpacking."""
+def watch_transactions(consumer: Any, skipped: Skipped) -> None:
+    """Make `consumer` (a `KafkaConsumer`) call `skipped` for all offsets that it skips while unpacking."""
     fetcher = consumer._fetcher
 
     class WatchedRecords(type(fetcher).PartitionRecords):  # type: ignore[misc]
         def _unpack_records(self, partition: Any, records: Any, *deserializers: Any) -> Any:
-            return super()._unpack_records(partition, _Watched(records, Partition(*partition), seen), *deserializers)
+            return super()._unpack_records(partition, _Watched(records, Partition(*partition), skipped), *deserializers)
 
         def _is_batch_aborted(self, batch: Any) -> bool:
             aborted: bool = super()._is_batch_aborted(batch)
             if aborted:
-                seen.add(Partition(*self.topic_partition), batch.base_offset, batch.next_offset)
+                skipped(Partition(*self.topic_partition), batch.base_offset, batch.next_offset)
             return aborted
 
     fetcher.PartitionRecords = WatchedRecords
@@ -85,13 +88,13 @@ def watch_transactions(consumer: Any, seen: TransactionRecords) -> None:
 class _Watched:
     """Record batches of one answer, handed on as they are."""
 
-    def __init__(self, records: Any, partition: Partition, seen: TransactionRecords) -> None:
-        self._records, self._partition, self._seen = records, partition, seen
+    def __init__(self, records: Any, partition: Partition, skipped: Skipped) -> None:
+        self._records, self._partition, self._skipped = records, partition, skipped
 
     def next_batch(self) -> Any:
         batch = self._records.next_batch()
         if batch is not None and batch.magic >= 2 and batch.is_control_batch:
-            self._seen.add(self._partition, batch.base_offset, batch.next_offset)
+            self._skipped(self._partition, batch.base_offset, batch.next_offset)
         return batch
 
 

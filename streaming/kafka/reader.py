@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from streaming.errors import BadInput, BrokerAway, DataLost, StreamingError
 from streaming.kafka import patches
 from streaming.kafka.client import (
     AuthorizationError,
+    GroupAuthorizationFailedError,
     KafkaConsumer,
     KafkaError,
     LogTruncationError,
+    OffsetAndMetadata,
     OffsetOutOfRangeError,
     RetriableError,
     TopicPartition,
@@ -26,11 +30,9 @@ from streaming.kafka.client import (
     sent_nowhere,
     to_kafka,
 )
-from streaming.kafka.lag import LagDisplay
 from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics
-from streaming.kafka.transactions import TransactionRecords
 from streaming.kafka.unpacking import FETCH_BYTES
 from streaming.messages.message import RawMessage, is_end_marker
 from streaming.messages.source import EndOfStream, MessageSource
@@ -89,7 +91,7 @@ class TopicReader(MessageSource):
         self._consumer = _consumer(settings)
         self._consumer.assign(self._keys)
         self._transactions = TransactionRecords()
-        patches.watch_transactions(self._consumer, self._transactions)
+        patches.watch_transactions(self._consumer, self._transactions.add)
         self._fetches = patches.FetchBound(self._consumer, FETCH_BYTES)
         self._epochs: dict[Partition, int] = {}
         self._explained: dict[Partition, int] = {}  # what became of every offset before it is known
@@ -360,3 +362,95 @@ def _check_range(partition: Partition, offset: int, begin: int, end: int) -> Non
             f"{where}: offset {offset:,} was to be read next, but the topic ends at {end:,}: it was deleted and "
             "created anew, or this is another broker; point the run at the broker it began with, or start a new run"
         )
+
+
+class TransactionRecords:
+    """Offsets without messages: transaction markers and aborted records, which the client passes over without a word,
+    as it does what compaction has deleted. `patches.watch_transactions` reports them.
+
+    >>> ads = Partition("ads", 0)
+    >>> records = TransactionRecords()
+    >>> records.add(ads, 3, 5)
+    >>> records.explain(ads, 3, 5)
+    >>> records.explain(ads, 5, 7)
+    Traceback (most recent call last):
+    streaming.errors.DataLost: topic `ads`, partition 0: offsets 5 to 6 did not come, ...
+    """
+
+    def __init__(self) -> None:
+        self._stops: dict[Partition, dict[int, int]] = {}
+
+    def add(self, partition: Partition, first: int, stop: int) -> None:
+        """Record that the offsets [first, stop) are taken by transactions."""
+        self._stops.setdefault(partition, {})[first] = stop
+
+    def explain(self, partition: Partition, first: int, stop: int) -> None:
+        """Raise DataLost unless all of [first, stop) are taken by transactions. What lies before `stop` is
+        forgotten."""
+        if first >= stop:
+            return
+        stops = self._stops.get(partition, {})
+        at = first
+        for begin in sorted(stops):
+            if begin > at or at >= stop:
+                break
+            at = max(at, stops[begin])
+        if at < stop:
+            missing = f"offsets {at:,} to {stop - 1:,}" if stop - at > 1 else f"offset {at:,}"
+            raise DataLost(
+                f"topic `{partition.topic}`, partition {partition.partition}: {missing} did not come, and no "
+                f"transaction explains it: compaction has deleted {stop - at:,} messages that were not read, or they "
+                "were deleted by hand; set the topic's cleanup.policy to delete, and start a new run on a topic that "
+                "has no holes"
+            )
+        self._stops[partition] = {begin: end for begin, end in stops.items() if end > stop}
+
+    def forget(self, partition: Partition) -> None:
+        self._stops.pop(partition, None)
+
+
+log = logging.getLogger(__name__)
+
+
+class LagDisplay:
+    """Commits a group's offsets for lag monitors, best effort: failures are ignored. After a refusal, the next try is a
+    minute later.
+
+    It has a client of its own, so that a right that the group lacks cannot stop what is read.
+    """
+
+    AGAIN_AFTER_S = 60.0
+
+    def __init__(self, settings: KafkaSettings, group: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._group, self._clock = settings, group, clock
+        self._client: Any = None
+        self._not_before = float("-inf")
+        self._logged: str | None = None
+
+    def show(self, positions: Positions) -> None:
+        """Send the positions without waiting."""
+        if self._clock() < self._not_before:
+            return
+        try:
+            if self._client is None:
+                self._client = connect(self._settings, KafkaConsumer, group_id=self._group, enable_auto_commit=False)
+            offsets = {TopicPartition(*p): OffsetAndMetadata(at.offset, "", -1) for p, at in positions.items()}
+            self._client.commit_async(offsets).add_errback(self._failed)
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Runs in the client's thread too."""
+        if isinstance(error, RetriableError):
+            return  # the next commit shows where we are then
+        self._not_before = self._clock() + self.AGAIN_AFTER_S
+        missing = isinstance(error, GroupAuthorizationFailedError)
+        words = str(Right("Read", "group", {self._group}).missing(self._settings)) if missing else repr(error)
+        if words != self._logged:
+            self._logged = words
+            log.warning("lag monitors see no position of group `%s`: %s", self._group, words)
+
+    def close(self) -> None:
+        if self._client is not None:
+            with suppress(Exception):
+                self._client.close(autocommit=False, timeout_ms=2000)

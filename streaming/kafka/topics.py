@@ -1,4 +1,4 @@
-"""Topics and their offsets: create, require, look up."""
+"""Topics and their offsets: create, require, look up; checks that topics of others keep their messages."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ def cluster_and_topics(
     for another reason than that it is not there."""
     with _admin(settings) as admin:
         cluster_id = admin.describe_cluster()["cluster_id"]
-        found = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
-    if hidden := {name for name, topic in found.items() if topic["error_code"] == NOT_ALLOWED}:
+        described = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
+    if hidden := {name for name, topic in described.items() if topic["error_code"] == NOT_ALLOWED}:
         raise Right("Describe", "topic", hidden).missing(settings)
-    if unclear := {n: t["error_code"] for n, t in found.items() if t["error_code"] not in NOT_THERE | {0}}:
+    if unclear := {n: t["error_code"] for n, t in described.items() if t["error_code"] not in NOT_THERE | {0}}:
         raise StreamingError(
             f"{settings.bootstrap_servers} does not describe "
             f"{', '.join(f'topic `{name}` (error {code})' for name, code in unclear.items())}; try again"
         )
     return cluster_id, {
         name: (str(topic["topic_id"]) if topic.get("topic_id") else None, len(topic["partitions"]))
-        for name, topic in found.items()
+        for name, topic in described.items()
         if topic["partitions"]
     }
 
@@ -135,33 +135,57 @@ class TopicLookup:
     def messages(self, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
         """Read the messages at these offsets of a partition, omitting those that the topic does not hold. Raises
         BrokerAway where they do not come within `request_timeout_s` each."""
-        key, found, consumer = TopicPartition(*partition), {}, self._consumer
         begin, end = self.begins([partition])[partition], self.ends([partition])[partition]
-        consumer.assign([key])
-        for offset in sorted(wanted for wanted in set(offsets) if begin <= wanted < end):
-            consumer.seek(key, offset)
-            deadline = time.monotonic() + self._settings.request_timeout_s
-            while consumer.position(key) <= offset:
-                for record in (
-                    each for records in consumer.poll(timeout_ms=200, max_records=1).values() for each in records
-                ):
-                    if record.offset == offset:
-                        found[offset] = raw_message(record)
-                if time.monotonic() > deadline:
-                    raise BrokerAway(
-                        f"message {offset} of topic `{partition.topic}`, partition {partition.partition}, did not come "
-                        f"from {self._settings.bootstrap_servers} within {self._settings.request_timeout_s:g} s; try "
-                        "again"
-                    )
-        return found
+        self._consumer.assign(to_kafka([partition]))
+        messages = {}
+        for offset in sorted(offset for offset in set(offsets) if begin <= offset < end):
+            for record in self._records(partition, offset, offset + 1, f"message {offset}", max_records=1):
+                if record.offset == offset:
+                    messages[offset] = raw_message(record)
+        return messages
+
+    def last(self, partition: Partition) -> RawMessage | None:
+        """The newest message of a partition, None for an empty one. Raises as `messages`."""
+        begin, end = self.begins([partition])[partition], self.ends([partition])[partition]
+        self._consumer.assign(to_kafka([partition]))
+        for start in range(end - 1, begin - 1, -1):  # more than once only past transaction markers
+            for record in self._records(partition, start, end, f"the last message (offset {end - 1})"):
+                return raw_message(record)
+        return None
+
+    def _records(
+        self, partition: Partition, start: int, stop: int, what: str, max_records: int | None = None
+    ) -> Iterator[Any]:
+        """Records of the assigned partition as they come, from the offset `start` until the client stands at `stop`."""
+        key, consumer = TopicPartition(*partition), self._consumer
+        consumer.seek(key, start)
+        deadline = time.monotonic() + self._settings.request_timeout_s
+        while consumer.position(key) < stop:
+            for records in consumer.poll(timeout_ms=200, max_records=max_records).values():
+                yield from records
+            if time.monotonic() > deadline:
+                raise BrokerAway(
+                    f"{what} of topic `{partition.topic}`, partition {partition.partition}, did not come from "
+                    f"{self._settings.bootstrap_servers} within {self._settings.request_timeout_s:g} s; try again"
+                )
 
 
 @contextmanager
 def lookup(settings: KafkaSettings, topics: Collection[str]) -> Iterator[TopicLookup]:
     """Open one connection for several look-ups. What the client raises inside is explained, as by the functions
     below."""
-    with _consumer(settings, topics) as consumer:
-        yield TopicLookup(settings, consumer)
+    consumer: Any = connect(
+        settings,
+        KafkaConsumer,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        isolation_level="read_committed",
+    )
+    try:
+        with explained(settings, "reading offsets", Right("Read", "topic", topics)):
+            yield TopicLookup(settings, consumer)
+    finally:
+        consumer.close(autocommit=False)
 
 
 def end_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
@@ -178,22 +202,8 @@ def beginning_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) 
 
 def last_message(settings: KafkaSettings, topic: str, partition: int) -> RawMessage | None:
     """The newest message of a partition, None for an empty one."""
-    key = TopicPartition(topic, partition)
-    with _consumer(settings, {topic}) as consumer:
-        begin, end = consumer.beginning_offsets([key])[key], consumer.end_offsets([key])[key]
-        consumer.assign([key])
-        deadline = time.monotonic() + settings.request_timeout_s
-        for start in range(end - 1, begin - 1, -1):  # more than once only past transaction markers
-            consumer.seek(key, start)
-            while consumer.position(key) < end:
-                for records in consumer.poll(timeout_ms=200).values():
-                    return raw_message(records[-1])
-                if time.monotonic() > deadline:
-                    raise BrokerAway(
-                        f"the last message of topic `{topic}`, partition {partition} (offset {end - 1}) did not come "
-                        f"from {settings.bootstrap_servers} within {settings.request_timeout_s:g} s; try again"
-                    )
-    return None
+    with lookup(settings, {topic}) as look:
+        return look.last(Partition(topic, partition))
 
 
 def delete_records(settings: KafkaSettings, before: Mapping[Partition, int]) -> None:
@@ -216,17 +226,59 @@ def _admin(settings: KafkaSettings) -> Iterator[Any]:
         admin.close()
 
 
-@contextmanager
-def _consumer(settings: KafkaSettings, topics: Collection[str]) -> Iterator[Any]:
-    consumer: Any = connect(
-        settings,
-        KafkaConsumer,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        isolation_level="read_committed",
-    )
-    try:
-        with explained(settings, "reading offsets", Right("Read", "topic", topics)):
-            yield consumer
-    finally:
-        consumer.close(autocommit=False)
+def check_retention(
+    settings: KafkaSettings, topics: Iterable[str], *, needed_s: float, max_future_skew_s: float | None = None
+) -> list[str]:
+    """List warnings about the topics.
+
+    needed_s: the longest window, with its lateness, and the downtime that is to be survived. Raises BadInput, and
+    BrokerAway when no broker answers.
+    """
+    warnings: list[str] = []
+    for topic in topics:
+        warnings += retention_warnings(topic, topic_config(settings, topic), needed_s, max_future_skew_s)
+    return warnings
+
+
+def retention_warnings(
+    topic: str, config: Mapping[str, str], needed_s: float, max_future_skew_s: float | None
+) -> list[str]:
+    """List the retention problems of a topic with these settings, under the broker's names.
+
+    Raises BadInput where messages would be deleted before they are needed no longer.
+
+    >>> config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    >>> retention_warnings("ads", config, 90_000, None)
+    []
+    >>> retention_warnings("ads", config | {"retention.ms": "3600000"}, 90_000, None)
+    Traceback (most recent call last):
+    streaming.errors.BadInput: topic `ads` keeps its messages for 3,600 s (retention.ms), and 90,000 s are needed: ...
+    """
+    if "compact" in config["cleanup.policy"]:
+        raise BadInput(
+            f"topic `{topic}` is compacted (cleanup.policy is {config['cleanup.policy']}): of messages with one key "
+            "all but the last are deleted, read or not; set it to delete"
+        )
+    retention_ms = int(config["retention.ms"])
+    if 0 <= retention_ms < needed_s * 1000:
+        raise BadInput(
+            f"topic `{topic}` keeps its messages for {retention_ms / 1000:,.0f} s (retention.ms), and {needed_s:,.0f} "
+            "s are needed: the longest window, its lateness and kafka.downtime_s; raise retention.ms to "
+            f"{round(needed_s * 1000)} or more, or lower kafka.downtime_s or the window"
+        )
+    warnings = []
+    if int(config["retention.bytes"]) >= 0:
+        warnings.append(
+            f"topic `{topic}` keeps {int(config['retention.bytes']):,} bytes of each partition (retention.bytes), "
+            f"which may be less than the {needed_s:,.0f} s that are needed; a gap will end the run; -1 sets no limit"
+        )
+    if max_future_skew_s is not None and config.get("message.timestamp.type", "CreateTime") == "CreateTime":
+        ahead_s = int(config["message.timestamp.after.max.ms"]) / 1000
+        if ahead_s > max_future_skew_s:
+            warnings.append(
+                f"topic `{topic}` believes its producers' clocks (message.timestamp.type is CreateTime), up to "
+                f"{ahead_s:,.0f} s ahead: one that jumps takes its records' timestamps along, and "
+                f"settlement.max_future_skew_s = {max_future_skew_s:g} cannot tell; set message.timestamp.after.max.ms "
+                f"to {round(max_future_skew_s * 1000)}, or the type to LogAppendTime"
+            )
+    return warnings

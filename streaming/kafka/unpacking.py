@@ -14,9 +14,8 @@ import zlib
 from collections.abc import Sequence
 
 import lz4.frame
+import pyarrow as pa
 import zstandard
-
-from streaming.kafka import snappy
 
 EXPANSION, LEAST_BYTES = 8, 128 * 2**20
 """A batch may unpack to so many of the largest messages allowed; never fewer bytes than these are."""
@@ -115,9 +114,9 @@ XERIAL = b"\x82SNAPPY\x00"
 def _snappy(data: bytes | memoryview, most: int) -> bytes | None:
     whole = bytes(data)
     blocks = list(_xerial_blocks(whole)) if whole.startswith(XERIAL) else [whole]
-    if sum(map(snappy.announced, blocks)) > most:
+    if sum(map(_announced, blocks)) > most:
         return None
-    return b"".join(map(snappy.decompress, blocks))
+    return b"".join(map(snappy_decompress, blocks))
 
 
 def _xerial_blocks(data: bytes) -> list[bytes]:
@@ -138,3 +137,41 @@ def _varint(number: int) -> bytes:
         encoded.append(left & 0x7F | 0x80)
         left >>= 7
     return bytes([*encoded, left])
+
+
+MOST_TIMES = 32
+"""Raw snappy makes of 3 bytes at most 64: a larger claimed size is corrupt; do not allocate it."""
+
+
+def snappy_compress(payload: bytes) -> bytes:
+    """Raw snappy, without a frame."""
+    packed: bytes = pa.compress(payload, codec="snappy", asbytes=True)
+    return packed
+
+
+def snappy_decompress(payload: bytes) -> bytes:
+    """Inverse of `snappy_compress`. Raises ValueError for bytes that are not snappy.
+
+    >>> snappy_decompress(snappy_compress(b"clicks" * 100)) == b"clicks" * 100
+    True
+    """
+    size = _announced(payload)
+    if size > MOST_TIMES * len(payload):
+        raise ValueError(f"{len(payload)} bytes of snappy cannot hold the {size} that they announce")
+    plain: bytes = pa.decompress(payload, decompressed_size=size, codec="snappy", asbytes=True)
+    return plain
+
+
+def _announced(payload: bytes) -> int:
+    """Uncompressed size announced by raw snappy.
+
+    >>> _announced(snappy_compress(bytes(1000)))
+    1000
+    """
+    size = shift = 0
+    for byte in payload[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return size

@@ -23,10 +23,8 @@ import pyarrow.parquet as pq
 
 from streaming.errors import StreamingError
 from streaming.evolution import filled
-from streaming.lake.delta.encodings import Form
-from streaming.lake.delta.files import ColumnStatistics, DataFile, TableFiles
+from streaming.lake.delta.files import DataFile, TableFiles, write_file
 from streaming.lake.delta.lock import in_flight_lock
-from streaming.store.files import sync
 
 ROW_GROUP_ROWS = 32_768
 """A partition holds a share of the rows of a chunk, so groups smaller than a chunk (131,072 rows) read less in vain.
@@ -128,27 +126,12 @@ def rewrite(
 
     partition_by  columns of the new file's partition; default: the table's. Others of the table's become its columns
     """
-    kept = table.partition_by if partition_by is None else partition_by
-    partition = tuple((name, value) for name, value in files[0].partition if name in kept)
-    path = table.new_place(files[0]._replace(partition=partition))
-    place, rows = table.path / path, 0
-    statistics = [*table.statistics, *(name for name in table.partition_by if name not in kept)]
-    known = ColumnStatistics(statistics)
-    writer: pq.ParquetWriter | None = None
-    try:
-        for group in _row_groups(_tables(table, files, from_seq, kept)):
-            if writer is None:
-                writer = Form.of(group).writer(place, group.schema, statistics)
-            writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
-            rows += group.num_rows
-            known.add(group)
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
-        return None
-    sync(place)  # before the files that it replaces are deleted
-    return DataFile(path, partition, place.stat().st_size, rows, 0.0, known.low, known.high, known.nulls)
+    by = table.partition_by if partition_by is None else partition_by
+    partition = tuple((name, value) for name, value in files[0].partition if name in by)
+    name = table.new_place(files[0]._replace(partition=partition))
+    statistics = [*table.statistics, *(column for column in table.partition_by if column not in by)]
+    groups = _row_groups(_tables(table, files, from_seq, by))
+    return write_file(table.path, name, partition, groups, statistics, group_rows=ROW_GROUP_ROWS)
 
 
 def _tables(
@@ -178,8 +161,8 @@ def _united(table: TableFiles, files: Sequence[DataFile]) -> pa.Schema:
     fields: dict[str, pa.Field] = {}
     for file in files:
         for field in pq.read_schema(table.place(file)):
-            known = fields.setdefault(field.name, field)
-            fields[field.name] = known.with_nullable(known.nullable or field.nullable)
+            first = fields.setdefault(field.name, field)
+            fields[field.name] = first.with_nullable(first.nullable or field.nullable)
     return pa.schema(list(fields.values()))
 
 
@@ -200,6 +183,7 @@ def _in_order(rows: pa.Table, from_seq: int | None) -> pa.Table:
     if "lake_seq" not in rows.column_names:
         return rows
     seq = rows["lake_seq"].to_numpy()
+    # Rows are copied only if they are out of order, or some of them are left out.
     order = np.argsort(seq, kind="stable") if (np.diff(seq) < 0).any() else np.arange(len(seq))
     if from_seq is not None:
         order = order[seq[order] >= from_seq]

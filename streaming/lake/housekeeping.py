@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,14 +84,14 @@ def retention_floor(
     A reader in `awaited` that never registered holds every row, and none of `awaited` expires within STARTING_S of
     `since_s`, when the run was started. Readers in `without` hold nothing.
     """
-    known = readers.all()
-    names = {reader.name for reader in known}
+    registered = readers.all()
+    names = {reader.name for reader in registered}
     for name in awaited:
         if name not in names and name not in without:
             return Reader(name, NOTHING_YET, now_s)
     starting = set(awaited).difference(without) if now_s - since_s <= STARTING_S else ()
     holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
-    return next((reader for reader in known if reader in holding or reader.name in starting), None)
+    return next((reader for reader in registered if reader in holding or reader.name in starting), None)
 
 
 def lay_out(
@@ -99,8 +100,8 @@ def lay_out(
     """Lay the lake out by verticals if the settings ask for it, or if its dates are too sparse."""
     if table.partition_by == layout.VERTICALS or settings.layout == "dates" or pinned:
         return
-    count, wanted = len(table.files), settings.layout == "verticals" or layout.is_sparse(table.files)
-    if wanted and layout.by_verticals(table, target_bytes=settings.target_file_bytes):
+    count, due = len(table.files), settings.layout == "verticals" or layout.is_sparse(table.files)
+    if due and layout.by_verticals(table, target_bytes=settings.target_file_bytes):
         done.laid_out_files = count
 
 
@@ -165,96 +166,70 @@ class Housekeeper:
         awaited: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._clock = clock
-        self._upkeep = _Upkeep(lake, side_tables, readers, settings, awaited, clock)
+        self._lake, self._paths = lake, (lake, *side_tables)
+        self._readers, self._settings, self._awaited, self._clock = readers, settings, awaited, clock
         self._every = max(1, min(settings.compact_files // 2, 16))
         self._commits = 0
-        self._state = threading.Condition()
-        self._asked = self._closing = self._at_work = False
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, "housekeeping")
+        self._round: Future[None] | None = None
+        self._closing = False
         self.trouble: str | None = None
+        self._looking = threading.Lock()  # the worker asks for the floor, too
+        self._registered: set[str] = set()  # of `awaited`, those that have registered once
+        self._since_s = clock()
+        self._tables: dict[Path, TableFiles] = {}
+        self._cut_at_ms: int | None = None
+        self._swept_at_s = dict.fromkeys(self._paths, clock())
 
     def floor(self) -> Reader | None:
         """The slowest reader that holds rows; of `awaited`, those registered once and retired since hold nothing,
         and none expires while the run starts."""
-        return self._upkeep.floor(self._clock())
+        with self._looking:
+            registered = {reader.name for reader in self._readers.all()}
+            self._registered |= registered.intersection(self._awaited)
+            retired = self._registered - registered
+        return retention_floor(
+            self._readers,
+            self._settings,
+            now_s=self._clock(),
+            awaited=self._awaited,
+            without=retired,
+            since_s=self._since_s,
+        )
 
     def maybe(self) -> None:
         """Wake the thread if it is time; cheap, call after every commit."""
         self._commits += 1
         if self._commits % self._every or self._closing:
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
-            self._thread.start()
-        with self._state:
-            self._asked = True
-            self._state.notify_all()
+        if self._round is None or self._round.running() or self._round.done():  # else the next one has not begun
+            self._round = self._thread.submit(self._look_after_all)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the thread is idle; False on time-out."""
-        with self._state:
-            return self._state.wait_for(lambda: not (self._asked or self._at_work), timeout_s)
+        return self._round is None or not wait([self._round], timeout_s).not_done
 
     def close(self) -> None:
         """Wait for the current task and stop; remaining work is left for another time."""
-        with self._state:
-            self._closing = True
-            self._state.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        self._closing = True
+        self._thread.shutdown(cancel_futures=True)
 
-    def _run(self) -> None:
-        while True:
-            with self._state:
-                self._at_work = False
-                self._state.notify_all()
-                self._state.wait_for(lambda: self._asked or self._closing)
-                self._asked, self._at_work = False, True
-            if self._closing:
-                break
-            for path in self._upkeep.paths:
-                if path.is_dir():
-                    self._attempt(path)
-        with self._state:
-            self._at_work = False
-            self._state.notify_all()
+    def _look_after_all(self) -> None:
+        for path in self._paths:
+            if not path.is_dir() or self._closing:
+                continue
+            try:
+                with housekeeping_lock(path, wait_s=0.0) as alone:
+                    if alone:
+                        self._look_after(path)
+                self.trouble = None
+            except Exception as error:  # whatever it is: the lake would stay as it is, unsaid
+                self._tables.pop(path, None)
+                self.trouble = f"housekeeping of {path.name}: {error}"
+                log.warning("%s; the next try is at one of the next commits", self.trouble)
 
-    def _attempt(self, path: Path) -> None:
-        try:
-            with housekeeping_lock(path, wait_s=0.0) as alone:
-                if alone:
-                    self._upkeep.keep(path, go_on=lambda _: not self._closing)
-            self.trouble = None
-        except Exception as error:  # whatever it is: a thread that ended would leave the lake as it is, unsaid
-            self._upkeep.forget(path)
-            self.trouble = f"housekeeping of {path.name}: {error}"
-            log.warning("%s; the next try is at one of the next commits", self.trouble)
-
-
-class _Upkeep:
-    """The tasks of a `Housekeeper`, and what it remembers of each table between them."""
-
-    def __init__(
-        self,
-        lake: Path,
-        side_tables: Sequence[Path],
-        readers: Readers,
-        settings: LakeSettings,
-        awaited: Collection[str],
-        clock: Callable[[], float],
-    ) -> None:
-        self._lake, self.paths = lake, (lake, *side_tables)
-        self._readers, self._settings, self._awaited, self._clock = readers, settings, awaited, clock
-        self._looking = threading.Lock()  # the worker asks for the floor, too
-        self._seen: set[str] = set()  # of `awaited`, those that have registered once
-        self._since_s = clock()
-        self._tables: dict[Path, TableFiles] = {}
-        self._cut_at_ms: int | None = None
-        self._swept_at_s = dict.fromkeys(self.paths, clock())
-
-    def keep(self, path: Path, go_on: Callable[[FileMerge], bool]) -> None:
-        """Do what the table at `path` needs now; no further merge once `go_on` says no."""
+    def _look_after(self, path: Path) -> None:
+        """Do what the table at `path` needs now; no further merge once this is closing."""
         now_s, done = self._clock(), Housework()
         table = self._tables.get(path)
         if table is None:
@@ -266,7 +241,7 @@ class _Upkeep:
             self._retain(table, done, now_s)
             pinned = pinned_ranges(self._readers, self._settings, now_s)
             lay_out(table, self._settings, done, pinned=pinned)
-        compact_table(table, self._settings, done, now_s=now_s, pinned=pinned, go_on=go_on)
+        compact_table(table, self._settings, done, now_s=now_s, pinned=pinned, go_on=lambda _: not self._closing)
         if now_s - self._swept_at_s[path] >= self._settings.vacuum_after_s / 4:
             done.swept = vacuum_table(path, self._settings.vacuum_after_s, wait_s=0.2)
             if not done.swept.busy:
@@ -274,22 +249,8 @@ class _Upkeep:
         if done != Housework():
             log.info("%s: %s", path.name, done)
 
-    def forget(self, path: Path) -> None:
-        """Open the table at `path` anew the next time."""
-        self._tables.pop(path, None)
-
-    def floor(self, now_s: float) -> Reader | None:
-        """As `Housekeeper.floor`."""
-        with self._looking:
-            registered = {reader.name for reader in self._readers.all()}
-            self._seen |= registered.intersection(self._awaited)
-            retired = self._seen - registered
-        return retention_floor(
-            self._readers, self._settings, now_s=now_s, awaited=self._awaited, without=retired, since_s=self._since_s
-        )
-
     def _retain(self, table: TableFiles, done: Housework, now_s: float) -> None:
-        held = self.floor(now_s)
+        held = self.floor()
         keep_ms = self._settings.retention_ms
         newest = retention.newest_event_ms(table, now_ms=round(1000 * now_s))
         if keep_ms is None or newest is None:

@@ -61,8 +61,7 @@ class LakeReader:
         self.chunk_rows = chunk_rows
         self.scan = Scan(self._chunk_after, chunk_rows, shared_bytes)
         self._lock = threading.RLock()
-        self._alone = Scan(self._chunk_after, chunk_rows)  # of `read`, whose last query keeps its chunk
-        self._last: Cursor | None = None
+        self._last: Cursor | None = None  # of `read`: the next one with the same query goes on in its chunk
         as_they_lie = ds.ParquetFragmentScanOptions(
             pre_buffer=False
         )  # read in few pieces only a distant store is faster
@@ -148,11 +147,11 @@ class LakeReader:
             self.scan.close(cursor)
 
     def _query(self, columns: Sequence[str] | None, verticals: set[str] | None, filter: pc.Expression | None) -> Query:
-        wanted = list(self.schema.augmented.names if columns is None else columns)
-        unknown = [name for name in wanted if name not in self.schema.augmented.names]
+        names = list(self.schema.augmented.names if columns is None else columns)
+        unknown = [name for name in names if name not in self.schema.augmented.names]
         if unknown:
             raise BadInput(f"the lake has no column {unknown}; it has {self.schema.augmented.names}")
-        return Query(wanted, verticals, filter)
+        return Query(names, verticals, filter)
 
     def read(
         self,
@@ -180,22 +179,16 @@ class LakeReader:
         query = self._query(columns, verticals, filter)
         with self._lock:
             if self._last is None or not self._last.query.same(query):
-                if self._last is not None:
-                    self._alone.close(self._last)
-                self._last = self._alone.open(query)
-            return self._read_newest(self._alone, self._last, after, upto, limit_rows)
+                self._last = Cursor(query)
+            return self._read_newest(self._last, after, upto, limit_rows)
 
-    def read_from(
-        self, cursor: Cursor, after: int | None = None, *, upto: int | None = None, limit_rows: int | None = None
-    ) -> LakeRead:
-        """`read` for a cursor's query; it may return fewer rows than exist. Several threads may read, each with a
-        cursor of its own."""
+    def read_from(self, cursor: Cursor, *, upto: int | None = None, limit_rows: int | None = None) -> LakeRead:
+        """`read` for a cursor's query, from its position on; it may return fewer rows than exist. Several threads may
+        read, each with a cursor of its own."""
         with self._lock:
-            return self._read_newest(self.scan, cursor, after, upto, limit_rows)
+            return self._read_newest(cursor, cursor.position, upto, limit_rows)
 
-    def _read_newest(
-        self, scan: Scan, cursor: Cursor, after: int | None, upto: int | None, limit_rows: int | None
-    ) -> LakeRead:
+    def _read_newest(self, cursor: Cursor, after: int | None, upto: int | None, limit_rows: int | None) -> LakeRead:
         """Read, and look again where a file has gone: compaction and vacuum replace files while they are read."""
         if limit_rows is not None and limit_rows < 1:
             raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
@@ -204,7 +197,7 @@ class LakeReader:
         while True:
             start = self._start(after)
             try:
-                return self._rows(scan, cursor, start, end, limit_rows)
+                return self._rows(cursor, start, end, limit_rows)
             except FileNotFoundError as error:
                 if str(error) in tried:  # the newest version names it too
                     raise StreamingError(
@@ -233,23 +226,24 @@ class LakeReader:
         Raises StreamingError as `read` does."""
         end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
         after = self._start(after)
-        kept = self.schema.augmented.empty_table()
+        rows = self.schema.augmented.empty_table()  # of the block that a chunk ended in
         while after < end:
             read = self.read(after, upto=end, limit_rows=self.chunk_rows)
             after = read.complete_upto
-            kept = pa.concat_tables([kept, read.table]).combine_chunks()
-            starts = np.flatnonzero(np.diff(kept["block"].to_numpy(), prepend=-1)).tolist()
-            stops = [*starts[1:], kept.num_rows] if after >= end else starts[1:]
+            rows = pa.concat_tables([rows, read.table]).combine_chunks()
+            # A block begins where the number changes; the last one of the chunk may go on in the next.
+            starts = np.flatnonzero(np.diff(rows["block"].to_numpy(), prepend=-1)).tolist()
+            stops = [*starts[1:], rows.num_rows] if after >= end else starts[1:]
             for start, stop in zip(starts, stops, strict=False):
-                yield kept.slice(start, stop - start)
-            kept = kept.slice(stops[-1] if stops else 0)
+                yield rows.slice(start, stop - start)
+            rows = rows.slice(stops[-1] if stops else 0)
 
-    def _rows(self, scan: Scan, cursor: Cursor, after: int, upto: int, limit_rows: int | None) -> LakeRead:
+    def _rows(self, cursor: Cursor, after: int, upto: int, limit_rows: int | None) -> LakeRead:
         query, cursor.position = cursor.query, after
         if limit_rows is None:
             cursor.position = upto
             return LakeRead(self._load(CombinedQuery([query]), after, upto).rows.select(query.columns), upto)
-        tables = scan.read(cursor, upto, limit_rows, whole=scan is self._alone)
+        tables = self.scan.read(cursor, upto, limit_rows)
         rows = pa.concat_tables(tables) if tables else self._nothing(query.columns)
         return LakeRead(rows, cursor.position)
 
@@ -284,7 +278,7 @@ class LakeReader:
         except (pa.ArrowInvalid, OSError) as error:
             raise self._torn(error) from error
         seq = rows["lake_seq"].to_numpy()
-        if (np.diff(seq) < 0).any():
+        if (np.diff(seq) < 0).any():  # files overlap, or compaction left one out of order
             order = np.argsort(seq, kind="stable")
             rows, seq = rows.take(pa.array(order)), seq[order]
         return ScannedChunk(query, low, high, rows, seq)
@@ -346,8 +340,8 @@ class _Files(NamedTuple):
 
     def holding(self, low: int, high: int, verticals: set[str] | None) -> np.ndarray:
         """Indices of the files with rows in (low, high], by their first row."""
-        found = np.flatnonzero((self.first <= high) & (self.last > low) & self._of(verticals))
-        return found[np.argsort(self.first[found], kind="stable")]
+        holding = np.flatnonzero((self.first <= high) & (self.last > low) & self._of(verticals))
+        return holding[np.argsort(self.first[holding], kind="stable")]
 
     def next_start(self, low: int, verticals: set[str] | None) -> int:
         """The lowest `lake_seq` beyond `low` that a file of these verticals can hold."""

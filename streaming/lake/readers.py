@@ -82,8 +82,8 @@ class Readers:
 
     def all(self) -> list[Reader]:
         """All readers, the slowest first."""
-        found = [self._load(path) for path in self.folder.glob("*.json")]
-        return sorted((reader for reader in found if reader), key=lambda reader: (reader.position, reader.name))
+        readers = [self._load(path) for path in self.folder.glob("*.json")]
+        return sorted((reader for reader in readers if reader), key=lambda reader: (reader.position, reader.name))
 
     def holding(self, *, now_s: float, expiry_s: float, without: Collection[str] = ()) -> list[Reader]:
         """Readers that have not expired, the slowest first."""

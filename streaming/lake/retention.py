@@ -69,8 +69,8 @@ def delete_before(table: TableFiles, first_seq: int) -> bool:
     """Delete rows so that the lake begins at `first_seq`. False where others replaced files meanwhile: look again."""
     with in_flight_lock(table.path):
         removed = [file for file in table.files if file.first < first_seq]
-        kept = [rewrite(table, [file], from_seq=first_seq) for file in removed if file.last >= first_seq]
-        added = [file for file in kept if file is not None]
+        rewritten = [rewrite(table, [file], from_seq=first_seq) for file in removed if file.last >= first_seq]
+        added = [file for file in rewritten if file is not None]
         return table.replace(removed, added, {FIRST_SEQ: first_seq}, rows_change=True)
 
 
@@ -109,12 +109,12 @@ def _first_young(table: TableFiles, cutoff_ms: int, bound: int) -> int:
         low, high = file.low.get(TIME), file.high.get(TIME)
         if (high is not None and high < cutoff_ms) or _begins(file, bound + 1):
             continue
-        found: int | None = file.first
+        lowest: int | None = file.first
         if low is None or low < cutoff_ms or high is None or high > bound:
             seq, times = _times(table, file)
-            found = _lowest(seq[(times >= cutoff_ms) & (times <= bound)])
-        if found is not None and (first is None or found < first):
-            first = found
+            lowest = _lowest(seq[(times >= cutoff_ms) & (times <= bound)])
+        if lowest is not None and (first is None or lowest < first):
+            first = lowest
     assert first is not None, "the newest row is young"
     return first
 

@@ -135,7 +135,8 @@ class ScannedChunk(NamedTuple):
 
 
 class Cursor:
-    """A query, the position up to which it was read, and the chunk that holds what follows. Its scan owns it."""
+    """A query, the position up to which it was read, and the chunk that holds what follows. Its scan owns it, unless it
+    was made apart: then it shares no chunks."""
 
     def __init__(self, query: Query) -> None:
         self.query, self.position = query, NOTHING_YET
@@ -156,7 +157,7 @@ class Scan:
     def __init__(self, load: Load, chunk_rows: int, most_bytes: int = 0) -> None:
         self._load, self._width, self._most_bytes = load, chunk_rows, most_bytes
         self._cursors: list[Cursor] = []
-        self._kept: list[ScannedChunk] = []  # in the order in which they were read
+        self._chunks: list[ScannedChunk] = []  # in the order in which they were read
 
     def open(self, query: Query) -> Cursor:
         """A cursor that shares chunks with the others, until it is closed."""
@@ -174,16 +175,16 @@ class Scan:
     @property
     def held(self) -> list[ScannedChunk]:
         """All chunks in memory, each once."""
-        every = [*self._kept, *(c.chunk for c in list(self._cursors) if c.chunk is not None)]
+        every = [*self._chunks, *(c.chunk for c in list(self._cursors) if c.chunk is not None)]
         return list({id(chunk): chunk for chunk in every}.values())
 
-    def read(self, cursor: Cursor, upto: int, limit_rows: int, *, whole: bool) -> list[pa.Table]:
+    def read(self, cursor: Cursor, upto: int, limit_rows: int) -> list[pa.Table]:
         """Rows that the cursor's query matches, from its position on, which moves to where they are complete.
 
-        At most `limit_rows`, none beyond `upto`. With `whole`, as many as there are; else those at hand, so that the
-        cursor stays near the others. No table only where the cursor stands at `upto`.
+        At most `limit_rows`, none beyond `upto`: of a cursor of this scan those at hand, so that it stays near the
+        others, of any other as many as there are. No table only where the cursor stands at `upto`.
         """
-        query, tables, missing = cursor.query, list[pa.Table](), limit_rows
+        query, tables, missing, whole = cursor.query, list[pa.Table](), limit_rows, cursor not in self._cursors
         while cursor.position < upto:
             chunk = self._chunk(cursor)
             end = min(chunk.high, upto)
@@ -204,22 +205,23 @@ class Scan:
     def _chunk(self, cursor: Cursor) -> ScannedChunk:
         """The chunk with the rows that the cursor reads next: one in memory where that holds them, so that many small
         reads in a row decode a file once."""
-        for chunk in (cursor.chunk, *reversed(self._kept)):
+        shared = cursor in self._cursors
+        for chunk in (cursor.chunk, *(reversed(self._chunks) if shared else ())):
             if chunk is not None and chunk.continues(cursor.query, cursor.position):
                 cursor.chunk = chunk
                 return chunk
         near = [c for c in self._cursors if -BEHIND * self._width < c.position - cursor.position < self._width]
-        others = [other.query for other in near if other is not cursor]
+        others = [other.query for other in near if shared and other is not cursor]
         cursor.chunk = chunk = self._load(CombinedQuery([cursor.query, *others]), cursor.position)
-        if self._most_bytes:
+        if shared and self._most_bytes:
             self._forget()
-            self._kept.append(chunk)
-            while self._kept and sum(kept.rows.nbytes for kept in self._kept) > self._most_bytes:
-                del self._kept[0]
+            self._chunks.append(chunk)
+            while self._chunks and sum(each.rows.nbytes for each in self._chunks) > self._most_bytes:
+                del self._chunks[0]
         return chunk
 
     def _forget(self) -> None:
         """Let go of chunks that no cursor less than `BEHIND` widths behind them still has to pass. Cursors farther
         behind read anew."""
         positions = [cursor.position for cursor in self._cursors]
-        self._kept = [c for c in self._kept if any(c.low - BEHIND * self._width < at < c.high for at in positions)]
+        self._chunks = [c for c in self._chunks if any(c.low - BEHIND * self._width < at < c.high for at in positions)]

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from streaming.errors import DataLost
 from streaming.lake.reader import LakeReader
 from streaming.messages.source import EndOfStream, Source
-from streaming.position import NOTHING_YET
 
 
 class LakeSource(Source[int, pa.Table]):
@@ -33,7 +32,6 @@ class LakeSource(Source[int, pa.Table]):
         """As `LakeReader.read` takes them. Sources that share `lake` read a range of it once, where they are near."""
         self._lake, self._batch_rows = lake, batch_rows
         self._cursor = lake.cursor(columns, verticals, filter)
-        self._upto = NOTHING_YET
         self.end_seq: int | None = None
 
     def open(self, position: int | None = None) -> None:
@@ -49,19 +47,18 @@ class LakeSource(Source[int, pa.Table]):
                 f"the lake {self._lake.path} ends at lake_seq {self._lake.last_lake_seq:,}, and was read up to "
                 f"{position:,}: it was deleted and created anew; use the lake that was read, or start a new run"
             )
-        self._upto = self._cursor.position = position
+        self._cursor.position = position
 
     def next_batch(self, max_wait_s: float = 0.0) -> pa.Table | None:
-        if self.end_seq is not None and self._upto >= self.end_seq:
+        if self.end_seq is not None and self.position() >= self.end_seq:
             raise EndOfStream
-        if self._upto >= self._lake.last_lake_seq:
+        if self.position() >= self._lake.last_lake_seq:
             self._lake.refresh()
-        read = self._lake.read_from(self._cursor, self._upto, upto=self.end_seq, limit_rows=self._batch_rows)
-        self._upto = max(self._upto, read.complete_upto)
-        return read.table if read.table.num_rows else None
+        rows = self._lake.read_from(self._cursor, upto=self.end_seq, limit_rows=self._batch_rows).table
+        return rows if rows.num_rows else None
 
     def position(self) -> int:
-        return self._upto
+        return self._cursor.position
 
     def close(self) -> None:
         self._lake.close_cursor(self._cursor)

@@ -18,8 +18,8 @@ def length_ms(text: str) -> int | None:
     >>> length_ms("7d"), length_ms("1.5h"), length_ms("90s"), length_ms("soon")
     (604800000, 5400000, 90000, None)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    return None if found is None else round(float(found[1]) * _UNITS_MS[found[2]])
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    return None if match is None else round(float(match[1]) * _UNITS_MS[match[2]])
 
 
 def newest_time_ms(lake: LakeReader) -> int | None:

@@ -61,8 +61,8 @@ class Where:
         """Raises BadInput where the text is no condition, names a column that rows do not have, or compares what cannot
         be compared."""
         self.text = text
-        known = schema if isinstance(schema, pa.Schema) else schema.impression
-        fields = {field.name: field for field in known}
+        columns = schema if isinstance(schema, pa.Schema) else schema.impression
+        fields = {field.name: field for field in columns}
         parsed = _Parsed(text, fields)
         self.expression: pc.Expression = parsed.condition
         self.columns = tuple(dict.fromkeys(parsed.names))
@@ -78,8 +78,8 @@ class Where:
 
     def mask(self, rows: pa.Table) -> np.ndarray:
         """Mask (N,) bool of matching rows; `rows` have `columns`."""
-        found = _evaluated(self.expression, rows.select(list(self.columns)))
-        return np.asarray(found.fill_null(False).to_numpy(), bool)
+        matching = _evaluated(self.expression, rows.select(list(self.columns)))
+        return np.asarray(matching.fill_null(False).to_numpy(), bool)
 
 
 def _evaluated(expression: pc.Expression, rows: pa.Table) -> pa.ChunkedArray:
@@ -112,8 +112,8 @@ class _Parsed:
         return BadInput(f"`{self._text}` {why}" if why.startswith("is ") else f"`{self._text}`: {why}")
 
     def _expression(self, node: ast.expr) -> pc.Expression:
-        found = self._value(node)
-        return found if isinstance(found, pc.Expression) else pc.scalar(found)
+        value = self._value(node)
+        return value if isinstance(value, pc.Expression) else pc.scalar(value)
 
     def _value(self, node: ast.expr) -> Any:
         """An expression, or the value of a literal."""

@@ -2,7 +2,6 @@
 
 source        the contract of every source of rows: positions, ends, gaps
 message       a message as it is read, and the mark of a topic's end
-epochs        under which leader messages were read, to notice those that were replaced
 codecs        messages to rows and back, Arrow or JSON
 avro          Avro in Confluent's wire format to rows
 examples      rows of the lake on the examples topic
@@ -11,7 +10,6 @@ validation    the rules that a row must satisfy
 limits        what values, lists and rows may be at most
 dead_letters  rows and messages that were refused
 ipc           Arrow IPC streams, read defensively
-declared      the size that an Arrow IPC stream declares, checked before it is read
 json_text     JSON values of Arrow columns
 times         times in every form, as milliseconds
 """

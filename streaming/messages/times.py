@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streaming.schema import is_text
+
 Unit = Literal["s", "ms", "us", "ns"]
 PER_MS: dict[Unit, float] = {"s": 1e-3, "ms": 1, "us": 1_000, "ns": 1_000_000}
 """How many of a unit a millisecond has."""
@@ -43,8 +45,7 @@ def is_written_time(kind: pa.DataType) -> bool:
     """True if a column of this type defines its times by itself, without a unit."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return text or pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind)
+    return is_text(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind)
 
 
 def needs_zone(kind: pa.DataType) -> bool:

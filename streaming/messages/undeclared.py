@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from streaming.messages.validation import declarable
-from streaming.schema import SAMPLE_WEIGHT, Column, ColumnType, RowSchema
+from streaming.schema import SAMPLE_WEIGHT, Column, ColumnType, RowSchema, is_list, is_text
 
 MOST_COLUMNS = 256
 """Up to so many columns in all, undeclared ones are kept: a producer that sends ids as keys must not fill the lake."""
@@ -63,9 +63,9 @@ class Undeclared:
         """Inspect the non-empty columns of a message. A type that no column has is left out."""
         for name in self.unknown(table.schema.names):
             kind = table.schema.field(name).type
-            told = None if _of_floats(kind) or pa.types.is_null(kind) else declarable(kind)
-            if told is not None and table.column(name).null_count < table.num_rows:
-                self._add(name, told)
+            column_type = None if _of_floats(kind) or pa.types.is_null(kind) else declarable(kind)
+            if column_type is not None and table.column(name).null_count < table.num_rows:
+                self._add(name, column_type)
 
     def in_json(self, values: list[bytes]) -> None:
         """Inspect JSON objects. Arrow says whether any has a key that is new; only then are they read one by one."""
@@ -97,12 +97,7 @@ class Undeclared:
 
 def _of_floats(kind: pa.DataType) -> bool:
     """Lists of floats: how many a list has is to be declared."""
-    nested = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return nested and not pa.types.is_integer(kind.value_type) and not _is_text(kind.value_type)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return is_list(kind) and not pa.types.is_integer(kind.value_type) and not is_text(kind.value_type)
 
 
 def _kind(value: Any) -> ColumnType | None:

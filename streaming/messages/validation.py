@@ -39,7 +39,7 @@ from streaming.messages.times import (
     zone_hint,
     zone_of,
 )
-from streaming.schema import SAMPLE_WEIGHT, RowSchema
+from streaming.schema import SAMPLE_WEIGHT, RowSchema, is_list, is_text
 
 LONGEST_VERTICAL_BYTES = 64
 """A vertical names a folder of the lake, percent-encoded, so that its length is bounded by the file system."""
@@ -306,7 +306,7 @@ def declarable(source: pa.DataType) -> str | None:
     """
     if pa.types.is_dictionary(source):
         source = source.value_type
-    one = source.value_type if _is_list(source) else source
+    one = source.value_type if is_list(source) else source
     floats = pa.types.is_floating(one) or pa.types.is_decimal(one)
     number, of = ("float32", pa.float32()) if floats else ("int64", pa.int64())
     kinds = {number: of, "string": pa.string(), f"list<{number}>": pa.list_(of), "list<string>": pa.list_(pa.string())}
@@ -355,18 +355,13 @@ def _without_beyond(column: pa.Array, field: pa.Field) -> tuple[pa.Array, dict[i
     return (pc.if_else(beyond, None, column) if rows else column), {row: column[row].as_py() for row in rows}
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
 def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_list(target):
-        if not _is_list(source):
+        if not is_list(source):
             return False
         return pa.types.is_null(source.value_type) or _convertible(source.value_type, target.value_type)  # [] has none
     if pa.types.is_string(target):
-        text = pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
-        return text or pa.types.is_uint64(source)
+        return is_text(source) or pa.types.is_uint64(source)
     numbers = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)
     return numbers or pa.types.is_boolean(source)
 

@@ -138,8 +138,10 @@ def _merged(old: _SortedRun, new: _SortedRun) -> _SortedRun:
 
 
 def _cut(run: _SortedRun, before: int) -> _SortedRun:
-    kept = run.numbers >= before - run.first
-    return _SortedRun(before, run.stop, run.hashes[kept], run.numbers[kept] - np.uint32(before - run.first), run.filter)
+    remaining = run.numbers >= before - run.first
+    return _SortedRun(
+        before, run.stop, run.hashes[remaining], run.numbers[remaining] - np.uint32(before - run.first), run.filter
+    )
 
 
 def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:
@@ -159,9 +161,9 @@ def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:
     below = np.searchsorted(times, times - span)
     places = np.sort(codes * count + np.arange(count))
     at = np.searchsorted(places, codes * count + below) - 1
-    found = places[np.maximum(at, 0)]
-    rows = np.flatnonzero((at >= 0) & (found // count == codes) & (found % count < below))
-    before = found[rows] % count
+    hits = places[np.maximum(at, 0)]
+    rows = np.flatnonzero((at >= 0) & (hits // count == codes) & (hits % count < below))
+    before = hits[rows] % count
     by_before = np.argsort(before, kind="stable")
     before = before[by_before]
     # The first row that conflicts with any row from `start` on.

@@ -63,10 +63,10 @@ class NumberedValues:
         self._base += whole * self._rows
 
     def __getitem__(self, numbers: np.ndarray) -> np.ndarray:
-        found = np.empty(len(numbers), self.dtype)
+        marks = np.empty(len(numbers), self.dtype)
         for values, places, at in self._places(numbers):
-            found[places] = values[at]
-        return found
+            marks[places] = values[at]
+        return marks
 
     def mark(self, numbers: np.ndarray, bit: int) -> None:
         """Set a bit in the values of distinct `numbers`."""
@@ -169,11 +169,11 @@ class Marks(NumberedValues):
     def stored(self, state: Segments, folder: Path) -> None:
         """`state`, which was made of these values, lies in `folder` now: what is marked from here on has changed."""
         segments = state.segments
-        kept = sum(_is_delta(segment) and segment.rows is None for segment in segments)
+        written = sum(_is_delta(segment) and segment.rows is None for segment in segments)
         new = [
             segment.rows["number"].to_numpy() for segment in segments if _is_delta(segment) and segment.rows is not None
         ]
-        self._numbers = [*self._numbers[:kept], *new]
+        self._numbers = [*self._numbers[:written], *new]
         self._changed, self._changes = [], 0
         self._stored, self.folder = [replace(segment, rows=None) for segment in segments], folder
 
@@ -189,9 +189,9 @@ class Marks(NumberedValues):
                 values[numbers[known] - self.first] = marks[known]
                 self._numbers.append(numbers)
             else:
-                kept = marks[max(self.first - segment.first, 0) :]
+                tail = marks[max(self.first - segment.first, 0) :]
                 start = max(segment.first - self.first, 0)
-                values[start : start + len(kept)] = kept
+                values[start : start + len(tail)] = tail
         self.append(values)
         self._stored, self.folder = list(state.segments), state.folder
         if any(segment.rows is not None for segment in state.segments):

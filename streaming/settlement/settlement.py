@@ -208,8 +208,8 @@ class Settlement:
         batch, more = self._emission.emit(self._pending, self._labels, self._watermark, *most)
         letters = self._letters(pa.concat_batches([_NOTHING_REFUSED, *dead]), self._expire_orphans())
         self.letters.add(letters)
-        for found in batch["vertical"].value_counts().to_pylist():
-            self._verticals[counted_as(found["values"], self._verticals, OTHER_VERTICALS)] += found["counts"]
+        for counted in batch["vertical"].value_counts().to_pylist():
+            self._verticals[counted_as(counted["values"], self._verticals, OTHER_VERTICALS)] += counted["counts"]
         self._forget()
         return SettledRows(batch, late, letters, self._watermark, more)
 

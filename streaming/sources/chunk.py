@@ -1,4 +1,4 @@
-"""A chunk of a stream on its way to the topics, and rows delayed until their time."""
+"""A chunk of a stream on its way to the topics; rows held until their time, or until they are in order."""
 
 from __future__ import annotations
 
@@ -77,30 +77,71 @@ class HeldRows:
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._rows = pa.RecordBatch.from_pylist([], schema)
-        self._due_ms = np.empty(0, np.int64)
+        self.rows = pa.RecordBatch.from_pylist([], schema)
+        self.due_ms = np.empty(0, np.int64)
 
     def __len__(self) -> int:
-        return self._rows.num_rows
+        return self.rows.num_rows
 
     def push(self, rows: pa.RecordBatch, due_ms: np.ndarray) -> None:
         if rows.num_rows:
-            self._rows = pa.concat_batches([self._rows, rows])
-            self._due_ms = np.concatenate([self._due_ms, due_ms])
+            self.rows = pa.concat_batches([self.rows, rows])
+            self.due_ms = np.concatenate([self.due_ms, due_ms])
+
+    def drop(self, dropped: np.ndarray) -> int:
+        """Drop rows by mask (N,) bool; returns their number."""
+        if count := int(dropped.sum()):
+            self.rows, self.due_ms = self.rows.filter(pa.array(~dropped)), self.due_ms[~dropped]
+        return count
 
     def pop_until(self, now_ms: int) -> tuple[pa.RecordBatch, np.ndarray]:
         """Rows due by `now_ms`, in order of their time, and those times."""
-        chosen = self._due_ms <= now_ms
-        places = np.flatnonzero(chosen)
-        if not places.size:
-            return self._rows.slice(0, 0), self._due_ms[:0]
-        places = places[np.argsort(self._due_ms[places], kind="stable")]
-        popped, due_ms = self._rows.take(pa.array(places)), self._due_ms[places]
-        self._rows = self._rows.filter(pa.array(~chosen))
-        self._due_ms = self._due_ms[~chosen]
-        return popped, due_ms
+        due = self.due_ms <= now_ms
+        places = np.flatnonzero(due)
+        places = places[np.argsort(self.due_ms[places], kind="stable")]
+        popped = self.rows.take(pa.array(places)), self.due_ms[places]
+        self.drop(due)
+        return popped
 
     def due_after(self, count: int) -> int:
         """Time by which `count` rows are due, or all if fewer. At least one is held."""
         place = min(count, len(self)) - 1
-        return int(np.partition(self._due_ms, place)[place])
+        return int(np.partition(self.due_ms, place)[place])
+
+
+class InOrder:
+    """Sorts rows by `event_time_ms` behind a watermark. Memory holds the rows the watermark has not passed.
+
+    keys: the columns that make a record; of two rows equal in them the first to come is kept. A copy whose original was
+    given out already is known by its time, which lies behind the watermark.
+
+    >>> clicks = pa.schema([("id", pa.int64()), ("event_time_ms", pa.int64())])
+    >>> rows = lambda *values: pa.RecordBatch.from_pylist([{"id": i, "event_time_ms": t} for i, t in values], clicks)
+    >>> in_order = InOrder(clicks, ["id"])
+    >>> in_order.push(rows((1, 10), (2, 30), (3, 20), (1, 10)), watermark_ms=25)["id"].to_pylist()
+    [1, 3]
+    >>> in_order.push(rows((3, 20)), watermark_ms=31)["id"].to_pylist(), in_order.dropped
+    ([2], 2)
+    """
+
+    def __init__(self, schema: pa.Schema, keys: list[str]) -> None:
+        self._keys, self._held = keys, HeldRows(schema)
+        self._passed_ms = -1
+        self.dropped = 0
+
+    def push(self, rows: pa.RecordBatch, watermark_ms: int) -> pa.RecordBatch:
+        """Add rows; returns those before `watermark_ms`, which no later original precedes."""
+        held = self._held
+        held.push(rows, rows["event_time_ms"].to_numpy())
+        self.dropped += held.drop(self._repeats(held.rows) | (held.due_ms < self._passed_ms))
+        self._passed_ms = watermark_ms
+        return held.pop_until(watermark_ms - 1)[0]
+
+    def _repeats(self, rows: pa.RecordBatch) -> np.ndarray:
+        """Rows whose key stands before them."""
+        table = pa.Table.from_batches([rows.select(self._keys)])
+        table = table.append_column("place", pa.array(np.arange(rows.num_rows)))
+        first = table.group_by(self._keys, use_threads=False).aggregate([("place", "min")])["place_min"].to_numpy()
+        repeats = np.ones(rows.num_rows, bool)
+        repeats[first] = False
+        return repeats

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from streaming.messages.times import Unit
+from streaming.schema import is_text
 
 
 class LabelColumn(BaseModel):
@@ -80,11 +81,13 @@ class LabelColumn(BaseModel):
             return pc.greater_equal(plain, pa.scalar(self.at_least)).fill_null(False)
         except (pa.ArrowException, _NoNumber) as error:
             text = pa.types.is_string(plain.type)
-            asked = f"values {list(self.values)}" if self.values else f"{'0' if self.at_least is None else self.rule}"
-            seen = f" and holds `{error}`" if isinstance(error, _NoNumber) else ""
+            compared = (
+                f"values {list(self.values)}" if self.values else f"{'0' if self.at_least is None else self.rule}"
+            )
+            holding = f" and holds `{error}`" if isinstance(error, _NoNumber) else ""
             example = f'"{error}"' if isinstance(error, _NoNumber) else '"yes"' if text else "1"
             raise ValueError(
-                f"`{self.column}` is {plain.type}{seen}, which cannot be compared with {asked}; say which of its "
+                f"`{self.column}` is {plain.type}{holding}, which cannot be compared with {compared}; say which of its "
                 f"values are positive, for example {{column: {self.column}, values: [{example}]}}"
             ) from error
 
@@ -140,8 +143,7 @@ def _plain(column: pa.Array) -> pa.Array:
         return column.cast(pa.int8())
     if pa.types.is_null(kind) or pa.types.is_float16(kind):
         return column.cast(pa.float32())
-    texts = pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_string(kind)
-    return pc.utf8_trim_whitespace(column.cast(pa.string())) if texts else column
+    return pc.utf8_trim_whitespace(column.cast(pa.string())) if is_text(kind) else column
 
 
 def _numbers(texts: pa.Array) -> pa.Array:

@@ -19,12 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from streaming.errors import BadInput
 from streaming.messages.times import Unit, needs_zone
 from streaming.messages.validation import conform, convertible, declarable
-from streaming.schema import UNKNOWN, RowSchema
+from streaming.schema import UNKNOWN, RowSchema, Zone
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
 from streaming.sources.label_column import FeedbackFile, LabelColumn
 from streaming.sources.tables.copies import LOCAL_TIME, Copies, PreparedFile, Reading
 from streaming.sources.timed_parquet import TimedParquet
-from streaming.zones import Zone
 
 
 class RecordedConfig(BaseModel):
@@ -160,14 +159,14 @@ class RecordedStream(PlayedStream):
         self.found_feedback: PreparedFile | None = None
         self._feedback_file: TimedParquet | None = None
         if (feedback := config.feedback) is not None:
-            found = self.found_feedback = _found(feedback.path, reading_of_feedback(config, schema), copies)
+            prepared = self.found_feedback = _found(feedback.path, reading_of_feedback(config, schema), copies)
             needed = [feedback.impression_id, feedback.event_time, feedback.task]
-            self._feedback_file = self._timed(found, needed)
+            self._feedback_file = self._timed(prepared, needed)
         self._check_types()
 
-    def _timed(self, found: PreparedFile, columns: list[str]) -> TimedParquet:
+    def _timed(self, prepared: PreparedFile, columns: list[str]) -> TimedParquet:
         tolerance_s, zone = self.config.out_of_order_s, self.config.event_time_zone
-        return TimedParquet(found.path, columns, found.event_time, found.unit, tolerance_s, zone)
+        return TimedParquet(prepared.path, columns, prepared.event_time, prepared.unit, tolerance_s, zone)
 
     def _check_types(self) -> None:
         """Raises BadInput for what follows from the files' schemas alone, a line per problem."""
@@ -205,17 +204,17 @@ class RecordedStream(PlayedStream):
     @property
     def made_now(self) -> list[str]:
         """Describe the conversions made by this call."""
-        return [text for found, text in self._said() if found.now]
+        return [text for prepared, text in self._said() if prepared.now]
 
     def _said(self) -> Iterator[tuple[PreparedFile, str]]:
         feedback = None if self.config.feedback is None else self.config.feedback.path
-        for path, found in ((self._origin, self.found), (feedback, self.found_feedback)):
-            if path is not None and found is not None and found.said:
-                where = "" if found.path == Path(path) else f", in {found.path}"
-                yield found, f"{Path(path).name}: {'; '.join(found.said)}{where}"
+        for path, prepared in ((self._origin, self.found), (feedback, self.found_feedback)):
+            if path is not None and prepared is not None and prepared.said:
+                where = "" if prepared.path == Path(path) else f", in {prepared.path}"
+                yield prepared, f"{Path(path).name}: {'; '.join(prepared.said)}{where}"
         if self.config.event_time_zone is not None and not any(map(needs_zone, kinds := self._kinds_of_times())):
-            seen = f"`{self.found.event_time}` is {kinds[0]}: that needs none"
-            yield self.found, f"{Path(self._origin).name}: event_time_zone changes nothing, {seen}"
+            reason = f"`{self.found.event_time}` is {kinds[0]}: that needs none"
+            yield self.found, f"{Path(self._origin).name}: event_time_zone changes nothing, {reason}"
 
     def _kinds_of_times(self) -> list[pa.DataType]:
         columns = [(self._file, self.found.event_time)]
@@ -320,10 +319,10 @@ class RecordedStream(PlayedStream):
             return np.empty(0, np.int64)
         missing = table[label.column].combine_chunks().is_null(nan_is_null=True)
         rows = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
-        given = next(each.given for each in self.schema.tasks if each.name == task)
-        if len(rows) and given in self.config.labels:
-            condition = self.config.labels[given]
-            rows = np.intersect1d(rows, self._positive_rows(table[condition.column].combine_chunks(), condition))
+        condition = next(each.given for each in self.schema.tasks if each.name == task)
+        if len(rows) and condition in self.config.labels:
+            other = self.config.labels[condition]
+            rows = np.intersect1d(rows, self._positive_rows(table[other.column].combine_chunks(), other))
         return rows
 
     def _hold(self, held: HeldRows, task: str, identity: pa.Array, rows: np.ndarray, event_ms: np.ndarray) -> None:

@@ -54,6 +54,7 @@ def settled_rows(
         arrived: dict[Kind, pa.RecordBatch] = {"impression": chunk.impressions, "feedback": chunk.feedback}
         for kind, rows in arrived.items():
             good = without_rows(rows, rules[kind].check(rows))
+            # A function of the id, as a producer's partitioner is: an impression and its feedback go the same way.
             owner = hash64(good["impression_id"]) % np.uint64(partitions)
             for p in range(partitions):
                 mine = good if partitions == 1 else good.filter(pa.array(owner == p))

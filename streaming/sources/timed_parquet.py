@@ -9,26 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.errors import BadInput, DataLost
-from streaming.messages.source import EndOfStream, Source
+from streaming.errors import BadInput
 from streaming.messages.times import Unit, is_time, milliseconds, zone_hint
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 
 
-class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
+class TimedParquet:
     """The named columns of the Parquet file at `path`, whose rows are in order of `event_time`.
 
     unit: of times that are plain numbers. zone: of times without an offset; None: UTC. out_of_order_s: how far behind
     the latest row before it a row may be.
     Raises BadInput for a file that is absent, not Parquet or without rows, for a missing column and for one that holds
     no times; `read` for rows out of order.
-
-    As a source its position is the number of rows before it, and its batches are what `read` gives, `chunk_rows` each.
-    Row groups before a position are not read.
     """
-
-    chunk_rows = 8192
 
     def __init__(
         self,
@@ -56,30 +50,9 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
     def rows(self) -> int:
         return self._file.metadata.num_rows
 
-    def open(self, position: int | None = None) -> None:
-        """Seek to a row; raises DataLost if the file has fewer rows."""
-        self.seek(position or 0)
-
-    def seek(self, position: int) -> None:
-        if position > self.rows:
-            raise DataLost(
-                f"{self.path} was read up to row {position:,} before, and has {self.rows:,}: it is another file; give "
-                "the one that was begun, or start a new run"
-            )
-        self._pieces, self._row = self.read(self.chunk_rows, position), position
-
-    def next_batch(self, max_wait_s: float = 0.0) -> tuple[pa.Table, np.ndarray]:
-        piece = next(self._pieces, None)
-        if piece is None:
-            raise EndOfStream
-        self._row += piece[0].num_rows
-        return piece
-
-    def position(self) -> int:
-        return self._row
-
     def read(self, chunk_rows: int, first_row: int = 0) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """Pieces of up to `chunk_rows` rows from `first_row` on, and the event times of their rows, (N,) int64 ms."""
+        """Pieces of up to `chunk_rows` rows from `first_row` on, and the event times of their rows, (N,) int64 ms. Row
+        groups before `first_row` are not read."""
         latest_ms, begins_at = 0, first_row
         for table in self._tables(chunk_rows, first_row):
             everything = np.arange(table.num_rows)
@@ -125,7 +98,7 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
         """Times or delays in the given rows, plain numbers in `unit`. (N,) -> (N,) int64."""
         column = table[name].combine_chunks().take(pa.array(rows))
         try:
-            found = milliseconds(column, unit, self._zone)
+            time_N = milliseconds(column, unit, self._zone)
         except ValueError:
             start, stop = 0, len(column)
             while stop - start > 1:  # the first row that is no time
@@ -140,10 +113,10 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
                 f"{self.path}: `{name}` of row {first_row + row:,} is {value!r:.60}, which is no time; text is taken "
                 f"as ISO 8601, such as 2026-11-22T18:00:00Z, and a number has to be one{zone_hint(value)}"
             ) from None
-        if found.null_count:
-            row = first_row + rows[found.is_null().index(True).as_py()]
+        if time_N.null_count:
+            row = first_row + rows[time_N.is_null().index(True).as_py()]
             raise BadInput(f"{self.path}: `{name}` of row {row:,} is null; a time is needed there")
-        return np.asarray(found.to_numpy())
+        return np.asarray(time_N.to_numpy())
 
 
 def _opened(path: Path) -> pq.ParquetFile:

@@ -15,9 +15,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 import streaming.lake.delta.handle as handle_module
 import streaming.lake.delta.table as table_module
 from streaming.errors import BadInput
-from streaming.lake.delta.appending import append_rows
 from streaming.lake.delta.handle import METADATA_KEY
-from streaming.lake.delta.table import CheckedTable, TableCommit
+from streaming.lake.delta.table import CheckedTable, TableCommit, append_rows
 from streaming.lake.side_tables import SideTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from tests.simulation.scheduler import Scheduler

@@ -8,11 +8,11 @@ import pytest
 
 from streaming.broker.broker import LocalBroker
 from streaming.errors import DataLost
+from streaming.intake.intake import LeaderEpochs
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import delete_records, ensure_topics
 from streaming.kafka.writer import TopicWriter
-from streaming.messages.epochs import LeaderEpochs
 from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 

@@ -17,8 +17,7 @@ from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput, DataLost
 from streaming.intake.intake import InputTopic, Intake
 from streaming.kafka.reader import TopicReader
-from streaming.kafka.retention import check_retention
-from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.kafka.topics import check_retention, end_offsets, ensure_topics
 from streaming.kafka.writer import TopicWriter
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task

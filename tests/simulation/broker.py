@@ -1,7 +1,7 @@
 """A broker in memory, for the clients that `streaming.kafka` connects: consumer, producer, administrator.
 
 Below the product's own reader and writer everything is faked but one piece: fetched batches are unpacked by the
-client's own code, since `streaming/kafka/transactions.py` looks into it. What the clients answer is held to what a real
+client's own code, since `streaming/kafka/reader.py` looks into it. What the clients answer is held to what a real
 broker answers by tests/contracts/test_fake_broker.py.
 """
 

@@ -137,7 +137,7 @@ FURTHER = (
     ),
     Planted(
         "a message that was read in part is passed over",
-        "streaming/intake/buffer.py",
+        "streaming/intake/merge.py",
         "SourcePosition(last.offset, last.row + 1) if rest else SourcePosition(last.offset + 1)",
         "SourcePosition(last.offset + 1)",
     ),

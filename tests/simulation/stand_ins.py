@@ -14,7 +14,7 @@ import pyarrow as pa
 import pipelines.live.workers.augmentation.commit as commit_module
 import pipelines.live.workers.augmentation.stream as stream_module
 import pipelines.live.workers.augmentation.worker as worker_module
-import streaming.kafka.lag as lag_module
+import streaming.kafka.reader as lag_module
 import streaming.kafka.reader as reader_module
 import streaming.kafka.topics as topics_module
 import streaming.kafka.writer as writer_module

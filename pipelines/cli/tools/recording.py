@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.errors import BadInput
-from streaming.sources.in_order import InOrder
+from streaming.sources.chunk import InOrder
 from streaming.sources.synthetic.stream import GeneratedStream
 from streaming.sources.synthetic.truth import TruthWriter
 from streaming.store.files import replacing

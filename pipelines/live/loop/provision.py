@@ -22,8 +22,7 @@ from streaming.broker.broker import LocalBroker
 from streaming.errors import BadInput, DataLost
 from streaming.kafka.client import require_answer
 from streaming.kafka.identity import require_cluster, source_topics
-from streaming.kafka.retention import check_retention
-from streaming.kafka.topics import end_offsets, ensure_topics
+from streaming.kafka.topics import check_retention, end_offsets, ensure_topics
 from streaming.lake.writer import LakeTable
 from streaming.position import Partition
 

@@ -2,7 +2,6 @@
 
 table        commits with transaction identifiers that are compared
 identifiers  their names
-appending    rows become files of a commit
 encodings    how the columns of a file are stored
 handle       opens a table; its columns, and the metadata of its commits
 files        the data files of a table, followed from commit to commit, and replaced in one

@@ -93,11 +93,11 @@ def without_dictionary(rows: pa.Table) -> Mapping[str, Encoding]:
     >>> without_dictionary(pa.table({"lake_seq": range(10_000), "device": device, "user_id": user}))
     {'lake_seq': 'DELTA_BINARY_PACKED', 'user_id': 'DELTA_BINARY_PACKED'}
     """
-    found = {}
+    encodings = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if column.type in _WITHOUT and _smaller_without(column.drop_null().to_numpy()):
-            found[name] = _WITHOUT[column.type]
-    return found
+            encodings[name] = _WITHOUT[column.type]
+    return encodings
 
 
 def _smaller_without(values: np.ndarray) -> bool:
@@ -114,9 +114,9 @@ def _distinct(values: np.ndarray) -> int:
         lowest = int(values.min())
         span = int(values.max()) - lowest + 1
         if span <= len(values):  # then they are marked in less time than they are sorted
-            seen = np.zeros(span, bool)
-            seen[values - lowest] = True
-            return int(np.count_nonzero(seen))
+            present = np.zeros(span, bool)
+            present[values - lowest] = True
+            return int(np.count_nonzero(present))
     return 1 + int(np.count_nonzero(np.diff(np.sort(values))))
 
 

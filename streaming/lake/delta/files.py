@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -23,11 +24,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from streaming.errors import BadInput
+from streaming.lake.delta.encodings import Form
 from streaming.lake.delta.handle import last_metadata, open_table
 from streaming.lake.delta.identifiers import HOUSEKEEPING
 from streaming.lake.delta.log import LOG, flush, goes_beyond, unfinished
 from streaming.lake.delta.vacuum import retire
-from streaming.store.files import move_to_new_name, sync, sync_all
+from streaming.store.files import make_folder, move_to_new_name, sync, sync_all
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -60,10 +62,10 @@ class ColumnStatistics:
     """Column statistics over all added rows: the lowest value, the highest, and the number of nulls; a column of nulls
     only has no lowest.
 
-    >>> known = ColumnStatistics(["at", "absent"])
-    >>> known.add(pa.table({"at": [3, None]}))
-    >>> known.add(pa.table({"at": [5]}))
-    >>> known.low, known.high, known.nulls
+    >>> bounds = ColumnStatistics(["at", "absent"])
+    >>> bounds.add(pa.table({"at": [3, None]}))
+    >>> bounds.add(pa.table({"at": [5]}))
+    >>> bounds.low, bounds.high, bounds.nulls
     ({'at': 3}, {'at': 5}, {'at': 1})
     """
 
@@ -82,6 +84,42 @@ class ColumnStatistics:
             if bounds["min"] is not None:
                 self.low[name] = min(self.low.get(name, bounds["min"]), bounds["min"])
                 self.high[name] = max(self.high.get(name, bounds["max"]), bounds["max"])
+
+
+def write_file(
+    table: Path,
+    name: str,
+    partition: Sequence[tuple[str, str | None]],
+    groups: Iterable[pa.Table],
+    statistics: Sequence[str],
+    *,
+    group_rows: int,
+    form: Form | None = None,
+) -> DataFile | None:
+    """Write tables of one schema as the data file `name` below `table`; None if they have no rows. It is not flushed
+    yet, and in no commit.
+
+    statistics  columns with bounds in the log
+    group_rows  rows of a row group
+    form        default: the best for the first table
+    """
+    place, bounds, rows = table / name, ColumnStatistics(statistics), 0
+    with ExitStack() as closing:
+        for group in groups:
+            if not group.num_rows:
+                continue
+            if not rows:
+                if not place.parent.is_dir():
+                    make_folder(place.parent)
+                chosen = form or Form.of(group)
+                writer = closing.enter_context(chosen.writer(place, group.schema, statistics))
+            writer.write_table(group, row_group_size=group_rows)
+            rows += group.num_rows
+            bounds.add(group)
+    if not rows:
+        return None
+    size = place.stat().st_size
+    return DataFile(name, tuple(partition), size, rows, 0.0, bounds.low, bounds.high, bounds.nulls)
 
 
 def new_name(folders: Sequence[str]) -> str:

@@ -42,17 +42,17 @@ def open_table(path: Path, schema: pa.Schema | None = None) -> DeltaTable | None
     return handle
 
 
-def _differences(found: pa.Schema, wanted: pa.Schema, *, optional: bool) -> list[str]:
+def _differences(table: pa.Schema, wanted: pa.Schema, *, optional: bool) -> list[str]:
     differing = []
-    for name in dict.fromkeys([*wanted.names, *found.names]):
-        if name not in found.names:
+    for name in dict.fromkeys([*wanted.names, *table.names]):
+        if name not in table.names:
             if not (optional and wanted.field(name).nullable):
                 differing.append(f"`{name}` ({wanted.field(name).type}) is missing")
         elif name not in wanted.names:
-            if not (optional and found.field(name).nullable):
-                differing.append(f"`{name}` ({found.field(name).type}) is too many")
-        elif found.field(name).type != wanted.field(name).type:
-            differing.append(f"`{name}` is {found.field(name).type}, not {wanted.field(name).type}")
+            if not (optional and table.field(name).nullable):
+                differing.append(f"`{name}` ({table.field(name).type}) is too many")
+        elif table.field(name).type != wanted.field(name).type:
+            differing.append(f"`{name}` is {table.field(name).type}, not {wanted.field(name).type}")
     return differing
 
 

@@ -63,9 +63,9 @@ def flush(table: Path, versions: range) -> None:
 
 def unopened(table: Path, error: Exception) -> StreamingError:
     """The error for a table that cannot be opened: DataLost, which no retry repairs, if its log is damaged."""
-    found = damage(table)
-    kind = StreamingError if found is None else DataLost
-    return kind(f"the table at {table} cannot be opened: {found or str(error).partition(chr(10))[0]}")
+    fault = damage(table)
+    kind = StreamingError if fault is None else DataLost
+    return kind(f"the table at {table} cannot be opened: {fault or str(error).partition(chr(10))[0]}")
 
 
 def damage(table: Path) -> str | None:
@@ -82,10 +82,10 @@ def damage(table: Path) -> str | None:
         path = log / f"{named:020d}.checkpoint.parquet"
         return f"the checkpoint {path} is gone. {_without(path, named, files)}"
     after = [version for version in files.entries if version > base]
-    for version, found in enumerate(after, base + 1):
-        if version != found:
+    for version, entry in enumerate(after, base + 1):
+        if version != entry:
             return (
-                f"the log entry {log / f'{version:020d}.json'} is gone, and {found:,} is there: what it committed is "
+                f"the log entry {log / f'{version:020d}.json'} is gone, and {entry:,} is there: what it committed is "
                 "not known any more. Put the file back from a copy, or the whole table; no other way leads on"
             )
     for version in after:

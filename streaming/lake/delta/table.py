@@ -7,24 +7,29 @@ through a handle older than another writer's commit of the same identifier. So a
     1  `prepare` looks at the identifiers in the handle and decides what to write
     2  it is written through that same handle
     3  if that is refused, a new handle is loaded and 1 is done again
+
+The files of a commit are written here and not by deltalake, which has one codec for all columns of a file
+(`encodings`): one for each partition, then one entry in the log that names them all.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from streaming.errors import BadInput, DataLost, DiskFull, StreamingError
-from streaming.lake.delta.appending import append_rows
-from streaming.lake.delta.files import flush_newest_files
+from streaming.lake.delta.encodings import Form
+from streaming.lake.delta.files import add_actions, flush_files, flush_newest_files, new_name, statistics_of, write_file
 from streaming.lake.delta.handle import METADATA_KEY, last_metadata, open_table
 from streaming.lake.delta.lock import in_flight_lock
 from streaming.lake.delta.log import damage, flush, unfinished
@@ -213,3 +218,79 @@ def _properties(identifiers: Mapping[str, int], metadata: Mapping[str, Any] | No
         app_transactions=[Transaction(name, number) for name, number in identifiers.items()],
         custom_metadata={METADATA_KEY: json.dumps(metadata, separators=(",", ":"))},
     )
+
+
+ROW_GROUP_ROWS = 65_536
+
+
+def append_rows(
+    handle: DeltaTable,
+    rows: pa.Table,
+    *,
+    path: Path,
+    commit_properties: CommitProperties,
+    post_commithook_properties: PostCommitHookProperties,
+) -> None:
+    """Append `rows` to the table at `path`, which `handle` is of. Columns that it lacks are added to it, and
+    those of `rows` that may be null may be so from now on; columns of it that `rows` lack are null in them.
+
+    Raises CommitFailedError where others have committed identifiers of the same names since the handle was loaded."""
+    if not _covers(pa.schema(handle.schema().to_arrow()), rows.schema):
+        _add_columns(handle, rows.schema, commit_properties)
+    by, statistics = handle.metadata().partition_columns, statistics_of(handle)
+    form, added = Form.of(rows), []
+    for values, part in _partitions(rows, by):
+        place = new_name([f"{name}={quote(value, safe='')}" for name, value in values.items()])  # as deltalake names it
+        file = write_file(path, place, [*values.items()], [part], statistics, group_rows=ROW_GROUP_ROWS, form=form)
+        added += [] if file is None else [file]
+    flush_files(path / file.path for file in added)
+    handle.create_write_transaction(
+        add_actions(added, rows_change=True),
+        mode="append",
+        schema=handle.schema(),
+        partition_by=by or None,
+        commit_properties=commit_properties,
+        post_commithook_properties=post_commithook_properties,
+    )
+    handle.update_incremental()
+
+
+def _covers(table: pa.Schema, rows: pa.Schema) -> bool:
+    """True if `rows` can be appended to a table of these columns as it is."""
+    names = set(table.names)
+    return all(field.name in names and (table.field(field.name).nullable or not field.nullable) for field in rows)
+
+
+def _add_columns(handle: DeltaTable, schema: pa.Schema, commit_properties: CommitProperties) -> None:
+    """A commit of its own, under the identifiers as they are: Delta refuses it where they were raised meanwhile."""
+    names = [transaction.app_id for transaction in commit_properties.app_transactions or ()]
+    numbers = [(name, number) for name in names if (number := handle.transaction_version(name)) is not None]
+    write_deltalake(
+        handle,
+        schema.empty_table(),
+        mode="append",
+        schema_mode="merge",
+        commit_properties=CommitProperties(app_transactions=[Transaction(*pair) for pair in numbers]),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+    )
+
+
+def _partitions(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[Mapping[str, str], pa.Table]]:
+    """The rows of every partition, in their order, without the columns that all of them have in common.
+
+    >>> ads = pa.table({"vertical": ["news", "shop", "news"], "ad": [1, 2, 3]})
+    >>> [(values, part["ad"].to_pylist()) for values, part in _partitions(ads, ["vertical"])]
+    [({'vertical': 'news'}, [1, 3]), ({'vertical': 'shop'}, [2])]
+    """
+    others = rows.drop_columns(list(by))
+    if not by or not rows.num_rows:
+        yield {}, others
+        return
+    codes = np.zeros(rows.num_rows, np.int64)  # a number for each combination of the columns' values
+    for name in by:
+        encoded = rows[name].combine_chunks().dictionary_encode()
+        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
+    distinct, firsts = np.unique(codes, return_index=True)
+    for code, first in zip(distinct, firsts, strict=True):
+        values = {name: rows[name][first.item()].as_py() for name in by}
+        yield values, others if len(distinct) == 1 else others.filter(pa.array(codes == code))

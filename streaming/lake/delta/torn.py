@@ -74,11 +74,11 @@ def _undecodable(table: TableFiles, file: DataFile) -> str | None:
 
 def _blocks(table: TableFiles) -> dict[str, int]:
     """Block by path, of the files whose commit is in the log."""
-    found: dict[str, int] = {}
+    blocks: dict[str, int] = {}
     for version in LogFiles.of(table.path).entries:
         lines = (table.path / LOG / f"{version:020d}.json").read_bytes().splitlines()
         actions = [json.loads(line) for line in lines]
         block = [action["txn"]["version"] for action in actions if action.get("txn", {}).get("appId") == BLOCK]
         added = {unquote(action["add"]["path"]) for action in actions if "add" in action}
-        found |= dict.fromkeys((file.path for file in table.files if file.path in added), block[0]) if block else {}
-    return found
+        blocks |= dict.fromkeys((file.path for file in table.files if file.path in added), block[0]) if block else {}
+    return blocks

@@ -40,10 +40,10 @@ def vacuum_table(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Va
     with nothing_in_flight(table, wait_s) as quiet:
         if not quiet:
             return Vacuumed(busy=True)
-        found = unneeded_files(table)
+        unneeded = unneeded_files(table)
         now_s = time.time()
     files = bytes_ = waiting = 0
-    for path, size in found:
+    for path, size in unneeded:
         with suppress(FileNotFoundError):
             if older_than_s and now_s - path.stat().st_mtime < older_than_s:
                 waiting += 1
@@ -55,11 +55,11 @@ def vacuum_table(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Va
 
 def unneeded_files(table: Path) -> list[tuple[Path, int]]:
     """(path, bytes) of the files that the newest version does not name; some may belong to a commit in flight."""
-    found = list(_files(table))  # first: what is committed after that is not among them, or named
+    paths = list(_files(table))  # first: what is committed after that is not among them, or named
     actions = pa.table(DeltaTable(table).get_add_actions())
     live = {unquote(path) for path in actions["path"].to_pylist()}
     sizes = []
-    for path in found:
+    for path in paths:
         if os.path.relpath(path, table) not in live:
             with suppress(FileNotFoundError):
                 sizes.append((path, path.stat().st_size))

@@ -55,6 +55,7 @@ class RecentClicks:
         self._waiting = self._waiting[:, ~due]
         here = np.flatnonzero(self._users.ids[place] == user)
         here = here[np.argsort(time[here], kind="stable")]
+        # An assignment by index keeps one of several clicks of a place, so each round takes the first of each.
         while len(here):  # a click of every user, the oldest first
             at, first = np.unique(place[here], return_index=True)
             now = here[first]

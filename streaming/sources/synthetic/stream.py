@@ -4,12 +4,19 @@ Impression k of n arrives at a time that grows with k (busier by day); its event
 click or conversion is a record of its own, with its own time and jitter, held back until the stream gets there. Memory
 holds the world, one chunk, and feedback under way (its rate times its delay), however long the stream. Where the
 stream knows what users clicked last, a chunk happens in pieces, so that a click of one is known in the next.
+
+Where several ads compete for a request, all candidates are impressions of the stream, one after the other, of one user,
+moment and place; the log shows one of them at random, with known propensities, and only that one can be clicked. It
+prefers dear ads, and explores with ε:
+
+    score_k = ln(bid of candidate k)                     p_k = (1 − ε) softmax(score)_k + ε / K
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +24,6 @@ import pyarrow as pa
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
-from streaming.sources.synthetic.choices import PROPENSITY, REQUEST, SHOWN, Choices, by_request, choose
 from streaming.sources.synthetic.delays import Delays, click_in_time, conversion_in_time
 from streaming.sources.synthetic.malformed import Encoding, Malformed
 from streaming.sources.synthetic.population import ID_BITS, scramble
@@ -27,6 +33,11 @@ from streaming.sources.synthetic.world import AXES, DEVICES, INTEREST_EDGES, POS
 from streaming.sources.synthetic.world_config import FOUR_VERTICALS, GeneratorConfig, Vertical
 
 __all__ = ["FOUR_VERTICALS", "INTERESTS", "GeneratedStream", "GeneratorConfig", "Vertical", "generated_columns"]
+
+SHOWN = "shown"
+"""The task whose label says which candidate was shown; clicks are given it."""
+
+REQUEST, PROPENSITY = "request_id", "propensity"
 
 INTERESTS = tuple(f"interest_{axis}" for axis in range(AXES))
 """What users really like, each latent axis in fifths: no real stream holds that."""
@@ -107,18 +118,20 @@ class GeneratedStream(PlayedStream):
                 f"{SHOWN} has a window of {windows_s[SHOWN]:g} s, ctr of {windows_s['ctr']:g} s; give both the same, "
                 "so that candidates that were not shown are rows of both"
             )
-        given = {"cvr": "ctr"} | ({"ctr": SHOWN} if config.candidates > 1 else {})
+        conditions = {"cvr": "ctr"} | ({"ctr": SHOWN} if config.candidates > 1 else {})
         self.schema = RowSchema(
             columns=tuple(by_name[name] for name in wanted),
             tasks=tuple(
-                Task(name=name, window_s=windows_s[name], given=given.get(name)) for name in _TASKS if name in windows_s
+                Task(name=name, window_s=windows_s[name], given=conditions.get(name))
+                for name in _TASKS
+                if name in windows_s
             ),
         )
         self._encoding: Encoding = encoding
-        kept, w_ctr, w_cvr = 1 - config.lost_rate, windows_s["ctr"], windows_s.get("cvr", windows_s["ctr"])
+        reported, w_ctr, w_cvr = 1 - config.lost_rate, windows_s["ctr"], windows_s.get("cvr", windows_s["ctr"])
         self.in_time = (
-            np.array([kept * click_in_time(v, w_ctr) for v in config.verticals], np.float32),
-            np.array([kept * conversion_in_time(v, w_ctr, w_cvr) for v in config.verticals], np.float32),
+            np.array([reported * click_in_time(v, w_ctr) for v in config.verticals], np.float32),
+            np.array([reported * conversion_in_time(v, w_ctr, w_cvr) for v in config.verticals], np.float32),
         )
 
     @property
@@ -143,11 +156,11 @@ class GeneratedStream(PlayedStream):
 def generated_stream(config: GeneratorConfig, schema: RowSchema, *, encoding: Encoding = "arrow") -> GeneratedStream:
     """The synthetic stream with the columns and tasks of `schema`. Raises BadInput where it has others."""
     windows_s = {task.name: task.window_s for task in schema.tasks}
-    given = {task.name: task.given for task in schema.tasks}
-    if config.candidates > 1 and given.get("ctr") != SHOWN:
+    conditions = {task.name: task.given for task in schema.tasks}
+    if config.candidates > 1 and conditions.get("ctr") != SHOWN:
         raise BadInput(
-            f"{config.candidates} candidates compete for a request, and ctr is given {given.get('ctr') or 'nothing'}; "
-            f"write `given: {SHOWN}`, or what was not shown counts as not clicked"
+            f"{config.candidates} candidates compete for a request, and ctr is given "
+            f"{conditions.get('ctr') or 'nothing'}; write `given: {SHOWN}`, or what was not shown counts as not clicked"
         )
     return GeneratedStream(config, windows_s, columns=[column.name for column in schema.columns], encoding=encoding)
 
@@ -197,9 +210,9 @@ class _Playback:
             choices = choose(self._config, serial_N, self._world.bid[met.ad], self._choosing)
         id_N = scramble(serial_N + self._salt, 63)
         whole = [slice(0, len(id_N))]
-        known = whole if self._recent is None else self._recent.periods(arrival_N)
+        periods = whole if self._recent is None else self._recent.periods(arrival_N)
         shown_N = np.ones(len(id_N), bool) if choices is None else choices.shown
-        happened = [self._happen(id_N[rows], time_N[rows], met.of(rows), shown_N[rows]) for rows in known]
+        happened = [self._happen(id_N[rows], time_N[rows], met.of(rows), shown_N[rows]) for rows in periods]
         truth = pa.concat_batches(happened)
         impressions = self._impressions(id_N, time_N, met, choices)
         self._hold(self._repeated, impressions, arrival_N, np.flatnonzero(self._chance(len(id_N))))
@@ -312,3 +325,35 @@ class _Playback:
 
     def _watermark(self, now_ms: int) -> int:
         return self._config.start_ms + now_ms - self._config.jitter_ms
+
+
+class Choices(NamedTuple):
+    """Competition among N candidates: the request of each, its propensity, and whether it was shown."""
+
+    request: np.ndarray
+    propensity: np.ndarray
+    shown: np.ndarray
+
+
+def by_request(column_N: np.ndarray, candidates: int) -> np.ndarray:
+    """The value of each request's first candidate.
+
+    >>> by_request(np.array([3, 4, 5, 6]), 2).tolist()
+    [3, 3, 5, 5]
+    """
+    return column_N[::candidates].repeat(candidates)
+
+
+def choose(config: GeneratorConfig, serial_N: np.ndarray, bid_N: np.ndarray, rng: np.random.Generator) -> Choices:
+    """Draw the shown candidates among those with these serial numbers, whole requests only.
+
+    >>> config = GeneratorConfig(candidates=2, exploration=0.5)
+    >>> made = choose(config, np.arange(4), np.array([1.0, 3.0, 2.0, 2.0]), np.random.default_rng(0))
+    >>> made.request.tolist(), made.propensity.tolist(), made.shown.reshape(2, 2).sum(1).tolist()
+    ([0, 0, 1, 1], [0.375, 0.625, 0.5, 0.5], [1, 1])
+    """
+    K = config.candidates
+    bid_RK = bid_N.astype(np.float64).reshape(-1, K)
+    p_RK = (1 - config.exploration) * bid_RK / bid_RK.sum(1, keepdims=True) + config.exploration / K
+    taken_R = (p_RK.cumsum(1)[:, :-1] < rng.random((len(p_RK), 1))).sum(1)
+    return Choices(serial_N // K, p_RK.ravel(), (np.arange(K) == taken_R[:, None]).ravel())

@@ -105,6 +105,7 @@ class Truth:
         if name not in self._table.schema.names or not len(self._hashes):
             return np.full(len(ids), np.nan)
         wanted = hash64(ids)
+        # Where the sorted hashes would have it; beyond the last one the last is compared, and differs.
         at = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
         p = self._table[name].to_numpy().astype(np.float64)[self._order[at]]
         with np.errstate(divide="ignore"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -13,7 +15,6 @@ from streaming.errors import BadInput
 from streaming.sources.tables.dialect import Dialect, dialect_of, ragged
 from streaming.sources.tables.engine import THREADS, TableEngine, file_literal, literal, quoted
 from streaming.sources.tables.forms import Files
-from streaming.sources.tables.structure import MIXED, NUMBERS, sql_type, structure_of
 from streaming.sources.tables.written import (
     LARGEST_EXACT,
     PROOF,
@@ -174,8 +175,8 @@ def _json(names: str, types: Mapping[str, str]) -> str:
 
 def _long_numbers(engine: TableEngine, names: str, name: str, kind: str) -> int:
     """Count of the texts of long whole numbers in a nested column, where it is read as `kind`."""
-    found = f"len(regexp_extract_all(to_json({quoted(name)})::VARCHAR, '\"-?[0-9]{{{LONG_DIGITS},}}\"'))"
-    (count,) = engine.row(f"SELECT coalesce(sum({found}), 0) FROM {_json(names, {name: kind})}")
+    count_sql = f"len(regexp_extract_all(to_json({quoted(name)})::VARCHAR, '\"-?[0-9]{{{LONG_DIGITS},}}\"'))"
+    (count,) = engine.row(f"SELECT coalesce(sum({count_sql}), 0) FROM {_json(names, {name: kind})}")
     return int(count)
 
 
@@ -186,8 +187,8 @@ def _table(
         columns = list(engine.types(relation))
         yield from _proven(engine, files, relation, columns, declared, to)
     except duckdb.Error as error:
-        if (seen := ragged(files, dialect)) is not None:
-            raise BadInput(seen) from None
+        if (fault := ragged(files, dialect)) is not None:
+            raise BadInput(fault) from None
         raise error
     if len(files.paths) > 1 and dialect.header:
         count = {name: 0 for name in columns}
@@ -260,3 +261,63 @@ def _nulls(engine: TableEngine, relation: str, name: str, read: ColumnReading) -
     words = ", ".join(map(literal, read.nulls))
     (count,) = engine.row(f"SELECT count(*) FILTER (WHERE trim({quoted(name)}) IN ({words})) FROM {relation}")
     return int(count)
+
+
+NUMBERS = ("BIGINT", "UBIGINT", "DOUBLE")
+MIXED = "JSON"
+"""Of a key whose values are of several kinds: they stay as they are written."""
+
+
+def structure_of(engine: TableEngine, objects: str) -> dict[str, Any]:
+    """Name -> the kind of its values: the name of a type of JSON's own, a dictionary of the same, or a list of one.
+    `objects`: a relation with a column `json`.
+
+    Raises BadInput for a row that is no object, and for keys that differ by capitals only.
+    """
+    structure: Any = "NULL"
+    for (text,) in engine.rows(f"SELECT DISTINCT json_structure(json) FROM {objects}"):
+        structure = united(structure, json.loads(text))
+    if not isinstance(structure, dict):
+        raise BadInput("a row is no JSON object: `{…}` is needed, one after the other or in one array")
+    if "" in structure:
+        raise BadInput("a key is empty; give it a name")
+    spelled: dict[str, str] = {}
+    for name in structure:
+        if (other := spelled.setdefault(name.lower(), name)) != name:
+            raise BadInput(f"keys `{other}` and `{name}` differ by capitals only; give one of them another name")
+    return structure
+
+
+def united(one: Any, other: Any) -> Any:
+    """
+    >>> united({"a": "UBIGINT", "b": ["NULL"]}, {"a": "DOUBLE", "b": ["VARCHAR"], "c": "BOOLEAN"})
+    {'a': 'DOUBLE', 'b': ['VARCHAR'], 'c': 'BOOLEAN'}
+    >>> united("BIGINT", "UBIGINT"), united("VARCHAR", {"a": "NULL"})
+    ('BIGINT', 'JSON')
+    """
+    if one == other or other == "NULL":
+        return one
+    if one == "NULL":
+        return other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one | {name: united(one.get(name, "NULL"), kind) for name, kind in other.items()}
+    if isinstance(one, list) and isinstance(other, list):
+        return [united(one[0], other[0])]
+    if isinstance(one, str) and isinstance(other, str) and {one, other} <= {*NUMBERS}:
+        return "DOUBLE" if "DOUBLE" in (one, other) else "BIGINT"
+    return MIXED
+
+
+def sql_type(kind: Any, floats: str = "DOUBLE") -> str:
+    """The type that DuckDB reads such values as; `floats`: the one of fractions.
+
+    >>> sql_type({"id": "UBIGINT", "seen": [{"at": "DOUBLE"}]})
+    'STRUCT("id" BIGINT, "seen" STRUCT("at" DOUBLE)[])'
+    """
+    if isinstance(kind, Mapping):
+        return "STRUCT(" + ", ".join(f"{quoted(name)} {sql_type(each, floats)}" for name, each in kind.items()) + ")"
+    if isinstance(kind, list):
+        return f"{sql_type(kind[0], floats)}[]"
+    if kind in NUMBERS:
+        return floats if kind == "DOUBLE" else "BIGINT"
+    return "BOOLEAN" if kind == "BOOLEAN" else "VARCHAR"

@@ -95,11 +95,11 @@ class Copies:
         Raises BadInput for what cannot be read and for a disk without room, DiskFull for one that has become full.
         """
         files = files_at(path)
-        if (found := _as_it_lies(files, reading)) is not None:
-            return found
+        if (prepared := _as_it_lies(files, reading)) is not None:
+            return prepared
         key = self._key(path, files, reading)
-        if (found := self._kept(key)) is not None:
-            return found
+        if (prepared := self._kept(key)) is not None:
+            return prepared
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with file_lock(self.folder / ".lock", wait_s=None):
             return self._kept(key) or self._made(path, files, reading, key)
@@ -111,8 +111,8 @@ class Copies:
         return str(record["content"]) if record is not None else files.digest()
 
     def _key(self, path: Path, files: Files, reading: Reading) -> str:
-        told = json.dumps([MADE_BY, files.form, files.stamp, reading])
-        return f"{path.name.partition('.')[0]}-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}"
+        content = json.dumps([MADE_BY, files.form, files.stamp, reading])
+        return f"{path.name.partition('.')[0]}-{hashlib.blake2b(content.encode(), digest_size=8).hexdigest()}"
 
     def _record(self, key: str) -> dict[str, Any] | None:
         """Record of a finished copy."""
@@ -161,10 +161,10 @@ class Copies:
 
     def _forget(self, source: str, reading: Reading, but: str) -> None:
         """Delete the copies of what this source was before, read the same way; that of key `but` is today's."""
-        told = json.loads(json.dumps(reading))
+        stored = json.loads(json.dumps(reading))
         for file in self.folder.glob("*.json"):
             record = None if file.stem == but else read_json(file)
-            if record is not None and record["source"] == source and record["reading"] == told:
+            if record is not None and record["source"] == source and record["reading"] == stored:
                 file.unlink()
                 file.with_suffix(".parquet").unlink(missing_ok=True)
 
@@ -180,13 +180,13 @@ def _as_it_lies(files: Files, reading: Reading) -> PreparedFile | None:
     from streaming.sources.tables.in_order import clock_changes, rows_behind
 
     (path,) = files.paths
-    found = PreparedFile(path, reading.event_time, reading.unit)
-    seen = f"{path.absolute()} {files.stamp} {reading}"
-    if new := seen not in _in_order:
+    file = PreparedFile(path, reading.event_time, reading.unit)
+    state = f"{path.absolute()} {files.stamp} {reading}"
+    if new := state not in _in_order:
         try:
             if rows_behind(path, reading.event_time, reading.unit, reading.tolerance_ms, reading.zone):
                 return None
-            _in_order[seen] = clock_changes(path, reading.event_time, reading.zone)
+            _in_order[state] = clock_changes(path, reading.event_time, reading.zone)
         except (OSError, pa.ArrowException):  # no Parquet file: its reader says so
-            return found
-    return found._replace(said=_in_order[seen], now=new)
+            return file
+    return file._replace(said=_in_order[state], now=new)

@@ -37,14 +37,14 @@ def dialect_of(engine: TableEngine, files: Files, header: bool | None, encoding:
     if header is not None:
         more += f", header = {str(header).lower()}"
     try:
-        seen = _sniffed(engine, first, more)
-        if seen.columns == 1:
+        sniffed = _sniffed(engine, first, more)
+        if sniffed.columns == 1:
             separator = _of_first_line(first, encoding)
             if separator == "::":  # two signs, which are not looked for by themselves
                 more += ", delim = '::'" + (", header = false" if header is None else "")
-                seen = _sniffed(engine, first, more)
+                sniffed = _sniffed(engine, first, more)
             elif separator is not None:
-                seen = _sniffed(engine, first, f"{more}, delim = {literal(separator)}")
+                sniffed = _sniffed(engine, first, f"{more}, delim = {literal(separator)}")
     except duckdb.Error as error:
         guess = Dialect("", header is not False, _of_first_line(first, encoding) or ",", encoding)
         if (why := ragged(files, guess)) is not None:
@@ -57,8 +57,8 @@ def dialect_of(engine: TableEngine, files: Files, header: bool | None, encoding:
         ) from None
     if (line := _first_line(first, encoding)).startswith("sep="):
         raise BadInput(f"{first}: its first line is `{line}`, which Excel writes before the names; delete that line")
-    dialect = Dialect(_options(seen, encoding), seen.header, seen.separator, encoding)
-    if seen.skipped and (why := ragged(files, dialect)) is not None:  # lines that DuckDB would leave out
+    dialect = Dialect(_options(sniffed, encoding), sniffed.header, sniffed.separator, encoding)
+    if sniffed.skipped and (why := ragged(files, dialect)) is not None:  # lines that DuckDB would leave out
         raise BadInput(why)
     return dialect
 
@@ -90,21 +90,21 @@ def _sniffed(engine: TableEngine, path: Path, more: str) -> _Sniffed:
     )
 
 
-def _sign(seen: str | None) -> str | None:
-    return None if seen in ("(empty)", "\0", None) else str(seen)
+def _sign(sign: str | None) -> str | None:
+    return None if sign in ("(empty)", "\0", None) else str(sign)
 
 
-def _options(seen: _Sniffed, encoding: str | None) -> str:
+def _options(sniffed: _Sniffed, encoding: str | None) -> str:
     """All that read_csv would otherwise find out by itself. Quotes may come behind the lines that were looked at; no
     line is passed over as a comment."""
-    quote = seen.quote or '"'
+    quote = sniffed.quote or '"'
     options = {
         "all_varchar": "true",
         "union_by_name": "true",
-        "header": str(seen.header).lower(),
-        "delim": literal(seen.separator),
+        "header": str(sniffed.header).lower(),
+        "delim": literal(sniffed.separator),
         "quote": literal(quote),
-        "escape": literal(seen.escape or quote),
+        "escape": literal(sniffed.escape or quote),
         "comment": "''",
         "skip": "0",
     }

@@ -85,8 +85,8 @@ class TableEngine:
         return self._database.execute(sql).fetchall()
 
     def row(self, sql: str) -> tuple[Any, ...]:
-        (found,) = self.rows(sql)
-        return found
+        (row,) = self.rows(sql)
+        return row
 
     def arrow(self, sql: str) -> pa.Table:
         return self._database.sql(sql).to_arrow_table()
@@ -146,7 +146,7 @@ def parquet(path: Path) -> str:
 
 def in_words(error: duckdb.Error, path: Path) -> BadInput:
     """Convert DuckDB's error into one line."""
-    said = str(error).strip().splitlines()[0]
-    if "GZIP" in said:
-        said = "it is no gzip file, or is cut off"
-    return BadInput(f"{path} cannot be read: {said}")
+    message = str(error).strip().splitlines()[0]
+    if "GZIP" in message:
+        message = "it is no gzip file, or is cut off"
+    return BadInput(f"{path} cannot be read: {message}")

@@ -62,13 +62,13 @@ class Files(NamedTuple):
 
     def digest(self) -> str:
         """Digest of all bytes, 16 hexadecimal digits."""
-        found = hashlib.blake2b(digest_size=8)
+        total = hashlib.blake2b(digest_size=8)
         for path in self.paths:
             with path.open("rb") as file:
                 while block := file.read(1 << 22):
-                    found.update(block)
-            found.update(b"\0end of file")
-        return found.hexdigest()
+                    total.update(block)
+            total.update(b"\0end of file")
+        return total.hexdigest()
 
 
 def files_at(path: Path) -> Files:
@@ -81,8 +81,8 @@ def files_at(path: Path) -> Files:
         return _in_folder(path)
     form = "parquet" if is_parquet(path) else form_of(path)
     if form is None:
-        known = ", ".join(ending for endings in ENDINGS.values() for ending in endings)
-        raise BadInput(f"{path}: what it holds cannot be told from its name; name it {known}, perhaps .gz or .zst")
+        names = ", ".join(ending for endings in ENDINGS.values() for ending in endings)
+        raise BadInput(f"{path}: what it holds cannot be told from its name; name it {names}, perhaps .gz or .zst")
     return Files([path], form)
 
 
@@ -96,13 +96,13 @@ def _in_folder(path: Path) -> Files:
     if (path / "_delta_log").is_dir():
         return _of_delta(path)
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith(("_", ".")))
-    known = {file: form for file in files if (form := form_of(file)) is not None}
-    forms = sorted(set(known.values()))
-    if not known:
+    form_of_file = {file: form for file in files if (form := form_of(file)) is not None}
+    forms = sorted(set(form_of_file.values()))
+    if not form_of_file:
         raise BadInput(f"{path} holds no Parquet, CSV, TSV or JSON-lines file; their names say what they are")
     if len(forms) > 1:
         raise BadInput(f"{path} holds files of several forms ({', '.join(forms)}); give one of them")
-    return Files(list(known), forms[0], hive=_hive(path, list(known)))
+    return Files(list(form_of_file), forms[0], hive=_hive(path, list(form_of_file)))
 
 
 def _hive(folder: Path, files: Sequence[Path]) -> bool:

@@ -30,14 +30,14 @@ def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> P
     """The rows of `files` as a Parquet file in `folder`, which is empty. Raises BadInput for what cannot be read and
     for a disk without room."""
     source = files.paths[0].parent if len(files.paths) > 1 else files.paths[0]
-    said: list[str] = []
+    steps: list[str] = []
     try:
         at, event_time, unit = files.paths[0], reading.event_time, reading.unit
         if not files.is_one_parquet:
             _room(folder, files.unpacked_bytes * TEXT_SHRINKS_TO, f"{source} as a Parquet file")
             with TableEngine(folder, lambda share: advance(f"reading {files.words}", share)) as engine:
                 made = folder / "rows.parquet"
-                said += as_parquet(
+                steps += as_parquet(
                     engine,
                     files,
                     made,
@@ -51,9 +51,9 @@ def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> P
         if event_time is None or reading.form is not None:
             at = _with_times(at, reading, folder, advance)
             form = "of the order of the rows" if event_time is None else f"of `{event_time}` ({reading.form})"
-            said.append(f"`{MADE}` made {form}")
+            steps.append(f"`{MADE}` made {form}")
             event_time, unit = MADE, "ms"
-        said += clock_changes(at, event_time, reading.zone)
+        steps += clock_changes(at, event_time, reading.zone)
         if behind := rows_behind(at, event_time, unit, reading.tolerance_ms, reading.zone):
             _room(folder, at.stat().st_size * SORT_TAKES, f"sorting {source}")
             with TableEngine(folder, lambda share: advance(f"sorting {files.words}", share)) as engine:
@@ -61,10 +61,10 @@ def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> P
                 write_in_order(engine, at, target, [_all(engine, at)], time_order(engine, at, event_time, reading.zone))
             _no_longer_needed(at, folder)
             at = target
-            said.append(f"rows that were earlier than a row before: {behind:,}; sorted on disk by time")
+            steps.append(f"rows that were earlier than a row before: {behind:,}; sorted on disk by time")
     except duckdb.Error as error:
         raise in_words(error, source) from None
-    return PreparedFile(at, event_time, unit, tuple(said))
+    return PreparedFile(at, event_time, unit, tuple(steps))
 
 
 def _with_times(at: Path, reading: Reading, folder: Path, advance: Advance) -> Path:

@@ -112,10 +112,10 @@ class ColumnReading(NamedTuple):
         rule = DECLARED[self.declared] if self.declared is not None else TYPES[str(self.type)]
         x = f"trim({text})"
         of_null = f"{text} IS NULL OR {x} = ''" + (f" OR {x} IN ({_listed(self.nulls)})" if self.nulls else "")
-        found = f"error({literal(PROOF + column + ' ')} || {text})"
+        error = f"error({literal(PROOF + column + ' ')} || {text})"
         return (
             f"CASE WHEN {_of(rule.holds, text)} THEN {_of(rule.value, text)} WHEN {of_null} THEN NULL "
-            f"WHEN {_of(rule.holds, x)} THEN {_of(rule.value, x)} ELSE {found} END"
+            f"WHEN {_of(rule.holds, x)} THEN {_of(rule.value, x)} ELSE {error} END"
         )
 
     def broken(self, column: str) -> str:
@@ -137,11 +137,11 @@ def choose(
     typed = [name for name in columns if declared.get(name) in DECLARED]
     free = [name for name in columns if declared.get(name, LOCAL_TIME) == LOCAL_TIME]
     chosen = {name: ColumnReading(None) for name in columns}
-    asked = [count for name in free for count in _counts(name)]
-    asked += [f"list_distinct(list(trim({quoted(n)})) FILTER ({_is_null_word(n)}))" for n in (*free, *typed)]
-    if not asked:
+    counted = [count for name in free for count in _counts(name)]
+    counted += [f"list_distinct(list(trim({quoted(n)})) FILTER ({_is_null_word(n)}))" for n in (*free, *typed)]
+    if not counted:
         return chosen
-    counts = iter(engine.row(f"SELECT {', '.join(asked)} FROM {relation}"))
+    counts = iter(engine.row(f"SELECT {', '.join(counted)} FROM {relation}"))
     for name in free:
         values = next(counts)
         held = {type_: next(counts) for type_ in TYPES}

@@ -190,7 +190,8 @@ def stream(
     gc.disable()  # a fifth of the time is spent looking through what is imported
     from pipelines.core.config.settings import load
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.live.loop.lifecycle import CAUGHT_UP, run, start_over
+    from pipelines.live.loop.lifecycle import run, start_over
+    from pipelines.live.loop.live_run import CAUGHT_UP
     from pipelines.live.rules.states import RunState
     from pipelines.report.screens.closing import print_closing
     from pipelines.report.screens.screen import Screen
@@ -297,14 +298,14 @@ def status(
     """
     import json
 
-    from pipelines.live.status.stored import alive, read_status
+    from pipelines.live.status.stored import read_status
     from pipelines.report.screens.stored import show_status
 
-    value = read_status(run_dir)
+    stored = read_status(run_dir)
     if json_:
-        typer.echo(json.dumps(value | {"alive": alive(value)}, indent=2))
+        typer.echo(json.dumps(stored.as_json() | {"alive": stored.lives}, indent=2))
     else:
-        show_status(value, alive(value))
+        show_status(stored.as_json(), stored.lives)
 
 
 def top(
@@ -317,13 +318,13 @@ def top(
     """
     import sys
 
-    from pipelines.live.status.stored import alive, read_status
+    from pipelines.live.status.stored import read_status
     from pipelines.report.screens.stored import watch_status
     from streaming.errors import BadInput
 
     def read() -> tuple[dict[str, Any], bool]:
-        value = read_status(run_dir)
-        return value, alive(value)
+        stored = read_status(run_dir)
+        return stored.as_json(), stored.lives
 
     if not sys.stdout.isatty():
         raise BadInput("`exfm top` needs a terminal; stdout is not a TTY; `exfm status --json` is for scripts")

@@ -151,7 +151,7 @@ def test_imports_point_one_way():
         ("exfm/features/batch.py", "def late():\n    from pipelines.core import config"),
         ("streaming/lake/writer.py", "import torch.nn as nn"),
         ("streaming/lake/writer.py", "from kafka.admin import KafkaAdminClient"),
-        ("pipelines/live/loop/coordinator.py", "import ray"),
+        ("pipelines/live/loop/live_run.py", "import ray"),
         ("pipelines/live/workers/teacher/worker.py", "from mlflow.tracking import MlflowClient"),
         ("pipelines/live/loop/preflight.py", "import importlib\nimportlib.import_module('kafka.errors')"),
     ],

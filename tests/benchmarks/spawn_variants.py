@@ -75,7 +75,7 @@ def first_half(config: Config, run_dir: RunDir, rows: int) -> int:
 
     def attend(live: Any) -> None:
         if live.lake_rows >= rows:
-            live.coordinator.stop("half of the stream")
+            live.stop("half of the stream")
 
     status, _ = run(config, run_dir, local=True, attend=attend)
     assert status.state is RunState.STOPPED, status.reason

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +20,6 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.preloaded import PLAIN, worker_forks
 from pipelines.live.launch.ray import RayLauncher
-from pipelines.live.loop.coordinator import Coordinator
-from pipelines.live.loop.reporting import Reporting
-from pipelines.live.loop.supervised import Supervision
 from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
@@ -34,6 +31,7 @@ from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders, Worker
 from streaming.errors import BrokerAway, DataLost, StreamingError
 from streaming.store.files import read_json
+from tests.support.pipelines.scripted_run import live_run
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.ray
@@ -195,19 +193,6 @@ def test_where_a_limit_on_processes_was_met_the_worker_is_given_up_on_at_once_an
         log.unlink()
 
 
-def coordinated(
-    name: str,
-    run_dir: RunDir,
-    jobs: list[WorkerSpec],
-    launcher: RayLauncher,
-    resources: Resources,
-    watch: Callable[[RunStatus], None],
-) -> Coordinator:
-    status = RunStatus(name)
-    rules = Supervision.of(launcher, run_dir, resources)
-    return Coordinator(status, jobs, rules, Reporting(status, run_dir, watch=watch))
-
-
 @pytest.mark.check
 def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_again(launcher, tmp_path):
     run_dir, pids = RunDir(tmp_path), []
@@ -219,8 +204,7 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
     jobs = [WorkerSpec("teacher", Kind.TEACHER, partial(build, "stopped", tmp_path))]
     (tmp_path / "logs").mkdir()
     resources = Resources(hang_s=10, min_free_disk_gb=0)
-    coordinator = coordinated("silent", run_dir, jobs, launcher, resources, watch)
-    assert coordinator.run() is RunState.DONE
+    assert live_run(launcher, run_dir, RunStatus("silent"), jobs, resources).run(watch) is RunState.DONE
     worker = read_json(run_dir.status)["workers"]["teacher"]
     assert (worker["state"], worker["restarts"], worker["rows"]) == ("done", 1, 100)
     assert len(pids) == 2
@@ -281,19 +265,19 @@ def test_students_join_and_leave_a_run_of_real_actors_also_after_the_streams_end
     def watch(status: RunStatus) -> None:
         states = {name: str(worker.state) for name, worker in status.workers.items()}
         if status.state is RunState.RUNNING and states.get("student-early") == "running":
-            coordinator.retire("student-early")
-            coordinator.add(wanted("student-late"))
+            live.leave("student-early")
+            live.join(wanted("student-late"))
         if states.get("student-late") == "running":
             (tmp_path / "end").touch()
         if status.state is RunState.DRAINING and "student-last" not in states:
-            coordinator.add(wanted("student-last"))
+            live.join(wanted("student-last"))
         if states.get("student-last") == "running":
             (tmp_path / "enough").touch()
 
     jobs = [wanted("augmentation", Kind.AUGMENTATION), wanted("student-early")]
     resources = Resources(min_free_disk_gb=0)
-    coordinator = coordinated("joined", run_dir, jobs, launcher, resources, watch)
-    assert coordinator.run() is RunState.DONE
+    live = live_run(launcher, run_dir, RunStatus("joined"), jobs, resources)
+    assert live.run(watch) is RunState.DONE
     workers = read_json(run_dir.status)["workers"]
     assert {name: worker["state"] for name, worker in workers.items()} == {
         "augmentation": "done", "student-early": "retired", "student-late": "done", "student-last": "done"

@@ -57,11 +57,11 @@ class Watched:
 
     def attend(self, live_run: LiveRun) -> None:
         if not self._steps or time.monotonic() - self._began > WITHIN_S:
-            live_run.coordinator.stop("enough")
+            live_run.stop("enough")
             return
         awaited, act = self._steps[0]
-        if awaited(live_run.coordinator.status):
-            self.seen.append(read_status(self.root))
+        if awaited(live_run.status):
+            self.seen.append(read_status(self.root).as_json())
             self._steps.pop(0)
             act()
 
@@ -73,9 +73,7 @@ class Watched:
 
 
 def told(state: str, of: str | None = None) -> Callable[[RunStatus], bool]:
-    return lambda status: any(
-        alarm["state"] == state and (of is None or of in alarm["workers"]) for alarm in status.alarms
-    )
+    return lambda status: any(alarm.state == state and (of is None or of in alarm.workers) for alarm in status.alarms)
 
 
 def nothing() -> None:
@@ -106,7 +104,7 @@ def test_a_broker_that_does_not_answer_leaves_the_lag_unknown(own_broker, tmp_pa
         away = json.loads(shown(root, capsys, "--json"))
         os.kill(running.pid, signal.SIGCONT)
         command.until(lambda status: not any(a["state"] == "lag unknown" for a in status["alarms"]))
-        back = read_status(root)
+        back = read_status(root).as_json()
     finally:
         os.kill(running.pid, signal.SIGCONT)
         command.clean_up()

@@ -11,7 +11,8 @@ import yaml
 from pipelines.core.config.settings import Config, dump, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.continuation import settle
-from pipelines.live.loop.lifecycle import CAUGHT_UP, run
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.loop.live_run import CAUGHT_UP
 from pipelines.live.rules.states import RunState
 from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput

@@ -69,7 +69,7 @@ def test_clicks_that_come_after_their_window_fail_the_run_with_the_window_that_h
     ]
     fed(config, shown, sorted(clicks, key=lambda click: click["event_time_ms"]))
     assert begun(config, tmp_path / "run").state is RunState.FAILED
-    stored = read_status(tmp_path / "run")
+    stored = read_status(tmp_path / "run").as_json()
     assert (stored["state"], stored["losses"]["severity"]) == ("failed", "fail")
 
     code, printed = stream(config, tmp_path / "run", capsys)  # it is finished, and that is no success
@@ -112,7 +112,7 @@ def test_a_student_of_a_vertical_that_never_comes_has_a_line_and_a_warning_with_
     assert "sohp: saw no row" in report.getvalue()
     assert re.search(r"^sohp +ctr +0 .* saw no row", report.getvalue(), re.MULTILINE)
     assert sum(counts["verticals"].values()) == counts["lake_rows"]
-    assert "has no row" in read_status(tmp_path / "run")["reason"]
+    assert "has no row" in read_status(tmp_path / "run").as_json()["reason"]
 
 
 def test_wall_time_and_counters_are_those_of_all_starts(broker, tmp_path):
@@ -120,11 +120,11 @@ def test_wall_time_and_counters_are_those_of_all_starts(broker, tmp_path):
     root = tmp_path / "run"
     status, _ = run(config, RunDir(root), local=True, watch=stop_after(1500))
     assert status.state is RunState.STOPPED
-    first = read_status(root)
+    first = read_status(root).as_json()
     status, summary = run(config, RunDir(root), local=True)
     assert status.state is RunState.DONE, status.reason
     assert summary is not None
-    told, last = summary.value["run"], read_status(root)
+    told, last = summary.value["run"], read_status(root).as_json()
     assert (told["legs"], told["started_at"]) == (2, first["started_at"])
     assert last["wall_s"] == pytest.approx(first["wall_s"] + last["leg_wall_s"], abs=0.01)
     assert told["wall_s"] > first["wall_s"]

@@ -13,7 +13,8 @@ import pytest
 
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.loop.lifecycle import CAUGHT_UP, run
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.loop.live_run import CAUGHT_UP
 from pipelines.live.loop.preflight import prepare
 from pipelines.live.rules.states import RunState
 from pipelines.live.workers.augmentation.worker import AugmentationWorker

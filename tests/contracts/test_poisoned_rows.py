@@ -130,7 +130,7 @@ def test_nothing_of_them_reached_weights_optimizers_or_figures(finished):
 
 @pytest.mark.check
 def test_what_was_left_out_is_the_same_however_often_the_run_is_stopped(finished, broker, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
     config = poisoned(broker.bootstrap_servers, 2000, POISON)
     for rows in (600, 1600):
         status, _ = run(config, RunDir(tmp_path / "run"), local=True, until_end=True, watch=stop_after(rows))

@@ -14,9 +14,6 @@ from ray._private.node import Node
 from pipelines.core.config.sections import Resources
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.ray import RayLauncher
-from pipelines.live.loop.coordinator import Coordinator
-from pipelines.live.loop.reporting import Reporting
-from pipelines.live.loop.supervised import Supervision
 from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState
@@ -25,6 +22,7 @@ from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.worker import Worker
 from streaming.errors import BadInput, StreamingError
 from streaming.ports import free_port
+from tests.support.pipelines.scripted_run import live_run
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.ray
@@ -73,9 +71,7 @@ def test_where_ray_dies_the_run_fails_at_once_and_says_so(tmp_path, process):
 
     try:
         jobs = [WorkerSpec(name, Kind.STUDENT, partial(Endless, name)) for name in ("student-one", "student-two")]
-        rules = Supervision.of(launcher, run_dir, resources)
-        coordinator = Coordinator(status, jobs, rules, Reporting(status, run_dir, watch=watch))
-        assert coordinator.run() is RunState.FAILED
+        assert live_run(launcher, run_dir, status, jobs, resources).run(watch) is RunState.FAILED
         assert time.monotonic() - killed[0] < 5
     finally:
         launcher.shutdown()

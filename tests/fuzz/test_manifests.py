@@ -20,7 +20,7 @@ from exfm.errors import ModelError
 from exfm.snapshots.checkpoint import Together, load_checkpoint, save_checkpoint
 from exfm.snapshots.windows import TensorPieces
 from pipelines.core.run_dir.end_offsets import store_ends, stored_ends
-from pipelines.live.status.stored import alive, read_status
+from pipelines.live.status.stored import read_status
 from pipelines.report.screens.stored import show_status
 from streaming.delivery.outbox import CommitRecord
 from streaming.errors import StreamingError
@@ -135,8 +135,8 @@ def _status(folder: Path) -> None:
 
 
 def _status_text(folder: Path) -> str:
-    value = read_status(folder)
-    show_status(value, alive(value))
+    stored = read_status(folder)
+    show_status(stored.as_json(), stored.lives)
     return ""
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.mark.check
 def test_a_copy_is_told_so_and_goes_on_with_a_topic_of_its_own(broker, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
     config = small(broker.bootstrap_servers, source__impressions=2000, pace__block_rows=256)
     original, copy = tmp_path / "run", tmp_path / "copy"
 

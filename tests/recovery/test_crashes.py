@@ -155,7 +155,7 @@ def test_a_crash_changes_nothing_of(who, undisturbed, broker, tmp_path, monkeypa
 
 
 def test_a_run_that_was_stopped_twice_goes_on_where_it_was(undisturbed, broker, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
     config, run_dir = everything(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
     for rows in (500, 2000):
         status, summary = run(config, run_dir, local=True, until_end=True, watch=stop_after(rows))

@@ -29,7 +29,7 @@ def config_of(servers: str):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr("pipelines.live.rules.restarts.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
 
 
 @pytest.fixture(scope="module")

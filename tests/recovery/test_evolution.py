@@ -43,7 +43,7 @@ def edited(config: Config, *, user_rows: int = 1000, more: tuple[dict[str, Any],
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr("pipelines.live.rules.restarts.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
 
 
 def stopped(config: Config, root: Path, rows: int, **options: Any) -> list[str]:

@@ -46,7 +46,7 @@ def stopped(config: Config, root: Path, rows: int) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
 
 
 FEED, BRAND, CLICKS = ({"name": name} for name in ("feed", "brand", "clicks"))
@@ -109,8 +109,8 @@ def test_students_join_and_leave_a_run_that_is_up_and_no_one_else_notices(undist
     late = late_student(config)
 
     def attend(live: LiveRun) -> None:
-        workers = live.coordinator.workers
-        if "student-late" not in workers and (live.coordinator.status.lake["rows"] or 0) > 700:
+        workers = live.workers
+        if "student-late" not in workers and live.status.lake.rows > 700:
             with pytest.raises(BadInput, match="two students are named `feed`"):
                 live.spawn(late | {"name": "feed"})
             live.spawn(late)

@@ -64,7 +64,7 @@ def test_the_loss_of_a_node_changes_nothing(broker, cluster, tmp_path):
     lost: set[str] = set()
 
     def watch(status: RunStatus) -> None:
-        if not lost and (status.lake["rows"] or 0) >= 1000:
+        if not lost and status.lake.rows >= 1000:
             lost.update(workers_on(second, status))
             assert lost, "nobody was on the second node"
             cluster.remove_node(second, allow_graceful=False)

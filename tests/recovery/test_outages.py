@@ -43,14 +43,14 @@ def undisturbed(broker, tmp_path_factory) -> Finished:
 @pytest.fixture(autouse=True)
 def _attentive(monkeypatch):
     """Look at the status after every round."""
-    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
 
 
 def once_the_lake_has(rows: int, act: Watch) -> Watch:
     acted: list[bool] = []
 
     def watch(status: RunStatus) -> None:
-        if not acted and (status.lake["rows"] or 0) >= rows:
+        if not acted and status.lake.rows >= rows:
             acted.append(True)
             act(status)
 
@@ -165,7 +165,7 @@ class Ballast:
                         pass
 
     def __call__(self, status: RunStatus) -> None:
-        if self.let_go or (status.lake["rows"] or 0) < self._rows or status.state is not RunState.RUNNING:
+        if self.let_go or status.lake.rows < self._rows or status.state is not RunState.RUNNING:
             return
         self._full_since = self._full_since or time.monotonic()
         self.fill()
@@ -254,7 +254,7 @@ def test_a_store_of_mlflow_that_is_deleted_in_the_middle_costs_metrics_and_nothi
     said: list[str] = []
 
     def watch(status: RunStatus) -> None:
-        if database.exists() and (status.lake["rows"] or 0) >= 1000:
+        if database.exists() and status.lake.rows >= 1000:
             database.unlink()
 
     status, _ = run(config, RunDir(tmp_path), local=True, until_end=True, watch=watch, say=said.append)

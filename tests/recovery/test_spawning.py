@@ -72,7 +72,7 @@ def while_it_runs(config: Config, root: Path, act: Callable[[Pipeline], None], a
     thread = threading.Thread(target=acting)
 
     def attend(live: Any) -> None:
-        if not thread.ident and (live.coordinator.status.lake["rows"] or 0) >= at_rows:
+        if not thread.ident and live.status.lake.rows >= at_rows:
             thread.start()
 
     def watch(status: Any) -> None:
@@ -89,7 +89,7 @@ def while_it_runs(config: Config, root: Path, act: Callable[[Pipeline], None], a
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.live.loop.reporting.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_student_of_the_config_that_joins_later_ends_the_same(early, broker, t
 
     def watch(status: Any) -> None:
         if not began and "student-hot" in status.workers:
-            began.append(status.lake["rows"])
+            began.append(status.lake.rows)
 
     late = to_the_end(parse(raw), tmp_path / "run", watch=watch)
     assert began[0] >= min(at_rows, late.lake.num_rows)

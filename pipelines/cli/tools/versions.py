@@ -15,12 +15,11 @@ from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import tracker_of
-from pipelines.live.status.stored import alive
+from pipelines.live.status.stored import last_status
 from pipelines.track.mirror import mirror_of
 from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import HAND, Ledger, LedgerWriter
 from streaming.errors import BadInput
-from streaming.store.files import read_json
 
 MLFLOW_WAIT_S = 60.0
 SHOWN = 8
@@ -77,8 +76,7 @@ def rollback(root: Path, student: str, reason: str) -> dict[str, Any]:
 def mirrored(root: Path, student: str) -> str:
     """Mirror the ledger of a finished run into MLflow, and describe the result; a live run does so by itself."""
     run_dir = RunDir(root)
-    status = read_json(run_dir.status)
-    if status is not None and alive(status):
+    if (status := last_status(root)) is not None and status.lives:
         return "the run has MLflow follow"
     config = config_of(run_dir)
     if not config.tracking.enabled:
@@ -88,7 +86,7 @@ def mirrored(root: Path, student: str) -> str:
     tracker = tracker_of(config, run_dir)
     assert tracker is not None
     tracker.mirror(STUDENT + student, mirror_of(config, run_dir, student))
-    ended = {"done": "FINISHED", "failed": "FAILED"}.get(str((status or {}).get("state")), "KILLED")
+    ended = {"done": "FINISHED", "failed": "FAILED"}.get("" if status is None else status.state, "KILLED")
     for worker in ("teacher", *(STUDENT + each.name for each in config.students)):
         tracker.finish(worker, ended)  # a tracker marks those that it finds as running
     tracker.close(MLFLOW_WAIT_S)

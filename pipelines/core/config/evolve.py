@@ -16,6 +16,7 @@ from exfm.errors import ModelError
 from exfm.models.growth.refit import MadeWith, feature_changes, fitted_teacher
 from pipelines.core.config.identity import INPUTS, own_section
 from pipelines.core.config.settings import Config, StudentSettings
+from pipelines.core.run_dir.roster import Presence, Roster
 from streaming.errors import BadInput
 from streaming.evolution import schema_changes
 
@@ -50,6 +51,23 @@ def student_changes(before: Config, now: Config) -> StudentChanges:
 def with_students(config: Config, names: Collection[str]) -> Config:
     """`config` with the students named, in that order."""
     return config.model_copy(update={"students": tuple(config.student(name) for name in names)})
+
+
+def with_roster(config: Config, roster: Roster) -> Config:
+    """The run's config with students that were spawned, and without those retired.
+
+    Raises BadInput where a section no longer fits.
+    """
+    students = {student.name: student.model_dump(mode="json") for student in config.students}
+    unchanged = dict(students)
+    for desired in roster.standing:
+        if desired.wanted is Presence.RETIRED:
+            students.pop(desired.name, None)
+        elif desired.section is not None:
+            students.setdefault(desired.name, desired.section)
+    if students == unchanged:
+        return config
+    return config.having(list(students.values()))
 
 
 def made_with_teacher(config: Config) -> MadeWith:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.settings import Config
 from pipelines.core.config.settings import load as load_config
 from pipelines.core.config.text import override, problems, read_settings
@@ -20,7 +21,6 @@ from pipelines.lab.logits.starts import Starts
 from pipelines.lab.replay.problems import check_spec
 from pipelines.lab.replay.settings import OF_STUDENT, Spec
 from pipelines.lab.spec.arms import ArmSpec, arm_of_line, condition_of_line
-from pipelines.live.loop.reconciler import with_roster
 from streaming.errors import BadInput
 
 T = TypeVar("T")

@@ -18,6 +18,7 @@ from exfm.errors import ModelError
 from exfm.snapshots.checkpoint import Checkpoint, checkpoint_names, open_checkpoint
 from exfm.snapshots.stored import StoredTensor
 from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.settings import Config, parse
@@ -33,7 +34,6 @@ from pipelines.lab.verify.bits import (
 )
 from pipelines.lab.verify.retrain import Retrained, ScratchRunDir, retrained, stages_of
 from pipelines.lab.verify.verdict import VerifyVerdict, likely_cause
-from pipelines.live.loop.reconciler import with_roster
 from pipelines.live.training.machine import software
 from streaming.errors import BadInput, DataLost
 from streaming.lake.reader import LakeReader

@@ -1,12 +1,11 @@
 """Launchers of workers: in Ray actors, or in this process.
 
-ray          workers in Ray's actors, the only file that imports Ray
+ray          hosts of workers as Ray's actors, and which of them share one
 local        workers in this process
 ray_node     the processes of a Ray of the run's own
 fork_server  processes are forked from one that has imported what they need
 preloaded    what those of workers need
 forked       what asks it, in place of Python
 host         workers that share a process
-slots        which of them share which
 ranks        a worker that is several processes, polled as one
 """

@@ -14,21 +14,24 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config.sections import Resources
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.host import Build, Host, last_turn
 from pipelines.live.launch.preloaded import fitting, starts_plainly, worker_environment
 from pipelines.live.launch.ranks import RankHandle
-from pipelines.live.launch.ray_node import LeanNode, PlainNode, lean_node, require_answer
-from pipelines.live.launch.slots import Slots
+from pipelines.live.launch.ray_node import lean_node, require_answer
 from pipelines.live.rules.causes import Died, Gone
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
 
 SLOW_STARTS = 5
 FORKS_END_S = 3.0
@@ -60,7 +63,7 @@ class Launcher(Protocol):
 
 
 class _Host(Host):
-    """The actor around workers."""
+    """The workers of an actor."""
 
     def place(self, name: str) -> str:
         """Answered as soon as the process runs; nothing heavy has been imported yet."""
@@ -70,107 +73,87 @@ class _Host(Host):
         return str(ray.util.get_node_ip_address())
 
 
-class _RayAnswer:
+class RayHost:
+    """An actor, and the names of the workers that it holds. `turn`: where several share it, the file that names the one
+    at work."""
+
+    def __init__(self, actor: Any, turn: Path | None = None) -> None:
+        self.actor, self.workers = actor, set[str]()
+        self.answered = self.ended = False
+        self.culprit: str | None = None
+        """The worker whose turn it was when the process of several ended."""
+        self._turn = turn
+
+    def remove(self, worker: str) -> None:
+        """Drop a worker, after what the actor works on; an actor without workers ends."""
+        self.workers.discard(worker)
+        if self.workers:
+            self.actor.drop.remote(worker)
+        else:
+            self.kill()
+
+    def kill(self) -> None:
+        import ray
+
+        ray.kill(self.actor, no_restart=True)
+        self.note_end()
+
+    def note_end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.culprit = last_turn(self._turn) if self._turn is not None and self.workers else None
+
+
+class RayCall:
     """A call that an actor works on."""
 
-    def __init__(self, call: Any) -> None:
-        self.call = call
+    def __init__(self, host: RayHost, reference: Any) -> None:
+        self._host, self._reference = host, reference
 
     def here(self) -> bool:
         import ray
 
-        return bool(ray.wait([self.call], timeout=0)[0])
+        return bool(ray.wait([self._reference], timeout=0)[0])
 
     def get(self, wait_s: float | None = None) -> Any:
         import ray
 
         try:
-            return ray.get(self.call, timeout=wait_s)
+            answer = ray.get(self._reference, timeout=wait_s)
         except ray.exceptions.GetTimeoutError:
             raise TimeoutError(f"no answer within {wait_s:.0f} s") from None
         except ray.exceptions.RayTaskError as error:
             died = error.cause if isinstance(error.cause, Died) else Died.of(error)
             raise Died(str(died), died.cause) from None
         except ray.exceptions.RayError as error:  # also of a machine out of memory, whose workers Ray ends
+            self._host.note_end()
             raise Gone(str(error).strip().splitlines()[0]) from None
+        self._host.answered = True
+        return answer
 
 
-class _RayProcess:
-    """An actor that holds one rank, or one student of several. `first`: what `open` is asked with, before anything
-    else."""
+class RayProcess:
+    """A worker in its host, or one rank of it. `first`: what `open` is asked with, before anything else."""
 
-    def __init__(self, actor: Any, name: str, *first: Any) -> None:
-        self._actor, self._name, self._first = actor, name, first
+    def __init__(self, host: RayHost, name: str, *first: Any) -> None:
+        self._host, self._name, self._first = host, name, first
+        self._last: RayCall | None = None
+        host.workers.add(name)
 
-    def ask(self, what: str, *values: Any) -> _RayAnswer:
+    def ask(self, what: str, *values: Any) -> RayCall:
         given = (*self._first, *values) if what == "open" else values
-        return _RayAnswer(getattr(self._actor, what).remote(self._name, *given))
+        self._last = RayCall(self._host, getattr(self._host.actor, what).remote(self._name, *given))
+        return self._last
 
     def let_go(self) -> None:
-        self.kill()
+        self._host.remove(self._name)
 
     def kill(self) -> None:
-        import ray
-
-        ray.kill(self._actor, no_restart=True)
-
-
-class _HostEvents(NamedTuple):
-    """Events of a shared actor: it answers, it has ended, a worker left it."""
-
-    answers: Callable[[], None]
-    ended: Callable[[], None]
-    left: Callable[[], None]
-
-
-class _SharedAnswer(_RayAnswer):
-    """A call to an actor that others share."""
-
-    def __init__(self, call: Any, events: _HostEvents) -> None:
-        super().__init__(call)
-        self._events = events
-
-    def get(self, wait_s: float | None = None) -> Any:
-        try:
-            answer = super().get(wait_s)
-        except Gone:
-            self._events.ended()
-            raise
-        self._events.answers()
-        return answer
-
-
-class _SharedProcess(_RayProcess):
-    """One worker of an actor that holds several. Killing it drops it from the actor; the actor itself is killed only
-    where the worker is at work and does not answer."""
-
-    def __init__(self, actor: Any, events: _HostEvents, name: str, *first: Any) -> None:
-        super().__init__(actor, name, *first)
-        self._events = events
-        self._last: _SharedAnswer | None = None
-
-    def ask(self, what: str, *values: Any) -> _RayAnswer:
-        self._last = answer = _SharedAnswer(super().ask(what, *values).call, self._events)
-        return answer
-
-    def let_go(self) -> None:
-        self._actor.drop.remote(self._name)  # after what it works on
-        self._events.left()
-
-    def kill(self) -> None:
+        """End the worker; the actor with it only where it is at work for it and does not answer."""
         if self._last is not None and not self._last.here():
-            super().kill()
-            self._events.ended()
+            self._host.kill()
         else:
             self.let_go()
-
-
-class _Places(NamedTuple):
-    """Places of a worker's ranks, whether they are held, and how to release them."""
-
-    each: list[Any]
-    held: Callable[[], bool]
-    give_back: Callable[[], None]
 
 
 def _free_cpus() -> float:
@@ -192,10 +175,8 @@ class RayLauncher:
         variables = worker_environment(resources.threads)
         self._resources, wait_s = resources, SLOW_STARTS * resources.placement_timeout_s
         own = not (resources.address or starts_plainly())
-        self._node: LeanNode | PlainNode = lean_node() if own else PlainNode()
-        self._slots = Slots(resources.students_per_host)
-        self._hosts: dict[str, Any] = {}
-        self._running: set[str] = set()
+        self._node = lean_node() if own else None
+        self._shared: dict[str, RayHost] = {}
         self._alone: set[str] = set()
         self._look_at = 0.0
         self._forks = fitting(forks, resources.threads, resources.address)
@@ -205,7 +186,7 @@ class RayLauncher:
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # workers without an actor: none is ever used
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
-            with self._node.beginning(wait_s):
+            with nullcontext() if self._node is None else self._node.beginning(wait_s):
                 ray.init(
                     address=resources.address or "local",
                     include_dashboard=False if not resources.address else None,
@@ -222,94 +203,79 @@ class RayLauncher:
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         """Start a worker, in a process of its own if it was active when its host's process ended, since it may be
         the cause."""
-        if host is not None and name not in self._alone:
-            return self._in_shared_host(name, build, log, host)
-        cpus = self._resources.cpus_per_worker if host is None else 0.0  # its share is its host's, which it has left
-        logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
-        places = self._reserved(ranks) if ranks > 1 else self._anywhere()
-        processes = [
-            _RayProcess(self._actor(cpus, place, str(own), self._resources.log_mb), name, build, str(own))
-            for own, place in zip(logs, places.each, strict=True)
-        ]
-        unplaced = partial(self._unplaced, name, places)
-        return RankHandle(name, processes, unplaced=unplaced, give_back=places.give_back, ended=self._node.limit_met)
-
-    def _actor(self, cpus: float, place: Any, *given: Any) -> Any:
         import ray
 
-        host = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
-        return host.remote(*given)
+        self._forget_ended()
+        logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
+        group = self._reserved(ranks) if ranks > 1 else None
+        if host is not None and name not in self._alone:
+            hosts = [self._shared_host(host, log.parent)]
+        else:
+            cpus = self._resources.cpus_per_worker if host is None else 0.0  # its share is its host's, which it left
+            hosts = [self._host(cpus, own, group=group, rank=rank) for rank, own in enumerate(logs)]
+
+        def unplaced(waited_s: float) -> str | None:
+            return None if all(each.answered for each in hosts) else self._unplaced(name, ranks, group, waited_s)
+
+        return RankHandle(
+            name,
+            [RayProcess(each, name, build, str(own)) for each, own in zip(hosts, logs, strict=True)],
+            unplaced=unplaced,
+            give_back=(lambda: None) if group is None else partial(ray.util.remove_placement_group, group),
+            ended=self._limit_met,
+        )
 
     def rest(self, interval_s: float) -> None:
         time.sleep(interval_s)
 
     @property
     def died(self) -> str | None:
-        return self._node.died
+        return None if self._node is None else self._node.died
 
-    # --- workers that share an actor --------------------------------------------------------------------------------
+    def _limit_met(self) -> str | None:
+        return None if self._node is None else self._node.limit_met()
 
-    def _in_shared_host(self, name: str, build: Build, log: Path, kind: str) -> Handle:
-        """In the first host of its kind that has a free slot; where none has, a new host is made."""
-        host, logs, places = self._slots.assign(kind, name), log.parent, self._anywhere()
-        if host not in self._hosts:
-            given = (str(logs / f"{host}.log"), self._resources.log_mb, str(logs / f"{host}.turn"))
-            self._hosts[host] = self._actor(self._resources.cpus_per_worker, places.each[0], *given)
-        actor = self._hosts[host]
-        events = _HostEvents(
-            answers=partial(self._running.add, host),
-            ended=partial(self._host_ended, host, actor, logs),
-            left=partial(self._left, name, host, actor),
-        )
+    # --- hosts -------------------------------------------------------------------------------------------------------
 
-        def unplaced(waited_s: float) -> str | None:
-            return None if host in self._running else self._unplaced(name, places, waited_s)
-
-        processes = [_SharedProcess(actor, events, name, build, str(log))]
-        return RankHandle(name, processes, unplaced=unplaced, ended=self._node.limit_met)
-
-    def _host_ended(self, host: str, actor: Any, logs: Path) -> None:
-        """Its workers are started again in a new shared process; the one whose turn it was, in a process of its own."""
-        if self._hosts.get(host) is not actor:
-            return
-        self._forget(host)
-        if (culprit := last_turn(logs / f"{host}.turn")) is not None:
-            self._alone.add(culprit)
-
-    def _left(self, name: str, host: str, actor: Any) -> None:
-        """Free its slot; a process without workers ends."""
-        import ray
-
-        if self._hosts.get(host) is actor and self._slots.release(name) == host:
-            ray.kill(self._forget(host), no_restart=True)
-
-    def _forget(self, host: str) -> Any:
-        """Forget a host that has ended, so that the next worker of its kind gets a new one; returns its actor."""
-        self._running.discard(host)
-        self._slots.remove(host)
-        return self._hosts.pop(host)
-
-    # --- places ------------------------------------------------------------------------------------------------------
-
-    def _anywhere(self) -> _Places:
-        place = "SPREAD" if self._resources.address else "DEFAULT"
-        return _Places([place], held=lambda: _free_cpus() >= self._resources.cpus_per_worker, give_back=lambda: None)
-
-    def _reserved(self, ranks: int) -> _Places:
-        """All or none: half a group would hold its places and never start. On a cluster, ranks spread over as many
-        nodes as there are, for their memory and cores."""
+    def _host(
+        self, cpus: float, log: Path, turn: Path | None = None, *, group: PlacementGroup | None = None, rank: int = 0
+    ) -> RayHost:
+        """A new host; in its place of a reserved group, else anywhere."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        bundles = [{"CPU": self._resources.cpus_per_worker}] * ranks
-        group = ray.util.placement_group(bundles, strategy="SPREAD" if self._resources.address else "PACK")
-        return _Places(
-            [PlacementGroupSchedulingStrategy(group, rank) for rank in range(ranks)],
-            held=lambda: ray.util.placement_group_table(group)["state"] == "CREATED",
-            give_back=partial(ray.util.remove_placement_group, group),
-        )
+        anywhere = "SPREAD" if self._resources.address else "DEFAULT"
+        place = anywhere if group is None else PlacementGroupSchedulingStrategy(group, rank)
+        actor = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
+        return RayHost(actor.remote(str(log), self._resources.log_mb, None if turn is None else str(turn)), turn)
 
-    def _unplaced(self, name: str, places: _Places, waited_s: float) -> str | None:
+    def _shared_host(self, kind: str, logs: Path) -> RayHost:
+        """The first host of its kind that has a free slot; where none has, a new one."""
+        for name in (f"{kind}-{number}" for number in count()):
+            if name not in self._shared:
+                cpus = self._resources.cpus_per_worker
+                self._shared[name] = self._host(cpus, logs / f"{name}.log", logs / f"{name}.turn")
+            if len(self._shared[name].workers) < self._resources.students_per_host:
+                return self._shared[name]
+        raise AssertionError("unreachable")
+
+    def _forget_ended(self) -> None:
+        """Make room for new hosts; a worker whose turn it was when its host ended is started in a process of its own
+        from now on."""
+        ended = {name: host for name, host in self._shared.items() if host.ended}
+        self._alone |= {host.culprit for host in ended.values() if host.culprit is not None}
+        for name in ended:
+            del self._shared[name]
+
+    def _reserved(self, ranks: int) -> PlacementGroup:
+        """All or none: half a group would hold its places and never start. On a cluster, ranks spread over as many
+        nodes as there are, for their memory and cores."""
+        import ray
+
+        bundles = [{"CPU": self._resources.cpus_per_worker}] * ranks
+        return ray.util.placement_group(bundles, strategy="SPREAD" if self._resources.address else "PACK")
+
+    def _unplaced(self, name: str, ranks: int, group: PlacementGroup | None, waited_s: float) -> str | None:
         """Reason why an actor will not be placed, once the timeout has passed. One that has a place may start
         slowly."""
         import ray
@@ -317,11 +283,11 @@ class RayLauncher:
         timeout_s, cpus = self._resources.placement_timeout_s, self._resources.cpus_per_worker
         if waited_s >= LOOK_S and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
-            if (limit := self._node.limit_met()) is not None:
+            if (limit := self._limit_met()) is not None:
                 return f"no process for {name} within {waited_s:.0f} s: {limit}"
-        if waited_s < timeout_s or (waited_s <= SLOW_STARTS * timeout_s and places.held()):
+        if waited_s < timeout_s or (waited_s <= SLOW_STARTS * timeout_s and self._has_place(group)):
             return None
-        ranks, total = len(places.each), ray.cluster_resources().get("CPU", 0.0)
+        total = ray.cluster_resources().get("CPU", 0.0)
         if not total:
             return (
                 f"no place for {name} within {waited_s:.0f} s: no machine of Ray is there any more; start them, resume"
@@ -333,6 +299,13 @@ class RayLauncher:
             f"{total:g} are free; {fewer}lower resources.cpus_per_worker, give Ray more nodes, or raise "
             "resources.placement_timeout_s"
         )
+
+    def _has_place(self, group: PlacementGroup | None) -> bool:
+        import ray
+
+        if group is None:
+            return _free_cpus() >= self._resources.cpus_per_worker
+        return bool(ray.util.placement_group_table(group)["state"] == "CREATED")
 
     def shutdown(self) -> None:
         import ray

@@ -29,20 +29,6 @@ LOG_BYTES = 20_000
 LATE_S = 60.0
 
 
-class PlainNode:
-    """A Ray that starts by itself, here or elsewhere: what becomes of its processes is not looked at."""
-
-    died: str | None = None
-
-    @contextmanager
-    def beginning(self, wait_s: float) -> Iterator[None]:
-        """Ray begins within this."""
-        yield
-
-    def limit_met(self) -> str | None:
-        return None
-
-
 def lean_node() -> LeanNode:
     from ray._private import node, services
     from ray._raylet import persist_port  # type: ignore[attr-defined]

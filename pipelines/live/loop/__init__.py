@@ -6,12 +6,11 @@ continuation     whether a run directory's run continues under a config, and wha
 provision        broker, Ray, topics and lake, made ready for the workers
 embedded_broker  a broker of the run's own, restarted when it dies
 worker_spec      the workers that a config asks for, and how each is built in its process
-live_run         a run that is up; students join and leave it
-monitor          alarms, from what changes in the status of a run between two checks
-reconciler       brings a run in line with its roster: students that are to join, pause or leave
-coordinator      the loop that polls all workers and decides what the run does
-supervised       one worker: started, polled, restarted, killed when it hangs, closed
-reporting        status.json, the screen, metrics for the tracker
+live_run         the loop: poll workers, reconcile students, decide, act, show
+supervised       one worker and all: started, polled, restarted, killed when it hangs, closed
+reconciler       changes that bring a run in line with its roster: students that are to join, pause or leave
+monitor          alarms and idleness, from what changes in the status of a run between two checks
+measures         disk use of a run
 conclusion       summary, picture and MLflow, once every worker is done
 signals          what Ctrl-C and SIGTERM do
 """

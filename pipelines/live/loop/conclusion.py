@@ -20,6 +20,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.causes import cause_of
+from pipelines.live.rules.course import Move
 from pipelines.live.rules.restarts import Cause, Death, GiveUp, Patience, verdict
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
@@ -65,9 +66,9 @@ def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
     if value is None:
         return None
     try:
-        known = value["run"]["config_hash"] in hashes_of_run(run_dir, config)
+        is_of_config = value["run"]["config_hash"] in hashes_of_run(run_dir, config)
         ended = set(value["run"].get("paused", ())) <= run_dir.roster.paused
-        return Summary(current(value, run_dir.summary)) if known and ended else None
+        return Summary(current(value, run_dir.summary)) if is_of_config and ended else None
     except (KeyError, TypeError):
         raise StreamingError(
             f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"
@@ -75,12 +76,25 @@ def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
 
 
 class Conclusion:
-    """Tracks a run from its start; `conclude` writes its results, and may be called again after a full disk."""
+    """Results of a run, written once every worker is done: `attempt`, again and again while the disk is full."""
 
-    def __init__(self, run_dir: RunDir, status: RunStatus, tracker: Tracker | None, say: Say) -> None:
+    def __init__(
+        self,
+        run_dir: RunDir,
+        status: RunStatus,
+        tracker: Tracker | None,
+        say: Say,
+        patience: Patience,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._run_dir, self._status, self._tracker, self._say = run_dir, status, tracker, say
+        self._patience, self._clock = patience, clock
         self.summary: Summary | None = None
         self._importing: threading.Thread | None = None
+        self._deaths: list[Death] = []
+        self._next_at = float("-inf")
+        self._waiting: str | None = None
 
     def prepare(self) -> None:
         """Import the needs of `conclude` in a thread, while the last workers still run. May be called again."""
@@ -93,7 +107,33 @@ class Conclusion:
         if self._importing is not None:
             self._importing.join()
 
+    def attempt(self, config: Config) -> Move | None:
+        """Conclude; returns the run's last move. None while the disk is full: `status.waiting` says so then.
+
+        Raises what `conclude` raises unless that is a full disk.
+        """
+        now, status = self._clock(), self._status
+        status.waiting = self._waiting
+        if now < self._next_at:
+            return None
+        try:
+            self.conclude(config)
+        except Exception as error:
+            if cause_of(error) is not Cause.DISK_FULL:
+                raise
+            self._deaths.append(Death(now, Cause.DISK_FULL, str(error)))
+            decision = verdict(self._deaths, now, self._patience)
+            if isinstance(decision, GiveUp):
+                return Move(RunState.FAILED, f"writing the summary: {decision.reason}")
+            self._next_at = now + decision.delay_s
+            self._waiting = status.waiting = f"disk full: the summary waits for room ({error})"
+            return None
+        status.waiting = None
+        state = RunState.FAILED if status.losses["severity"] == LossSeverity.FAIL else RunState.DONE
+        return Move(state, "; ".join(status.losses["words"]) or None)
+
     def conclude(self, config: Config) -> None:
+        """Write the results; called again, it writes what is missing."""
         run_dir, tracker = self._run_dir, self._tracker
         self._prepared()
         self._say("computing the summary from every prediction")
@@ -104,14 +144,14 @@ class Conclusion:
         self._status.losses = losses.as_json()
         self._drawn(drawing)
         grave = losses if losses.severity is LossSeverity.FAIL else None
-        kept = conclude_versions(config, run_dir, summary, grave)
+        kept_champions = conclude_versions(config, run_dir, summary, grave)
         if tracker is not None and not tracker.closed:  # once, however often a full disk has this called
             self._say("writing MLflow")
             if losses.severity is LossSeverity.FAIL:  # nothing that learned from such a stream is to be served
                 for name in config.reader_names:
                     tracker.finish(name, "FAILED")
             else:
-                track_results(config, run_dir, tracker, summary, self._say, kept)
+                track_results(config, run_dir, tracker, summary, self._say, kept_champions)
             Mirrors(run_dir, tracker.mirror, time.monotonic).look(config)
             self._close(tracker, FINISHED_WAIT_S)
         write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
@@ -141,45 +181,6 @@ def _import(modules: Sequence[str]) -> None:
     for module in modules:
         with suppress(Exception):  # who needs it says what is wrong
             importlib.import_module(module)
-
-
-class Finishing:
-    """Retries `finish` until it succeeds; False means that more has to be done first. `waiting` says why it has to be
-    called again, `given_up` why it will not be.
-
-    >>> finishing = Finishing(lambda: None, Patience(0, 1.0, 1.0, 1.0), clock=lambda: 0.0)
-    >>> finishing.attempt()
-    True
-    """
-
-    def __init__(self, finish: Callable[[], bool | None], patience: Patience, clock: Callable[[], float]) -> None:
-        self._finish, self._patience, self._clock = finish, patience, clock
-        self._deaths: list[Death] = []
-        self._next_at = float("-inf")
-        self.waiting: str | None = None
-        self.given_up: str | None = None
-
-    def attempt(self) -> bool:
-        """Try to finish; True if the run is finished now. Raises what `finish` raises unless that is a full disk."""
-        now = self._clock()
-        if now < self._next_at:
-            return False
-        self.waiting = None
-        try:
-            if self._finish() is False:
-                return False
-        except Exception as error:
-            if cause_of(error) is not Cause.DISK_FULL:
-                raise
-            self._deaths.append(Death(now, Cause.DISK_FULL, str(error)))
-            decision = verdict(self._deaths, now, self._patience)
-            if isinstance(decision, GiveUp):
-                self.given_up = f"writing the summary: {decision.reason}"
-                return False
-            self._next_at = now + decision.delay_s
-            self.waiting = f"disk full: the summary waits for room ({error})"
-            return False
-        return True
 
 
 def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
@@ -235,7 +236,7 @@ def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: 
     """Record the end of the run in the ledgers: the last version of each student and of its twin; the better of the
     two becomes champion, unless a person chose one. Returns whose champion stays for that, with the person's reason.
     Of a run with `grave` losses nothing is to be served. Called again, it changes nothing."""
-    kept = {}
+    kept_champions = {}
     for student in config.students:
         ledger = Ledger(run_dir, student.name)
         results, exports = summary.value["students"].get(student.name, {}), _last_exports(run_dir, student)
@@ -254,11 +255,11 @@ def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: 
                 continue
             changes = [e for e in writing.entries if e["action"] in (Action.PROMOTED, Action.ROLLED_BACK)]
             if changes and changes[-1]["by"] == HAND:
-                kept[student.name] = changes[-1]["reason"]
+                kept_champions[student.name] = changes[-1]["reason"]
             elif writing.aliases.champion != exports[chosen][0]:
                 reason = f"the run has ended: {verdict_on(results)}"
                 writing.add(Action.PROMOTED, exports[chosen][0], by=CONCLUSION, reason=reason)
-    return kept
+    return kept_champions
 
 
 def _last_exports(run_dir: RunDir, student: StudentSettings) -> dict[Champion, tuple[str, Path]]:

@@ -2,7 +2,7 @@
 
 checked       the run directory is locked, holds this run or none, and the disk has room        preflight
 provisioned   broker, Ray, topics, lake                                                         provision
-live          workers under a coordinator, until they are done or asked to stop                 live_run
+live          the loop over its workers, until they are done or it is asked to stop             live_run
 concluded     summary.json, the picture, MLflow                                                 conclusion
 """
 
@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from exfm.snapshots.checkpoint import checkpoint_names
+from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.logs import log_to
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.fork_server import ForkServer
-from pipelines.live.loop.conclusion import earlier_summary
+from pipelines.live.loop.conclusion import Conclusion, earlier_summary, tracker_of
 from pipelines.live.loop.live_run import LiveRun
 from pipelines.live.loop.preflight import (
     check_compiler,
@@ -31,15 +32,12 @@ from pipelines.live.loop.preflight import (
     refuse_foreign,
 )
 from pipelines.live.loop.provision import Say, make_lake, make_topics, provisioned
-from pipelines.live.loop.reconciler import with_roster
 from pipelines.live.loop.signals import interruptible, undisturbed_cleanup
-from pipelines.live.rules.idleness import Idleness
-from pipelines.live.rules.states import RunState, WorkerState
-from pipelines.live.status.attempts import earlier_attempts
-from pipelines.live.status.file import StatusFile
-from pipelines.live.status.heartbeat import Heartbeat
+from pipelines.live.rules.restarts import Patience
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.file import Heartbeat, StatusFile
 from pipelines.live.status.status import RunStatus
-from pipelines.live.status.stored import last_status, read_status
+from pipelines.live.status.stored import earlier_attempts, last_status, read_status
 from pipelines.live.workers.ingest import files_name
 from pipelines.report.results.losses import LossSeverity, losses_in
 from pipelines.report.results.summary import Summary
@@ -48,10 +46,6 @@ from streaming.errors import StreamingError
 from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.identifiers import LAKE_SEQ
 from streaming.store.files import write_text
-
-CAUGHT_UP = "nothing new came"
-"""Why a run stops that was to stop when idle."""
-_AT_WORK = {WorkerState.RUNNING, WorkerState.RETIRED, WorkerState.FAILED}
 
 
 def run(
@@ -75,8 +69,6 @@ def run(
     A configured source has an end, and so has its run; topics that others feed have one with `until_end`. With
     `until_idle_s` the run stops, for the reason `CAUGHT_UP`, when nothing has come for that long.
     """
-    if until_idle_s is not None:
-        attend = _stopping(Idleness(until_idle_s), attend)
     until_end = until_end or config.source is not None
     check_ranks(config, local=local)
     check_compiler(config)
@@ -103,33 +95,18 @@ def run(
             status.stage = f"making topics and lake (broker: {provision.servers})"
             make_topics(config, run_dir, provision.servers, until_end=until_end, say=say)
             make_lake(config, run_dir, provision.servers)
+            tracker = tracker_of(config, run_dir)
+            patience = Patience.of(config.resources, config.kafka.give_up_s)
+            conclusion = Conclusion(run_dir, status, tracker, say, patience)
             live = LiveRun(
-                config, run_dir, provision, status, status_file,
-                until_end=until_end, watch=watch, attend=attend, say=say,
+                config, run_dir, provision, status, status_file, conclusion, tracker,
+                until_end=until_end, until_idle_s=until_idle_s, say=say,
             )  # fmt: skip
             found.begun, status.stage = True, None
             say("waiting for the workers: each process starts and imports torch")
-            summary = live.run()
-        return status, summary
-
-
-def _stopping(idleness: Idleness, attend: Callable[[LiveRun], None]) -> Callable[[LiveRun], None]:
-    """Also asks the run to stop once it is idle."""
-
-    def attend_and_stop(live: LiveRun) -> None:
-        attend(live)
-        status = live.coordinator.status
-        workers = status.workers.values()
-        known = all(
-            worker.report is not None and worker.report.lag_rows is not None
-            for worker in workers
-            if worker.kind.writes_lake
-        )
-        progress = [(worker.report.rows, worker.report.lag_rows) for worker in workers if worker.report is not None]
-        if idleness.seen((status.lake["rows"], *progress), sure=known and all(w.state in _AT_WORK for w in workers)):
-            live.coordinator.stop(CAUGHT_UP)
-
-    return attend_and_stop
+            live.run(watch, attend)
+            conclusion.break_off(live.workers)
+        return status, conclusion.summary
 
 
 def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
@@ -183,7 +160,7 @@ def failed_before_learning(run_dir: RunDir) -> bool:
         stored = last_status(run_dir.root)
     except StreamingError:
         return False
-    if stored is None or not stored.get("mistaken"):
+    if stored is None or not stored.mistaken:
         return False
     rows = (file for file in run_dir.lake.rglob("*.parquet") if "_delta_log" not in file.parts)
     learners = [run_dir.checkpoints("teacher"), *run_dir.checkpoints("").glob(f"{STUDENT}*/")]
@@ -200,7 +177,7 @@ def _announce(run_dir: RunDir, say: Say) -> None:
         say(f"found a run in {run_dir.root}: resuming it ({error})")
         return
     rows = lake_rows(run_dir)  # its status was written before the last of them, or before any worker had reported
-    say(f"found a run in {run_dir.root} ({before['state']}, {rows:,} rows in the lake): resuming it")
+    say(f"found a run in {run_dir.root} ({before.state}, {rows:,} rows in the lake): resuming it")
 
 
 def lake_rows(run_dir: RunDir) -> int:

@@ -1,9 +1,9 @@
-"""Alarms of a live run, from changes between checks: each worker's last progress, and recently refused rows."""
+"""Alarms and idleness of a live run, from changes between checks: last progress of each worker, refused rows."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -11,11 +11,12 @@ from pipelines.core.config.settings import Config
 from pipelines.live.rules.alarms import Health, RaisedAlarm, RefusalCounts, alarms_of, words_of
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
-from pipelines.live.status.status import RunStatus, WorkerStatus
+from pipelines.live.status.status import RunStatus, StatusAlarm, WorkerStatus
 from pipelines.live.workers.report import Report
 from pipelines.report.results.counts import UNMATCHED
 from streaming.messages.dead_letters import TOMBSTONE
 
+AT_WORK = {WorkerState.RUNNING, WorkerState.RETIRED, WorkerState.FAILED}
 LIVE = (WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING)
 SAMPLES = 60
 """The window in which refused rows are counted is sampled this often, and is exact to one sample."""
@@ -46,18 +47,18 @@ class AlarmMonitor:
         self._topics = topics
         self._samples: dict[str, deque[tuple[float, ReadCounts]]] = {what: deque() for what in topics}
 
-    def check(self, status: RunStatus) -> list[dict[str, Any]]:
-        """Compute the alarms for status.json."""
+    def check(self, status: RunStatus) -> list[StatusAlarm]:
+        """Compute the active alarms."""
         now_s, now = self._clock(), self._now()
-        sights = [sight for worker in status.workers.values() if (sight := self._sight(worker, status, now_s))]
+        healths = [health for worker in status.workers.values() if (health := self._health(worker, status, now_s))]
         refused = list(self._refused(status, now_s))
         silent = {}
         if self._config.reads_live and status.state is RunState.RUNNING and status.counts is not None:
             silent = {topic: self._moved[what][1] for what, topic in self._topics.items() if what in self._moved}
-        found = alarms_of(sights, refused, silent, self._limits, now_s)
-        return [_as_json(raised, now_s, now) for raised in found]
+        raised = alarms_of(healths, refused, silent, self._limits, now_s)
+        return [_for_status(alarm, now_s, now) for alarm in raised]
 
-    def _sight(self, worker: WorkerStatus, status: RunStatus, now_s: float) -> Health | None:
+    def _health(self, worker: WorkerStatus, status: RunStatus, now_s: float) -> Health | None:
         report = worker.report
         if worker.state is WorkerState.STARTING and report is None:
             return Health(worker.name, worker.kind, now_s, 0)  # others may wait for it as for one that works
@@ -100,7 +101,7 @@ class AlarmMonitor:
             return report.lag_rows
         if not worker.kind.reads_lake:
             return None
-        return max(0, _or_none(status.lake["last_lake_seq"]) - _or_none(report.lake_seq))
+        return max(0, _or_none(status.lake.last_lake_seq) - _or_none(report.lake_seq))
 
     def _since(self, name: str, place: tuple[int, ...], now_s: float) -> float:
         """When one of these numbers last rose. A restart that lowers them is no progress."""
@@ -133,6 +134,28 @@ class AlarmMonitor:
             )
 
 
+class Idleness:
+    """Idleness of a run: nothing came, was committed or was learned for `after_s` seconds. Time counts only while every
+    worker is at work and it is known how many rows wait."""
+
+    def __init__(self, after_s: float, clock: Callable[[], float]) -> None:
+        self._after_s, self._clock = after_s, clock
+        self._progress: Hashable = None
+        self._since_s = clock()
+
+    def check(self, status: RunStatus) -> bool:
+        """Update with the current progress; True if the run is idle."""
+        now_s, workers = self._clock(), status.workers.values()
+        writers = [worker.report for worker in workers if worker.kind.writes_lake]
+        sure = all(report is not None and report.lag_rows is not None for report in writers)
+        sure = sure and all(worker.state in AT_WORK for worker in workers)
+        reports = [worker.report for worker in workers if worker.report is not None]
+        progress = (status.lake.rows, *((report.rows, report.lag_rows) for report in reports))
+        if progress != self._progress or not sure:
+            self._progress, self._since_s = progress, now_s
+        return now_s - self._since_s >= self._after_s
+
+
 def _read(what: str, counts: Mapping[str, Any]) -> ReadCounts:
     kind = "impression" if what == "impressions" else "feedback"
     reasons = {why: n for why, n in counts["dead_letters_by_reason"][kind].items() if why not in (UNMATCHED, TOMBSTONE)}
@@ -143,13 +166,13 @@ def _or_none(place: int | None) -> int:
     return -1 if place is None else place
 
 
-def _as_json(raised: RaisedAlarm, now_s: float, now: datetime) -> dict[str, Any]:
+def _for_status(raised: RaisedAlarm, now_s: float, now: datetime) -> StatusAlarm:
     since = datetime.fromtimestamp(now.timestamp() - (now_s - raised.since_s), UTC)
-    return {
-        "state": str(raised.alarm),
-        "severity": "note" if raised.alarm.is_note else "alarm",
-        "workers": list(raised.workers),
-        "since": since.isoformat(timespec="seconds"),
-        "for_s": round(now_s - raised.since_s, 1),
-        "words": words_of(raised, now_s, now),
-    }
+    return StatusAlarm(
+        state=str(raised.alarm),
+        severity="note" if raised.alarm.is_note else "alarm",
+        workers=raised.workers,
+        since=since.isoformat(timespec="seconds"),
+        for_s=round(now_s - raised.since_s, 1),
+        words=words_of(raised, now_s, now),
+    )

@@ -1,18 +1,18 @@
-"""Reconciliation of a run with its roster, the desired state of each student (running, paused, gone): while the run
-lives, and when it starts."""
+"""Reconciliation of a live run with its roster: the changes that bring every student to its desired state."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from enum import StrEnum
 
-from exfm.errors import ModelError
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.roster import DesiredState, Presence, Roster
-from streaming.errors import BadInput, StreamingError
+from pipelines.live.rules.states import WorkerState
+from streaming.errors import StreamingError
 
 KEEP_EVERY_S = 10.0
 """How often the lake is asked to keep rows for students that have not begun."""
@@ -20,71 +20,125 @@ KEEP_EVERY_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class Run(Protocol):
-    """Interface of a live run for a reconciler, implemented by `LiveRun`."""
+class ChangeKind(StrEnum):
+    """Change of a student in a run."""
 
-    config: Config
+    NONE = "none"
+    REFUSE = "refuse"
+    SPAWN = "spawn"  # it joins with its section of the config
+    RESUME = "resume"  # a student of the config is started
+    PAUSE = "pause"
+    RETIRE = "retire"
+    KEEP_ROWS = "keep rows"  # it joins later
 
-    @property
-    def lake_rows(self) -> int: ...
-    @property
-    def draining(self) -> bool: ...
-    def has_worker(self, name: str) -> bool: ...
-    def has_failed(self, name: str) -> bool: ...
-    def keep_rows_for(self, name: str) -> None: ...
-    def spawn(self, student: dict[str, Any]) -> None: ...
-    def pause(self, name: str) -> None: ...
-    def resume(self, name: str) -> None: ...
-    def retire(self, name: str) -> None: ...
+
+@dataclass(frozen=True)
+class Change:
+    """One change. `desired`: the request that it answers, with `words`; None if the config asks for it."""
+
+    name: str
+    kind: ChangeKind
+    words: str
+    desired: DesiredState | None = None
+
+
+def change_for(desired: DesiredState, *, in_config: bool, worker: WorkerState | None) -> Change:
+    """Choose the change that leads to a desired state. `worker`: the state of its worker in the run, if it has one.
+
+    >>> late = DesiredState(name="late", number=1, wanted="running", section={"name": "late"}, asked_at="")
+    >>> change_for(late, in_config=False, worker=None).kind
+    <ChangeKind.SPAWN: 'spawn'>
+    >>> change_for(late, in_config=True, worker=WorkerState.RUNNING).words
+    '`late` is in the run'
+    """
+    name, present = desired.name, worker not in (None, WorkerState.RETIRED)
+
+    def change(kind: ChangeKind, words: str) -> Change:
+        return Change(name, kind, words, desired)
+
+    if desired.wanted is Presence.RUNNING:
+        if present and worker is not WorkerState.FAILED:
+            return change(ChangeKind.NONE, f"`{name}` is in the run")
+        if in_config:
+            return change(ChangeKind.RESUME, f"`{name}` goes on from its checkpoint")
+        if desired.section is None:
+            return change(ChangeKind.REFUSE, f"no student of the run is named `{name}`; spawn it first")
+        return change(ChangeKind.SPAWN, f"`{name}` joined")
+    if desired.wanted is Presence.PAUSED:
+        if not present and not in_config:
+            return change(ChangeKind.REFUSE, f"no student of the run is named `{name}`")
+        words = f"`{name}` is paused; the lake keeps its rows for `lake.reader_expiry_s`"
+        return change(ChangeKind.PAUSE if present else ChangeKind.NONE, words)
+    words = f"`{name}` has left; its checkpoints and exports stay"
+    return change(ChangeKind.RETIRE if in_config else ChangeKind.NONE, words)
 
 
 class RosterReconciler:
-    """Brings a live run in line with its roster, and answers every desired state."""
+    """Compares a live run with its roster, and answers every request once its change was made, or refused."""
 
     def __init__(self, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._roster = roster
+        self._roster, self._clock = roster, clock
         self._started: set[str] = set()  # students with `joins_at_rows`
         self._logged: dict[str, str] = {}
-        self._kept_at: float | None = None
+        self._rows_kept_at = float("-inf")
 
-    def reconcile(self, run: Run) -> None:
-        """Start students that are due, and fulfil open requests. A wish that the run cannot grant is refused with
-        the reason, and nothing has changed."""
-        self._start_due(run)
+    def changes(
+        self, config: Config, workers: Mapping[str, WorkerState], lake_rows: int, *, stream_ended: bool
+    ) -> list[Change]:
+        """All open changes: students of the config that are due, then requests. `workers`: by student, the state of
+        its worker."""
+        due = list(self._due(config, workers, lake_rows, stream_ended))
+        started = {change.name: WorkerState.STARTING for change in due if change.kind is ChangeKind.RESUME}
+        return [*due, *self._requested(config, {**workers, **started})]
+
+    def answer(self, change: Change, error: Exception | None = None) -> None:
+        """Record that a change was made; with `error`, that it was not, which does not end the run."""
+        with self._logging_errors(change.name):
+            if change.desired is None:
+                self._record_start(change, error)
+            elif error is not None or change.kind is ChangeKind.REFUSE:
+                reason = change.words if error is None else str(error)
+                log.warning("%s is refused: %s", change.name, reason)
+                self._roster.answer(change.desired, reason, refused=True)
+            else:
+                self._roster.answer(change.desired, change.words)
+                log.info("%s: %s", change.name, change.words)
+
+    def _record_start(self, change: Change, error: Exception | None) -> None:
+        """A student of the config was started; where it could not be, it is due again at the next look."""
+        if error is not None:
+            raise error
+        if change.kind is ChangeKind.RESUME:
+            self._started.add(change.name)
+            log.info("%s", change.words)
+
+    def _requested(self, config: Config, workers: Mapping[str, WorkerState]) -> Iterator[Change]:
+        of_config = {student.name for student in config.students}
         for name in self._roster.names:
             with self._logging_errors(name):  # a damaged file of one student does not hold up the others
                 if (desired := self._roster.desired(name)) is not None and not self._roster.answered(desired):
-                    self._answer(run, desired)
+                    yield change_for(desired, in_config=name in of_config, worker=workers.get(name))
 
-    def _answer(self, run: Run, desired: DesiredState) -> None:
-        try:
-            words = _grant(run, desired)
-        except (StreamingError, ModelError, OSError) as error:
-            log.warning("%s is refused: %s", desired.name, error)
-            self._roster.answer(desired, str(error), refused=True)
-        else:
-            self._roster.answer(desired, words)
-            log.info("%s: %s", desired.name, words)
-
-    def _start_due(self, run: Run) -> None:
-        """Start the students of the config whose `joins_at_rows` the lake has reached; keep rows for the others."""
-        late = [s for s in run.config.students if s.joins_at_rows and s.name not in self._started]
-        now = self._clock()
-        keep = self._kept_at is None or now - self._kept_at >= KEEP_EVERY_S
+    def _due(
+        self, config: Config, workers: Mapping[str, WorkerState], lake_rows: int, stream_ended: bool
+    ) -> Iterator[Change]:
+        """Starts of students whose `joins_at_rows` the lake has reached; rows are kept for the others."""
+        late = [s for s in config.students if s.joins_at_rows and s.name not in self._started]
+        keep = self._clock() - self._rows_kept_at >= KEEP_EVERY_S
         for student in late:
-            with self._logging_errors(f"starting {student.name}"):
-                if run.lake_rows < student.joins_at_rows and not run.draining:
-                    if keep:
-                        run.keep_rows_for(student.name)
-                        self._kept_at = now
-                    continue
-                stands = self._roster.stands(student.name)
+            name = student.name
+            if lake_rows < student.joins_at_rows and not stream_ended:
+                if keep:
+                    self._rows_kept_at = self._clock()
+                    yield Change(name, ChangeKind.KEEP_ROWS, f"{name} joins at row {student.joins_at_rows:,}")
+                continue
+            with self._logging_errors(f"starting {name}"):
+                stands = self._roster.stands(name)
                 paused = stands is not None and stands.wanted is Presence.PAUSED
-                if not run.has_worker(student.name) and not paused:
-                    run.resume(student.name)
-                    log.info("%s joins", student.name)
-                self._started.add(student.name)
+                if paused or workers.get(name, WorkerState.RETIRED) is not WorkerState.RETIRED:
+                    self._started.add(name)
+                else:
+                    yield Change(name, ChangeKind.RESUME, f"{name} joins")
 
     @contextmanager
     def _logging_errors(self, doing: str) -> Iterator[None]:
@@ -95,44 +149,3 @@ class RosterReconciler:
             if self._logged.get(doing) != str(error):
                 self._logged[doing] = str(error)
                 log.error("%s: %s", doing, error)
-
-
-def _grant(run: Run, desired: DesiredState) -> str:
-    name = desired.name
-    known = name in {student.name for student in run.config.students}
-    if desired.wanted is Presence.RUNNING:
-        if run.has_worker(name) and not run.has_failed(name):
-            return f"`{name}` is in the run"
-        if known:
-            run.resume(name)
-            return f"`{name}` goes on from its checkpoint"
-        if desired.section is None:
-            raise BadInput(f"no student of the run is named `{name}`; spawn it first")
-        run.spawn(desired.section)
-        return f"`{name}` joined"
-    if desired.wanted is Presence.PAUSED:
-        if run.has_worker(name):
-            run.pause(name)
-        elif not known:
-            raise BadInput(f"no student of the run is named `{name}`")
-        return f"`{name}` is paused; the lake keeps its rows for `lake.reader_expiry_s`"
-    if known:
-        run.retire(name)
-    return f"`{name}` has left; its checkpoints and exports stay"
-
-
-def with_roster(config: Config, roster: Roster) -> Config:
-    """The run's config with students that were spawned, and without those retired.
-
-    Raises BadInput where a section no longer fits.
-    """
-    students = {student.name: student.model_dump(mode="json") for student in config.students}
-    had = dict(students)
-    for desired in roster.standing:
-        if desired.wanted is Presence.RETIRED:
-            students.pop(desired.name, None)
-        elif desired.section is not None:
-            students.setdefault(desired.name, desired.section)
-    if students == had:
-        return config
-    return config.having(list(students.values()))

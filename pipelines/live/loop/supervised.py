@@ -1,13 +1,12 @@
-"""Supervision of one worker: started, polled, restarted when it dies, killed when it hangs, closed."""
+"""Supervision of workers: each started, polled, restarted when it dies, killed when it hangs, closed."""
 
 from __future__ import annotations
 
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pipelines.core.config.sections import Resources
 from pipelines.core.run_dir.paths import RunDir
@@ -17,10 +16,11 @@ from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.restarts import Death, GiveUp, Patience, still_counting, verdict
-from pipelines.live.rules.states import WORKER_TRANSITIONS, WorkerState, moved
-from pipelines.live.status.status import WorkerStatus
+from pipelines.live.rules.states import AT_REST, WORKER_TRANSITIONS, WorkerState, moved
+from pipelines.live.status.status import EarlierAttempts, WorkerStatus
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders
+from streaming.errors import BadInput
 
 LONGEST_STEP_S = 5.0
 """At most so much silence is counted between two polls."""
@@ -31,45 +31,30 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Supervision:
-    """Settings of supervision shared by all workers of a run.
-
-    logs           the folder of their logs
-    hang_s         a worker that is silent for longer is killed and restarted
-    disk_has_room  whether deaths of a full disk may be forgotten
-    """
+    """Settings of supervision shared by all workers of a run. `give_up_s`: how long an absent broker is waited for."""
 
     launcher: Launcher
-    logs: Path
-    patience: Patience
-    hang_s: float
-    disk_has_room: Callable[[], bool]
-    clock: Callable[[], float]
+    run_dir: RunDir
+    resources: Resources
+    give_up_s: float = 300.0
+    clock: Callable[[], float] = time.monotonic
 
-    @classmethod
-    def of(
-        cls,
-        launcher: Launcher,
-        run_dir: RunDir,
-        resources: Resources,
-        *,
-        give_up_s: float = 300.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Supervision:
-        """Build from a run's settings; `give_up_s`: how long to wait for an absent broker."""
+    @property
+    def patience(self) -> Patience:
+        return Patience.of(self.resources, self.give_up_s)
 
-        def disk_has_room() -> bool:
-            return shutil.disk_usage(run_dir.root).free >= resources.min_free_disk_gb * GB
-
-        patience = Patience.of(resources, give_up_s)
-        return cls(launcher, run_dir.logs, patience, resources.hang_s, disk_has_room, clock)
+    @property
+    def disk_has_room(self) -> bool:
+        """True if deaths of a full disk may be forgotten."""
+        return shutil.disk_usage(self.run_dir.root).free >= self.resources.min_free_disk_gb * GB
 
 
 class Supervised:
     """A supervised worker and its state; `status` is its public view."""
 
-    def __init__(self, wanted: WorkerSpec, rules: Supervision) -> None:
-        self.wanted = wanted
-        self.status = WorkerStatus(wanted.name, Kind(wanted.kind))
+    def __init__(self, spec: WorkerSpec, rules: Supervision) -> None:
+        self.spec = spec
+        self.status = WorkerStatus(spec.name, Kind(spec.kind))
         self._rules = rules
         self._handle: Handle | None = None
         self._deaths: list[Death] = []
@@ -80,13 +65,13 @@ class Supervised:
 
     @property
     def name(self) -> str:
-        return self.wanted.name
+        return self.spec.name
 
     def start(self) -> None:
         self._restart_at = self._well_since = self._asked_at = None
         self.status.silent_s = 0.0
         self._handle = self._rules.launcher.start(
-            self.name, self.wanted.build, self._rules.logs / f"{self.name}.log", self.wanted.ranks, self.wanted.host
+            self.name, self.spec.build, self._rules.run_dir.logs / f"{self.name}.log", self.spec.ranks, self.spec.host
         )
         self._move(WorkerState.STARTING)
 
@@ -157,10 +142,10 @@ class Supervised:
         if self._asked_at is not None and handle.node is not None:
             status.silent_s += min(now - self._asked_at, LONGEST_STEP_S)
         self._asked_at = now
-        if status.silent_s > self._rules.hang_s:
+        if status.silent_s > self._rules.resources.hang_s:
             handle.kill()
             raise Died(
-                f"it has not reported for {status.silent_s:.0f} s; {self._rules.hang_s:g} s are allowed "
+                f"it has not reported for {status.silent_s:.0f} s; {self._rules.resources.hang_s:g} s are allowed "
                 "(resources.hang_s), so it was killed"
             )
 
@@ -191,9 +176,75 @@ class Supervised:
         self._move(WorkerState.DONE if report.done else WorkerState.RUNNING)
         self._well_since = now if self._well_since is None else self._well_since
         if self._deaths:
-            self._deaths = still_counting(self._deaths, now - self._well_since, self._rules.disk_has_room())
+            self._deaths = still_counting(self._deaths, now - self._well_since, self._rules.disk_has_room)
         if self._rate is None or report.rows < self._rate[1]:
             self._rate = (now, report.rows)
         elif now - self._rate[0] >= RATE_WINDOW_S:
             status.recent_rows_per_s = (report.rows - self._rate[1]) / (now - self._rate[0])
             self._rate = (now, report.rows)
+
+
+class Workers(dict[str, Supervised]):
+    """The workers of a run, by name. `earlier`: their work before the run was resumed."""
+
+    def __init__(self, rules: Supervision, earlier: EarlierAttempts) -> None:
+        super().__init__()
+        self._rules, self._earlier = rules, earlier
+
+    @property
+    def statuses(self) -> dict[str, WorkerStatus]:
+        return {name: worker.status for name, worker in self.items()}
+
+    @property
+    def at_rest(self) -> bool:
+        """True if every worker is done, has failed, or has left."""
+        return {worker.status.state for worker in self.values()} <= AT_REST
+
+    def start(self, spec: WorkerSpec) -> None:
+        """Start a worker. One that has left, or that the run has given up on, may come back.
+
+        Raises BadInput where a worker has that name.
+        """
+        former = self.get(spec.name)
+        if former is not None and former.status.state not in (WorkerState.RETIRED, WorkerState.FAILED):
+            raise BadInput(f"`{spec.name}` is a worker of this run already ({former.status.state}); take another name")
+        worker = self[spec.name] = Supervised(spec, self._rules)
+        worker.status.earlier = self._earlier.of(spec.name) if former is None else former.status.so_far
+        worker.start()
+
+    def poll(self, orders: Orders) -> dict[str, Report]:
+        """New reports; workers that died are restarted when due, or given up."""
+        reports = {name: worker.attend(orders) for name, worker in self.items()}
+        return {name: report for name, report in reports.items() if report is not None}
+
+    def retire(self, name: str, wait_s: float) -> Report | None:
+        """Make a worker commit and leave permanently, waiting at most `wait_s`; returns its last report.
+
+        Raises BadInput where there is no such worker, or the run needs it.
+        """
+        worker = self.get(name)
+        if worker is None or worker.status.state is WorkerState.RETIRED:
+            leavers = [n for n, w in self.items() if w.status.kind.may_leave]
+            raise BadInput(f"no worker is named `{name}`; those that may leave: {', '.join(leavers) or 'none'}")
+        if not worker.status.kind.may_leave:
+            raise BadInput(f"`{name}` cannot leave: the run needs it; stop the run instead")
+        return worker.retire(wait_s)
+
+    def rebuild(self, specs: Sequence[WorkerSpec]) -> None:
+        """Replace the specs of workers from their next start on; running ones continue unchanged."""
+        for spec in specs:
+            if (worker := self.get(spec.name)) is not None:
+                worker.spec = spec
+
+    def close(self, wait_s: float) -> dict[str, Report]:
+        """Make all commit and leave within `wait_s`; returns their last reports. All are asked before any is waited
+        for."""
+        end = self._rules.clock() + wait_s
+        for worker in self.values():
+            worker.ask_to_close()
+        reports = {name: worker.close(max(0.5, end - self._rules.clock())) for name, worker in self.items()}
+        return {name: report for name, report in reports.items() if report is not None}
+
+    def kill(self) -> None:
+        for worker in self.values():
+            worker.kill()

@@ -3,6 +3,5 @@
 pipeline   a run, to ask it for students from Python
 section    a new student's section of the config
 estimate   what a spawn would read, take and cost
-offline    trains a student to the end of the lake, in this process
 listing    every student of a run, in a line each
 """

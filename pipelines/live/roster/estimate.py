@@ -21,6 +21,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.worker_spec import WorkerSpec, worker_specs
+from pipelines.live.status.stored import StoredStatus, StoredWorker
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 
@@ -87,7 +88,7 @@ class BackfillEstimate:
 
 
 def estimate_backfill(
-    config: Config, student: StudentSettings, lake: LakeReader, status: dict[str, Any] | None
+    config: Config, student: StudentSettings, lake: LakeReader, status: StoredStatus | None
 ) -> BackfillEstimate:
     """`config` has the student already; `status`: the run's last status.json. Reads the few columns of the lake that
     are needed, a window at a time."""
@@ -178,10 +179,14 @@ def processes_of(config: Config, jobs: Sequence[WorkerSpec]) -> int:
     return own + math.ceil(sharing / config.resources.students_per_host)
 
 
-def _shared_host_has_room(config: Config, status: dict[str, Any] | None) -> bool:
+def _students(status: StoredStatus | None) -> list[StoredWorker]:
+    return [] if status is None else [w for name, w in status.workers.items() if name.startswith(STUDENT)]
+
+
+def _shared_host_has_room(config: Config, status: StoredStatus | None) -> bool:
     """True if one of the processes that students share has a free slot."""
-    students = [w for name, w in (status or {}).get("workers", {}).items() if name.startswith(STUDENT)]
-    pids = [w["pid"] for w in students if w["pid"] is not None and w["state"] not in ("retired", "failed")]
+    students = _students(status)
+    pids = [w.pid for w in students if w.pid is not None and w.state not in ("retired", "failed")]
     return len(pids) < len(set(pids)) * config.resources.students_per_host
 
 
@@ -195,8 +200,7 @@ def _memory(config: Config, student: StudentSettings) -> int:
     return 4 * copies * (table_rows + linear) * (2 if student.twin else 1)
 
 
-def _rows_per_s(status: dict[str, Any] | None) -> float | None:
+def _rows_per_s(status: StoredStatus | None) -> float | None:
     """Rows that this run's students learned in a second of work, all together."""
-    workers = [w for name, w in (status or {}).get("workers", {}).items() if name.startswith(STUDENT)]
-    rows, busy_s = sum(w["rows"] for w in workers), sum(w.get("busy_s", 0.0) for w in workers)
+    rows, busy_s = sum(w.rows for w in _students(status)), sum(w.busy_s for w in _students(status))
     return rows / busy_s if busy_s > 1.0 and rows else None

@@ -9,12 +9,12 @@ from exfm.errors import ModelError
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Presence, Roster
-from pipelines.live.loop.reconciler import with_roster
-from pipelines.live.status.stored import alive, last_status
+from pipelines.live.status.stored import StoredWorker, last_status
 from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import Ledger
 
@@ -61,20 +61,20 @@ def listed_students(run_dir: RunDir) -> list[Listed]:
     before = config_of(run_dir)
     config = with_roster(before, run_dir.roster)
     status = last_status(run_dir.root)
-    lives = status is not None and alive(status)
-    workers = {} if status is None else status["workers"]
+    lives = status is not None and status.lives
+    workers = {} if status is None else status.workers
     names = list(dict.fromkeys([*(s.name for s in config.students), *(s.name for s in before.students)]))
     names += [desired.name for desired in run_dir.roster.desired_states if desired.name not in names]
     return [_listed(name, config, before, run_dir, workers.get(STUDENT + name), lives) for name in names]
 
 
 def _listed(
-    name: str, config: Config, before: Config, run_dir: RunDir, worker: dict[str, Any] | None, lives: bool
+    name: str, config: Config, before: Config, run_dir: RunDir, worker: StoredWorker | None, lives: bool
 ) -> Listed:
-    known = {student.name: student for each in (before, config) for student in each.students}
-    settings = known.get(name)
+    settings = {student.name: student for each in (before, config) for student in each.students}.get(name)
     state, reason = _state(name, run_dir.roster, worker, lives, settings.joins_at_rows if settings is not None else 0)
-    worker, ledger = worker or _saved(run_dir, name), Ledger(run_dir, name)
+    rows, lake_seq = _saved(run_dir, name) if worker is None else (worker.rows, worker.lake_seq)
+    ledger = Ledger(run_dir, name)
     return Listed(
         name=name,
         state=state,
@@ -83,14 +83,14 @@ def _listed(
         where=settings.where if settings is not None else None,
         tasks=config.student_tasks(settings) if settings is not None else (),
         spawned_at_seq=settings.first_seq if settings is not None else 0,
-        rows=worker.get("rows", 0),
-        lake_seq=worker.get("lake_seq"),
-        lag_rows=worker.get("lag_rows"),
-        ne=worker.get("ne"),
-        teacher_version=worker.get("teacher_version"),
-        logit_age_s=worker.get("logit_age_s"),
-        host=worker.get("pid") if lives else None,
-        rss_bytes=worker.get("rss_bytes") if lives else None,
+        rows=rows,
+        lake_seq=lake_seq,
+        lag_rows=None if worker is None else worker.lag_rows,
+        ne=None if worker is None else worker.ne,
+        teacher_version=None if worker is None else worker.teacher_version,
+        logit_age_s=None if worker is None else worker.logit_age_s,
+        host=worker.pid if worker is not None and lives else None,
+        rss_bytes=worker.rss_bytes if worker is not None and lives else None,
         versions=ledger.aliases().as_json(),
         tables=_tables(ledger),
     )
@@ -103,21 +103,21 @@ def _tables(ledger: Ledger) -> dict[str, Any] | None:
     return next((entry["tables"] for entry in published if "tables" in entry), None)
 
 
-def _saved(run_dir: RunDir, name: str) -> dict[str, Any]:
-    """State in the newest checkpoint of a student that no run has had yet: one that learned offline."""
+def _saved(run_dir: RunDir, name: str) -> tuple[int, int | None]:
+    """Rows and position in the newest checkpoint of a student that no run has had yet: one that learned offline."""
     root = run_dir.checkpoints(STUDENT + name)
     saved = checkpoint_names(root)
     if not saved:
-        return {}
+        return 0, None
     try:
         meta = read_manifest(root / saved[-1])["meta"]
-        return {"rows": meta["rows"], "lake_seq": meta["lake_seq"]}
+        return meta["rows"], meta["lake_seq"]
     except ModelError:  # its worker will say so
-        return {}
+        return 0, None
 
 
 def _state(
-    name: str, roster: Roster, worker: dict[str, Any] | None, lives: bool, joins_at: int
+    name: str, roster: Roster, worker: StoredWorker | None, lives: bool, joins_at: int
 ) -> tuple[str, str | None]:
     desired, outcome = roster.desired(name), roster.outcome(name)
     if desired is not None:
@@ -134,5 +134,4 @@ def _state(
         return "asked", f"joins once the lake has {joins_at:,} rows"
     if worker is None:
         return "stopped", None
-    state = str(worker["state"])
-    return (state, worker.get("reason")) if lives or state in ("done", "failed") else ("stopped", None)
+    return (worker.state, worker.reason) if lives or worker.state in ("done", "failed") else ("stopped", None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +17,21 @@ from exfm.models.growth.refit import MadeWith
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import DesiredState, Presence, RequestOutcome
-from pipelines.live.loop.reconciler import with_roster
+from pipelines.live.loop.preflight import locked
+from pipelines.live.loop.signals import stopping
 from pipelines.live.roster.estimate import BackfillEstimate, estimate_backfill, require_room
 from pipelines.live.roster.listing import Listed, listed_students
-from pipelines.live.roster.offline import learn_offline
 from pipelines.live.roster.section import SpawnRequest, others_than, section_of
-from pipelines.live.rules.states import WorkerState
-from pipelines.live.status.stored import ENDED, alive, last_status
+from pipelines.live.rules.states import ENDED, WorkerState
+from pipelines.live.status.stored import last_status
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 from streaming.store.files import move
@@ -34,6 +39,7 @@ from streaming.store.files import move
 ANSWER_WAIT_S = 60.0
 AT_WORK = {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING, WorkerState.DONE}
 LOOK_EVERY_S = 0.1
+STEP_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class Pipeline:
     def lives(self) -> bool:
         """True if its coordinator runs."""
         status = last_status(self.run_dir.root)
-        return status is not None and alive(status)
+        return status is not None and status.lives
 
     @property
     def finished(self) -> bool:
@@ -127,8 +133,35 @@ class Pipeline:
         return Spawned(estimate, *self._answered(desired, wait_s))
 
     def learn_offline(self, name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> int:
-        """Make a spawned student learn the lake of a stopped run to its end, in this process."""
-        return learn_offline(self.config, name, self.run_dir, ended=self.finished, advance=advance)
+        """Make a spawned student learn the lake of a stopped run to its end, in this process and without a broker, from
+        its checkpoint if it has one; returns the number of rows learned now. `advance(done, total)` is called with rows
+        of the lake.
+
+        Ctrl-C ends it after a checkpoint; the same call goes on from there. Raises BadInput where the run lives,
+        DataLost where rows that it needs were deleted.
+        """
+        config, run_dir = self.config, self.run_dir
+        with locked(run_dir):
+            last = LakeReader(run_dir.lake, config.rows).last_lake_seq
+            # Before the stream is over, fewer rows than a batch wait for what the run brings when it goes on.
+            orders, stop_reasons = Orders(end_seq=last if self.finished else None), list[str]()
+            worker = StudentWorker(config, config.student(name), run_dir)
+            try:
+                with stopping(stop_reasons.append, lambda: bool(stop_reasons)) if _in_main_thread() else nullcontext():
+                    worker.open()
+                    begins = worker.position + 1
+                    while not stop_reasons:
+                        report = worker.advance(STEP_S, orders)
+                        advance(max(0, (worker.position + 1) - begins), last + 1 - begins)
+                        if worker.done or (not self.finished and report.lag_rows == 0):
+                            break
+            except BaseException:  # in the midst of a batch: what the last checkpoint has is what counts
+                worker.abandon()
+                raise
+            worker.close()
+        if stop_reasons:
+            raise KeyboardInterrupt
+        return worker.rows
 
     def _planned(self, request: SpawnRequest) -> tuple[Config, StudentSettings, BackfillEstimate]:
         """The config with the new student, its settings, and what its backfill would be. Raises BadInput."""
@@ -243,8 +276,9 @@ class Pipeline:
 
     def _state(self, name: str) -> str | None:
         """The state of its worker in a run that lives."""
-        worker = (last_status(self.run_dir.root) or {"workers": {}})["workers"].get(STUDENT + name)
-        return worker["state"] if worker is not None and self.lives else None
+        status = last_status(self.run_dir.root)
+        worker = None if status is None or not status.lives else status.workers.get(STUDENT + name)
+        return None if worker is None else worker.state
 
     def _failed(self, name: str) -> bool:
         return self._state(name) == WorkerState.FAILED
@@ -270,8 +304,8 @@ class Pipeline:
         if outcome is None:
             self._refuse_overtaken(desired)
             status = last_status(self.run_dir.root)
-            ended = status is not None and status["state"] in ENDED
-            why = f"the run is {status['state']}" if status is not None and ended else "the run does not run"
+            ended = status is not None and status.state in ENDED
+            why = f"the run is {status.state}" if status is not None and ended else "the run does not run"
             return "remembered", f"{why}; `{desired.name}` will be {desired.wanted} when it starts"
         if outcome.refused:
             raise BadInput(outcome.words)
@@ -312,3 +346,8 @@ def _no_rows(student: StudentSettings, estimate: BackfillEstimate, lake: LakeRea
         f"{', '.join(student.row_filter) or 'any vertical'}"
         f"{condition}; change --where or --since, or begin with --live"
     )
+
+
+def _in_main_thread() -> bool:
+    """True if signals can be taken here."""
+    return threading.current_thread() is threading.main_thread()

@@ -38,6 +38,10 @@ class WorkerState(StrEnum):
     RETIRED = "retired"  # has left the run
 
 
+ENDED = (RunState.DONE, RunState.FAILED, RunState.STOPPED)
+AT_REST = {WorkerState.DONE, WorkerState.FAILED, WorkerState.RETIRED}
+
+
 _ENDS = {RunState.STOPPED, RunState.FAILED}
 RUN_TRANSITIONS: dict[RunState, set[RunState]] = {
     RunState.STARTING: {RunState.RUNNING} | _ENDS,

@@ -1,4 +1,4 @@
-"""status.json: always whole, and rewritten even when the disk is full."""
+"""status.json: always whole, rewritten every second whatever the run is busy with, and on a full disk too."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import logging
 import os
 import threading
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from pipelines.live.rules.causes import FULL
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
 from streaming.store.files import link_beside, move
 
 ROOM = 16 * 1024
 """Bytes that the file always occupies: as long as the text fits, rewriting it needs no further room."""
+INTERVAL_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +77,35 @@ class StatusFile:
         move(self._spare, self.path)
         if self._old.exists():
             move(self._old, self._spare)
+
+
+class Heartbeat:
+    """A context: writes `status` to `file` until it is left. Left by an error, the status says so."""
+
+    def __init__(self, file: StatusFile, status: RunStatus) -> None:
+        self._file, self._status = file, status
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            self._file.write(self._status.as_json())
+
+    def __enter__(self) -> Heartbeat:
+        self._file.write(self._status.as_json())
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        if error is not None and not self._status.over:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            self._status.state = RunState.STOPPED if interrupted else RunState.FAILED
+            self._status.reason = "interrupted" if interrupted else str(error) or type(error).__name__
+        self._file.write(self._status.as_json())
 
 
 def _over(path: Path, text: bytes) -> None:

@@ -5,20 +5,44 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.restarts import Cause
-from pipelines.live.rules.states import RunState, WorkerState
-from pipelines.live.status.attempts import EarlierAttempts, EarlierWork
+from pipelines.live.rules.states import ENDED, RunState, WorkerState
 from pipelines.live.workers.report import Report
 
 WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
 PAUSED = (WorkerState.RESTARTING, WorkerState.STARTING)
-ENDS = (RunState.DONE, RunState.FAILED, RunState.STOPPED)
 SILENT_S = 30.0
+
+
+@dataclass(frozen=True)
+class EarlierWork:
+    """One worker's work, summed over earlier attempts; memory is the maximum."""
+
+    rows: int = 0
+    restarts: int = 0
+    busy_s: float = 0.0
+    peak_rss_bytes: int = 0
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EarlierAttempts:
+    """Totals of the attempts before a run was resumed, one for each start of its coordinator; `started_at`: of the
+    first one, None without any."""
+
+    attempts: int = 0
+    wall_s: float = 0.0
+    started_at: str | None = None
+    workers: Mapping[str, EarlierWork] = field(default_factory=dict)
+
+    def of(self, worker: str) -> EarlierWork:
+        return self.workers.get(worker, EarlierWork())
 
 
 @dataclass
@@ -137,6 +161,42 @@ class WorkerStatus:
 
 
 @dataclass
+class LakeSize:
+    """Size of the lake; `last_lake_seq` is None while no row is known."""
+
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    last_lake_seq: int | None = None
+
+    def grow_to(self, last_lake_seq: int) -> None:
+        self.rows, self.last_lake_seq = last_lake_seq + 1, last_lake_seq
+
+
+@dataclass
+class TrackingHealth:
+    """Entries that never reached MLflow, and why."""
+
+    dropped: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class StatusAlarm:
+    """An active alarm as status.json has it. `severity`: note or alarm; `since`: time of day in UTC, ISO 8601."""
+
+    state: str
+    severity: Literal["note", "alarm"]
+    workers: tuple[str, ...]
+    since: str
+    for_s: float
+    words: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"workers": list(self.workers)}
+
+
+@dataclass
 class RunStatus:
     name: str
     state: RunState = RunState.STARTING
@@ -152,16 +212,16 @@ class RunStatus:
     """The legs before this one, where the run was resumed."""
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     broker: dict[str, Any] = field(default_factory=lambda: {"bootstrap_servers": None, "pid": None})
-    lake: dict[str, Any] = field(default_factory=lambda: {"rows": 0, "bytes": 0, "files": 0, "last_lake_seq": None})
+    lake: LakeSize = field(default_factory=LakeSize)
     disk: dict[str, int] = field(default_factory=dict)
     """Bytes in the run directory, by what grows in it."""
-    tracking: dict[str, Any] = field(default_factory=lambda: {"dropped": 0, "problem": None})
+    tracking: TrackingHealth = field(default_factory=TrackingHealth)
     counts: dict[str, Any] | None = None
     """What became of every row, as in summary.json; None before the lake's writer has reported."""
     losses: dict[str, Any] = field(default_factory=lambda: {"severity": "fine", "lines": [], "words": []})
     """What was lost, as an account and, where it is much, in loud words."""
-    alarms: list[dict[str, Any]] = field(default_factory=list)
-    """What is not well although nothing has failed: state, severity, workers, since, for_s, words."""
+    alarms: Sequence[StatusAlarm] = ()
+    """What is not well although nothing has failed."""
     stage: str | None = None
     """What is being started, before there are workers."""
     waiting: str | None = None
@@ -171,14 +231,19 @@ class RunStatus:
     def resuming(name: str, earlier: EarlierAttempts, lake_rows: int = 0) -> RunStatus:
         """Status of a run resumed after `earlier`, with `lake_rows` rows in its lake."""
         status = RunStatus(name, earlier=earlier)
-        status.lake |= {"rows": lake_rows, "last_lake_seq": lake_rows - 1 if lake_rows else None}
+        if lake_rows:
+            status.lake.grow_to(lake_rows - 1)
         status.started_at = earlier.started_at or status.started_at
         return status
 
     @property
+    def over(self) -> bool:
+        return self.state in ENDED
+
+    @property
     def waits_for(self) -> str | None:
         """Current start-up stage until workers run and the first rows are in the lake; None afterwards."""
-        if self.state in ENDS or (self.lake["rows"] and self.state is not RunState.STARTING):
+        if self.over or (self.lake.rows and self.state is not RunState.STARTING):
             return None
         if self.stage is not None:
             return self.stage
@@ -186,42 +251,42 @@ class RunStatus:
         if starting:
             return f"waiting for {', '.join(starting)}: their processes start and import torch"
         notes = [w.report.note for w in self.workers.values() if w.kind.writes_lake and w.report is not None]
-        return notes[0] if notes and not self.lake["rows"] else None
+        return notes[0] if notes and not self.lake.rows else None
 
     @property
     def trouble(self) -> str | None:
         """Problems of a run that continues: waiting, silent or given-up workers."""
-        found = [self.waiting] if self.waiting else []
+        problems = [self.waiting] if self.waiting else []
         if self.broker.get("reason"):
-            found.append(f"the embedded broker is being started again: {self.broker['reason']}")
-        if self.tracking["dropped"]:
-            problem = self.tracking["problem"] or "more came than it took"
-            found.append(f"{self.tracking['dropped']:,} entries of tracking were dropped, training goes on ({problem})")
+            problems.append(f"the embedded broker is being started again: {self.broker['reason']}")
+        if self.tracking.dropped:
+            problem = self.tracking.problem or "more came than it took"
+            problems.append(f"{self.tracking.dropped:,} entries of tracking were dropped, training goes on ({problem})")
         for cause, words in WAITS.items():
             waiting = [w for w in self.workers.values() if w.cause is cause and w.state in PAUSED]
             if waiting:
                 names = ", ".join(worker.name for worker in waiting)
-                found.append(f"{words}: {names} waiting, nothing is lost ({waiting[0].reason})")
+                problems.append(f"{words}: {names} waiting, nothing is lost ({waiting[0].reason})")
         for worker in self.workers.values():
             if worker.silent_s > SILENT_S:
-                found.append(f"{worker.name} has not reported for {worker.silent_s:.0f} s")
+                problems.append(f"{worker.name} has not reported for {worker.silent_s:.0f} s")
             if worker.state is WorkerState.FAILED:
                 stale = "stale_teacher: " if worker.kind.publishes else ""
-                found.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
-        found += [alarm["words"] for alarm in self.alarms if alarm["severity"] != "note"]
-        found += self.losses["words"]
-        return "; ".join(found) or None
+                problems.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
+        problems += [alarm.words for alarm in self.alarms if alarm.severity != "note"]
+        problems += self.losses["words"]
+        return "; ".join(problems) or None
 
     @property
     def notes(self) -> list[str]:
         """Harmless alarms worth knowing."""
-        return [alarm["words"] for alarm in self.alarms if alarm["severity"] == "note"]
+        return [alarm.words for alarm in self.alarms if alarm.severity == "note"]
 
-    def raise_alarms(self, alarms: list[dict[str, Any]]) -> None:
+    def raise_alarms(self, alarms: Sequence[StatusAlarm]) -> None:
         """Replace the alarms."""
         self.alarms = alarms
         for name, worker in self.workers.items():
-            worker.alarms = [alarm["state"] for alarm in alarms if name in alarm["workers"]]
+            worker.alarms = [alarm.state for alarm in alarms if name in alarm.workers]
 
     @property
     def leg_wall_s(self) -> float:
@@ -278,10 +343,10 @@ class RunStatus:
             "fraction": self.fraction,
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
             "broker": dict(self.broker),  # others write into these while they are turned into text
-            "lake": dict(self.lake),
+            "lake": asdict(self.lake),
             "disk": dict(self.disk),
-            "tracking": dict(self.tracking),
+            "tracking": asdict(self.tracking),
             "counts": self.counts,
             "losses": self.losses,
-            "alarms": self.alarms,
+            "alarms": [alarm.as_json() for alarm in self.alarms],
         }

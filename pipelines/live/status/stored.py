@@ -13,11 +13,11 @@ import psutil
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.rules.states import ENDED
+from pipelines.live.status.status import EarlierAttempts, EarlierWork
 from streaming.errors import BadInput, StreamingError
 from streaming.program import command
 from streaming.store.files import read_json
-
-ENDED = ("done", "failed", "stopped")
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(allow_inf_nan=False, gt=-1e12, lt=1e12)]
@@ -30,7 +30,7 @@ def _a_time(text: str) -> str:
     return text
 
 
-class _StoredWorker(BaseModel):
+class StoredWorker(BaseModel):
     """Status of a worker, as it is shown."""
 
     model_config = ConfigDict(extra="allow")
@@ -50,12 +50,13 @@ class _StoredWorker(BaseModel):
     busy_s: Seconds
     peak_rss_bytes: Count
     phases_s: dict[Name, Seconds]
+    lake_seq: int | None = None
     teacher_version: Count | None
     logit_age_s: Seconds | None
     ranks: list[dict[str, Any]]
 
 
-class _StoredLake(BaseModel):
+class StoredLake(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     rows: Count
@@ -63,13 +64,13 @@ class _StoredLake(BaseModel):
     bytes: Count
 
 
-class _StoredBroker(BaseModel):
+class StoredBroker(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     bootstrap_servers: str | None
 
 
-class _StoredLosses(BaseModel):
+class StoredLosses(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     severity: Literal["fine", "warn", "fail"]
@@ -77,7 +78,7 @@ class _StoredLosses(BaseModel):
     words: list[str]
 
 
-class _StoredAlarm(BaseModel):
+class StoredAlarm(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     state: Name
@@ -85,74 +86,96 @@ class _StoredAlarm(BaseModel):
     words: str
 
 
-class _StoredStatus(BaseModel):
-    """Fields of status.json that are relied upon."""
+class StoredStatus(BaseModel):
+    """A status.json; its fields are those that are relied upon."""
 
     model_config = ConfigDict(extra="allow")
 
     name: Name
     state: Literal["starting", "running", "draining", "done", "failed", "stopped"]
     reason: str | None
+    mistaken: bool = False
     pid: Annotated[int, Field(gt=0, lt=2**31)]
     updated_at: Annotated[str, AfterValidator(_a_time)]
     wall_s: Seconds
     legs: Count
     started_at: Annotated[str, AfterValidator(_a_time)] | None
     waits_for: str | None
-    losses: _StoredLosses | None
-    alarms: list[_StoredAlarm]
+    losses: StoredLosses | None
+    alarms: list[StoredAlarm]
     fraction: Seconds | None
-    workers: dict[Name, _StoredWorker]
-    lake: _StoredLake
-    broker: _StoredBroker
+    workers: dict[Name, StoredWorker]
+    lake: StoredLake
+    broker: StoredBroker
     disk: dict[Name, Count]
 
+    @property
+    def lives(self) -> bool:
+        """True if the coordinator that wrote this still runs. A pid that another process has by now does not count."""
+        try:
+            process = psutil.Process(self.pid)
+            written = datetime.fromisoformat(self.updated_at).timestamp()
+            runs = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+            return runs and process.create_time() <= written and self.state not in ENDED
+        except psutil.NoSuchProcess:
+            return False
 
-def read_status(root: Path) -> dict[str, Any]:
-    """The content of status.json. Raises BadInput where the file is absent, or not one that a coordinator wrote."""
+    def as_json(self) -> dict[str, Any]:
+        """Everything that the file holds."""
+        return self.model_dump(mode="json")
+
+
+def read_status(root: Path) -> StoredStatus:
+    """Read status.json. Raises BadInput where the file is absent, or not one that a coordinator wrote."""
     value = read_json(RunDir(root).status)
     if value is None:
         start = command("exfm", "stream", "configs/demo.yaml", "--run-dir", root)
         raise BadInput(f"no run in {root} (no status.json there); start one with `{start}`, or another config")
     try:
-        _StoredStatus.model_validate(value, strict=True)
+        return StoredStatus.model_validate(value, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BadInput(
             f"{RunDir(root).status} is damaged ({'.'.join(map(str, first['loc']))}: {first['msg']}); a run that lives "
             "writes it anew within two seconds"
         ) from None
-    found: dict[str, Any] = value
-    return found
 
 
-def last_status(root: Path) -> dict[str, Any] | None:
+def last_status(root: Path) -> StoredStatus | None:
     """`read_status`, or None if no run has started in `root`."""
     return read_status(root) if RunDir(root).status.exists() else None
 
 
-def alive(value: dict[str, Any]) -> bool:
-    """True if the coordinator that wrote this still runs. A pid that another process has by now does not count."""
+def earlier_attempts(root: Path) -> EarlierAttempts:
+    """Earlier attempts of the run in `root`, from the last status.json, which is whole also after kill -9; empty
+    if the run is new, or its status is damaged."""
     try:
-        process = psutil.Process(value["pid"])
-        written = datetime.fromisoformat(value["updated_at"]).timestamp()
-        lives = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        return lives and process.create_time() <= written and value["state"] not in ENDED
-    except psutil.NoSuchProcess:
-        return False
+        status = read_status(root)
+    except StreamingError:
+        return EarlierAttempts()
+    return EarlierAttempts(
+        status.legs,
+        status.wall_s,
+        status.started_at,
+        {name: _work(worker) for name, worker in status.workers.items()},
+    )
 
 
-def stop_run(value: dict[str, Any], root: Path, wait_s: float) -> str:
+def _work(worker: StoredWorker) -> EarlierWork:
+    return EarlierWork(worker.rows, worker.restarts, worker.busy_s, worker.peak_rss_bytes, worker.phases_s)
+
+
+def stop_run(status: StoredStatus, root: Path, wait_s: float) -> str:
     """Ask the coordinator to end and wait for it. Raises StreamingError when it does not."""
-    if not alive(value):
-        return f"nothing runs in {root} ({value['state']})"
-    os.kill(value["pid"], signal.SIGTERM)
+    if not status.lives:
+        return f"nothing runs in {root} ({status.state})"
+    os.kill(status.pid, signal.SIGTERM)
     end = time.monotonic() + wait_s
-    while alive(value):
+    while status.lives:
         if time.monotonic() > end:
             raise StreamingError(
-                f"the coordinator (pid {value['pid']}) did not end within {wait_s:g} s; see {RunDir(root).logs}, "
+                f"the coordinator (pid {status.pid}) did not end within {wait_s:g} s; see {RunDir(root).logs}, "
                 "or wait longer with --wait"
             )
         time.sleep(0.2)
-    return f"stopped {value['name']}; resume it: {command('exfm', 'stream', RunDir(root).config, '--run-dir', root)}"
+    return f"stopped {status.name}; resume it: {command('exfm', 'stream', RunDir(root).config, '--run-dir', root)}"

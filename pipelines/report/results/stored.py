@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.status.stored import alive, read_status
+from pipelines.live.status.stored import read_status
 from pipelines.report.results.summary import FORMAT
 from streaming.errors import BadInput
 from streaming.program import command
@@ -23,12 +23,12 @@ def read_summary(run_dir: RunDir) -> dict[str, Any]:
 
 def _unfinished(run_dir: RunDir) -> str:
     status = read_status(run_dir.root)
-    running = alive(status)
+    lives = status.lives
     look = command("exfm", "status", "--run-dir", run_dir.root)
     resume = command("exfm", "stream", run_dir.config, "--run-dir", run_dir.root, "--until-end")
     return (
-        f"the run in {run_dir.root} has no results yet: it is {'running' if running else status['state']}, and writes "
-        f"summary.json when its stream has ended\n{f'see what it does: {look}' if running else f'resume it: {resume}'}"
+        f"the run in {run_dir.root} has no results yet: it is {'running' if lives else status.state}, and writes "
+        f"summary.json when its stream has ended\n{f'see what it does: {look}' if lives else f'resume it: {resume}'}"
     )
 
 

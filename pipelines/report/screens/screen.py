@@ -111,7 +111,7 @@ def overall(status: RunStatus, width: int) -> Group:
     fraction = status.fraction
     head = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=1.0, completed=fraction or 0.0, width=max(8, min(40, width - 56)))
-    share = f"{fraction:.0%}" if fraction is not None else f"{status.lake['rows']:,} rows"
+    share = f"{fraction:.0%}" if fraction is not None else f"{status.lake.rows:,} rows"
     eta = eta_s(status)
     rest = f"ETA {duration(eta)}" if eta is not None else ""
     head.add_row(Text(status.name, style="bold"), str(status.state), bar, share, duration(status.wall_s), rest)
@@ -155,7 +155,7 @@ class Screen:
         if self._printed_end or (self._clock() - self._printed < PLAIN_INTERVAL_S and not ended):
             return
         self._printed, self._printed_end = self._clock(), ended
-        share = f"{status.fraction:.0%}" if status.fraction is not None else f"{status.lake['rows']:,} rows"
+        share = f"{status.fraction:.0%}" if status.fraction is not None else f"{status.lake.rows:,} rows"
         parts = [f"{duration(status.wall_s):>6} {status.state} {share}"]
         if (eta := eta_s(status)) is not None:
             parts[0] += f" ETA {duration(eta)}"
@@ -169,7 +169,7 @@ class Screen:
         for words in (self._waited_for if self._waited_for != waited_for else None, status.reason):
             if words is not None and not ended:
                 self._console.print(f"       {words}", highlight=False, markup=False, soft_wrap=True)
-        noted = {(alarm["state"], alarm["since"]): alarm["words"] for alarm in status.alarms}
+        noted = {(alarm.state, alarm.since): alarm.words for alarm in status.alarms}
         for key, words in noted.items():
             if words in status.notes and key not in self._noted:
                 self._console.print(f"       {words}", highlight=False, markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from pipelines.live.status.stored import ENDED
+from pipelines.live.rules.states import ENDED
 from pipelines.report.screens.losses import losses_text
 from pipelines.report.screens.screen import duration, worker_table
 

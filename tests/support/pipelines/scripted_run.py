@@ -1,23 +1,28 @@
-"""Workers whose lives are scripts, and a coordinator over them with a clock that is advanced by hand."""
+"""Workers whose lives are scripts, and a live run over them with a clock that is advanced by hand."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from pipelines.core.config.sections import Resources
+from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.loop.coordinator import Coordinator
-from pipelines.live.loop.reporting import Reporting
-from pipelines.live.loop.supervised import Supervision
+from pipelines.live.loop.conclusion import Conclusion
+from pipelines.live.loop.live_run import LiveRun
+from pipelines.live.loop.monitor import AlarmMonitor
+from pipelines.live.loop.provision import Provision
 from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.kinds import Kind
-from pipelines.live.rules.restarts import Cause
+from pipelines.live.rules.restarts import Cause, Patience
+from pipelines.live.status.file import StatusFile
 from pipelines.live.status.status import RunStatus
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
 from streaming.store.files import read_json
 from tests.support.pipelines.clocks import Clock
+from tests.support.pipelines.raw_configs import small
 
 KINDS = {
     "ingest": Kind.INGEST, "augmentation": Kind.AUGMENTATION, "teacher": Kind.TEACHER, "student-feed": Kind.STUDENT,
@@ -63,8 +68,9 @@ class ScriptedLauncher:
 
     died = None
 
-    def __init__(self, clock, lives):
-        self._clock, self.lives = clock, {name: list(lives) for name, lives in lives.items()}
+    def __init__(self, clock, lives, pause):
+        self._clock, self.rest = clock, pause
+        self.lives = {name: list(lives) for name, lives in lives.items()}
         self.handles: dict[str, list[ScriptedHandle]] = {name: [] for name in lives}
         self.started_at: dict[str, list[float]] = {name: [] for name in lives}
 
@@ -85,6 +91,9 @@ class Recorder:
     def __init__(self):
         self.seen = []
         self.dropped, self.problem = 0, None
+
+    def mirror(self, worker, mirror):
+        raise AssertionError("nothing was published")
 
     def metrics(self, worker, step, values):
         self.seen.append((worker, step, values))
@@ -120,38 +129,53 @@ def never_built(rendezvous: Rendezvous) -> Any:
     raise AssertionError("a scripted launcher builds nothing")
 
 
-class Run:
-    """A coordinator over scripted lives, and everything it let be seen."""
+class ScriptedConclusion(Conclusion):
+    """Calls `finish` in place of writing a summary."""
 
-    def __init__(
-        self,
-        root,
-        lives,
-        tracker=None,
-        at_tell=None,
-        pace="lockstep",
-        finish=lambda: None,
-        give_up_s=300.0,
-        sleep=None,
-        **resources,
-    ):
+    def __init__(self, finish, *given, **options):
+        super().__init__(*given, **options)
+        self._finish = finish
+
+    def conclude(self, config):
+        self._finish()
+
+
+class NoAlarms(AlarmMonitor):
+    def check(self, status):
+        return []
+
+
+def live_run(launcher, run_dir, status, specs, resources, *, finish=lambda: None, tracker=None, clock=time.monotonic,
+             pace="lockstep", give_up_s=300.0):  # fmt: skip
+    """A live run of these workers, whatever they are: the config names others, and its end writes nothing."""
+    config = parse(small(pace={"mode": pace}, kafka={"give_up_s": give_up_s}))
+    config = config.model_copy(update={"resources": resources})
+    patience = Patience.of(resources, give_up_s)
+    conclusion = ScriptedConclusion(finish, run_dir, status, None, print, patience, clock=clock)
+    return LiveRun(
+        config, run_dir, Provision("", launcher, None), status, StatusFile(run_dir.status), conclusion, tracker,
+        specs=specs, monitor=NoAlarms(config, clock), clock=clock,
+    )  # fmt: skip
+
+
+class Run:
+    """A live run over scripted lives, and everything it let be seen."""
+
+    def __init__(self, root, lives, at_tell=None, sleep=None, tracker=None, finish=lambda: None, pace="lockstep",
+                 give_up_s=300.0, **resources):  # fmt: skip
         self.clock = Clock()
         pause = self.clock.sleep if sleep is None else lambda seconds: sleep(self.clock, seconds)
-        self.launcher = ScriptedLauncher(self.clock, lives)
+        self.launcher = ScriptedLauncher(self.clock, lives, pause)
         self.run_dir = RunDir(root)
         self.told = []
         self._at_tell = at_tell or (lambda run: None)
         self.status = RunStatus("scripted")
         settings = Resources(**({"min_free_disk_gb": 0} | resources))
-        self.coordinator = Coordinator(
-            self.status,
-            [WorkerSpec(name, KINDS[name], never_built) for name in lives if name != "student-late"],
-            Supervision.of(self.launcher, self.run_dir, settings, give_up_s=give_up_s, clock=self.clock),
-            Reporting(self.status, self.run_dir, tracker=tracker, watch=self._see, clock=self.clock),
-            pace=pace,
-            finish=finish,
-            sleep=pause,
-        )
+        specs = [WorkerSpec(name, KINDS[name], never_built) for name in lives if name != "student-late"]
+        self.live = live_run(
+            self.launcher, self.run_dir, self.status, specs, settings,
+            finish=finish, tracker=tracker, clock=self.clock, pace=pace, give_up_s=give_up_s,
+        )  # fmt: skip
 
     def _see(self, status):
         self.told.append((self.clock.now, read_json(self.run_dir.status)))
@@ -159,7 +183,7 @@ class Run:
         self._at_tell(self)
 
     def to_the_end(self):
-        return self.coordinator.run()
+        return self.live.run(self._see)
 
     @property
     def written(self):
@@ -172,7 +196,7 @@ class Run:
 def stop_after(seconds):
     def at_tell(run):
         if run.clock() >= 1000 + seconds:
-            run.coordinator.stop("enough")
+            run.live.stop("enough")
 
     return at_tell
 

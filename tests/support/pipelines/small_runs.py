@@ -291,7 +291,7 @@ def stop_after(rows: int) -> Callable[[RunStatus], None]:
     """A watcher that asks this process to end once the lake has so many rows."""
 
     def watch(status: RunStatus) -> None:
-        if status.state is RunState.RUNNING and (status.lake.get("rows") or 0) > rows:
+        if status.state is RunState.RUNNING and status.lake.rows > rows:
             os.kill(os.getpid(), signal.SIGTERM)
 
     return watch

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from exfm.errors import ModelError
 from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.settings import Config
 from pipelines.core.config.text import choices
 from pipelines.core.run_dir.paths import RunDir
@@ -23,7 +24,6 @@ from pipelines.data.checks.served.joined import ServedRows, joined
 from pipelines.data.checks.served.log import PREDICTION, VERSION, ServedLogRows
 from pipelines.data.checks.skew import skews
 from pipelines.data.findings import Finding, Rules, Severity, percent
-from pipelines.live.loop.reconciler import with_roster
 from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.version import ServedVersion
 from pipelines.track.registry.ledger import Ledger

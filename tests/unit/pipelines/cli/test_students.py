@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from pipelines.cli import console as cli
+from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.settings import dump, load, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Presence
-from pipelines.live.loop.reconciler import with_roster
 from pipelines.live.roster import pipeline as pipeline_module
 from pipelines.live.roster.pipeline import Pipeline
 from pipelines.live.roster.section import SpawnRequest

@@ -60,7 +60,7 @@ def test_it_follows_a_run_and_ctrl_c_leaves_the_view_alone(tmp_path: Path) -> No
     wrote(status, tmp_path)
     with top_of(tmp_path) as (process, terminal):
         assert "0 rows in 0 files" in shown(terminal, "the run goes on")
-        status.lake["rows"] = 4321
+        status.lake.rows = 4321
         wrote(status, tmp_path)
         assert "4,321 rows" in shown(terminal, "4,321 rows")
         process.send_signal(signal.SIGINT)

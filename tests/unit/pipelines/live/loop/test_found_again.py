@@ -10,7 +10,7 @@ from pipelines.core.config.settings import dump, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop import lifecycle
 from pipelines.live.rules.states import RunState
-from pipelines.live.status.status import RunStatus
+from pipelines.live.status.status import LakeSize, RunStatus
 from streaming.errors import StreamingError
 from streaming.lake.writer import LakeTable
 from streaming.store.files import write_json
@@ -52,7 +52,7 @@ def test_the_status_of_a_run_that_is_resumed_begins_with_the_rows_of_its_lake(ru
 
 
 def test_what_is_being_started_is_said_of_a_run_with_rows_too():
-    status = RunStatus("small", lake={"rows": ROWS, "last_lake_seq": ROWS - 1}, stage="starting Ray")
+    status = RunStatus("small", lake=LakeSize(ROWS, last_lake_seq=ROWS - 1), stage="starting Ray")
     assert status.waits_for == "starting Ray"
     status.state = RunState.RUNNING
     assert status.waits_for is None

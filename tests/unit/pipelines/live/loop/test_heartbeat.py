@@ -9,9 +9,8 @@ from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import start_over
 from pipelines.live.rules.states import RunState
-from pipelines.live.status import heartbeat
-from pipelines.live.status.file import StatusFile
-from pipelines.live.status.heartbeat import Heartbeat
+from pipelines.live.status import file
+from pipelines.live.status.file import Heartbeat, StatusFile
 from pipelines.live.status.status import RunStatus
 from streaming.errors import BadInput
 from streaming.store.files import read_json
@@ -19,7 +18,7 @@ from tests.support.waiting import PATIENCE_S
 
 
 def test_it_is_written_at_once_again_and_again_and_at_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(file, "INTERVAL_S", 0.01)
     written, often = [], threading.Event()
 
     def record(file, value):

@@ -30,8 +30,8 @@ def joins(name, when):
     """`name` is added once `when(run)`."""
 
     def at_tell(run):
-        if name not in run.coordinator.workers and when(run):
-            run.coordinator.add(WorkerSpec(name, Kind.STUDENT, never_built))
+        if name not in run.live.workers and when(run):
+            run.live.join(WorkerSpec(name, Kind.STUDENT, never_built))
 
     return at_tell
 
@@ -58,7 +58,7 @@ def test_a_student_that_joins_after_the_streams_end_keeps_the_run_up_until_it_is
 def retires(name, when=lambda run: run.clock() > 1002):
     def at_tell(run):
         if run.status.workers[name].state != "retired" and when(run):
-            run.coordinator.retire(name)
+            run.live.leave(name)
 
     return at_tell
 
@@ -80,7 +80,7 @@ def test_a_student_that_gave_up_may_come_back_and_the_run_ends_well(tmp_path):
 
     def at_tell(run):
         if run.status.workers["student-feed"].state == "failed":
-            run.coordinator.add(WorkerSpec("student-feed", Kind.STUDENT, never_built))
+            run.live.join(WorkerSpec("student-feed", Kind.STUDENT, never_built))
 
     run = Run(tmp_path, slow, at_tell=at_tell)
     assert run.to_the_end() is RunState.DONE
@@ -110,8 +110,8 @@ def test_a_name_is_free_again_once_it_is_retired(tmp_path):
         again(run)
         stop_after(20)(run)
         if len(run.launcher.handles["student-feed"]) == 1 and run.clock() > 1005:
-            run.coordinator.retire("student-feed")
-            run.coordinator.add(WorkerSpec("student-feed", Kind.STUDENT, never_built))
+            run.live.leave("student-feed")
+            run.live.join(WorkerSpec("student-feed", Kind.STUDENT, never_built))
 
     run = Run(tmp_path, lives, at_tell=at_tell)
     assert run.to_the_end() is RunState.STOPPED
@@ -127,8 +127,8 @@ def test_a_student_that_comes_back_keeps_what_it_did_before_it_left(tmp_path):
     def at_tell(run):
         stop_after(20)(run)
         if len(run.launcher.handles["student-feed"]) == 2 and run.clock() > 1005:
-            run.coordinator.retire("student-feed")
-            run.coordinator.add(WorkerSpec("student-feed", Kind.STUDENT, never_built))
+            run.live.leave("student-feed")
+            run.live.join(WorkerSpec("student-feed", Kind.STUDENT, never_built))
 
     run = Run(tmp_path, lives, at_tell=at_tell)
     run.to_the_end()
@@ -138,13 +138,21 @@ def test_a_student_that_comes_back_keeps_what_it_did_before_it_left(tmp_path):
 
 
 def test_what_cannot_join_or_leave_is_refused_in_words(tmp_path):
-    run = Run(tmp_path, ENDLESS, at_tell=stop_after(1))
-    with pytest.raises(BadInput, match="`student-feed` is a worker of this run already"):
-        run.coordinator.add(WorkerSpec("student-feed", Kind.STUDENT, never_built))
-    with pytest.raises(BadInput, match="`teacher` cannot leave: the run needs it"):
-        run.coordinator.retire("teacher")
-    with pytest.raises(BadInput, match="no worker is named `student-shop`; those that may leave: student-feed"):
-        run.coordinator.retire("student-shop")
+    refused = []
+
+    def at_tell(run):
+        if not refused:
+            with pytest.raises(BadInput, match="`student-feed` is a worker of this run already"):
+                run.live.join(WorkerSpec("student-feed", Kind.STUDENT, never_built))
+            with pytest.raises(BadInput, match="`teacher` cannot leave: the run needs it"):
+                run.live.leave("teacher")
+            with pytest.raises(BadInput, match="no worker is named `student-shop`; those that may leave: student-feed"):
+                run.live.leave("student-shop")
+            refused.append(True)
+        stop_after(1)(run)
+
+    run = Run(tmp_path, ENDLESS, at_tell=at_tell)
     run.to_the_end()
+    assert refused
     with pytest.raises(BadInput, match="the run is stopped; no worker can join it"):
-        run.coordinator.add(WorkerSpec("student-shop", Kind.STUDENT, never_built))
+        run.live.join(WorkerSpec("student-shop", Kind.STUDENT, never_built))

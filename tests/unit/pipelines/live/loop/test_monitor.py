@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from pipelines.core.config.settings import parse
-from pipelines.live.loop.monitor import AlarmMonitor
+from pipelines.live.loop.monitor import AlarmMonitor, Idleness
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
-from pipelines.live.status.attempts import EarlierAttempts
-from pipelines.live.status.status import RunStatus, WorkerStatus
+from pipelines.live.status.status import EarlierAttempts, RunStatus, WorkerStatus
 from pipelines.live.workers.report import Report
 from tests.support.pipelines.raw_configs import changed
 from tests.support.streams.scripted import HandClock
@@ -47,7 +46,7 @@ class Seen:
         """The states that are told when so much time has passed, in one look."""
         self.clock.advance(seconds)
         self.status.raise_alarms(self.monitor.check(self.status))
-        return [alarm["state"] for alarm in self.status.alarms]
+        return [alarm.state for alarm in self.status.alarms]
 
 
 def test_a_student_that_stands_still_before_rows_is_stalled_until_it_moves():
@@ -60,8 +59,8 @@ def test_a_student_that_stands_still_before_rows_is_stalled_until_it_moves():
     seen.augmentation.report.rows += 5
     assert seen.after(1) == ["stalled"]
     [alarm] = seen.status.alarms
-    assert (alarm["severity"], alarm["workers"], alarm["for_s"]) == ("alarm", ["student-feed"], 100.0)
-    assert alarm["since"] == "2026-11-23T11:58:20+00:00"
+    assert (alarm.severity, alarm.workers, alarm.for_s) == ("alarm", ("student-feed",), 100.0)
+    assert alarm.since == "2026-11-23T11:58:20+00:00"
     assert (seen.student.alarms, seen.augmentation.alarms) == (["stalled"], [])
     assert "stalled: student-feed makes no progress, and 40 rows wait for it" in seen.status.trouble
     report.lake_seq += 1
@@ -76,7 +75,7 @@ def test_an_export_that_was_refused_is_an_alarm_until_one_is_good():
     assert seen.after(1) == ["export refused"]
     assert seen.after(9) == ["export refused"]
     [alarm] = seen.status.alarms
-    assert (alarm["severity"], alarm["workers"], alarm["for_s"]) == ("alarm", ["student-feed"], 9.0)
+    assert (alarm.severity, alarm.workers, alarm.for_s) == ("alarm", ("student-feed",), 9.0)
     assert "export refused: student-feed: version v00000064 was refused" in seen.status.trouble
     seen.student.report.alarm = None
     assert seen.after(1) == []
@@ -123,7 +122,7 @@ def test_the_last_lag_of_a_worker_that_does_not_answer_is_not_shown(state, silen
         assert worker.as_json()["lag_rows"] is None
     seen.after(0)
     assert seen.after(6) == ["lag unknown"]  # of the student it is known: the lake says
-    assert f"cannot be known: {why} (since" in seen.status.alarms[0]["words"]
+    assert f"cannot be known: {why} (since" in seen.status.alarms[0].words
 
 
 @pytest.mark.parametrize("state", [WorkerState.DONE, WorkerState.FAILED, WorkerState.RETIRED])
@@ -139,10 +138,10 @@ def test_a_student_that_hangs_is_stalled_by_what_the_lake_holds_meanwhile():
     seen = Seen(unread_s=1e6)
     seen.after(0)
     seen.student.silent_s = 100.0
-    seen.status.lake["last_lake_seq"] = 699
+    seen.status.lake.last_lake_seq = 699
     seen.augmentation.report.rows += 1
     assert seen.after(100) == ["stalled"]
-    assert "700 rows wait for it" in seen.status.alarms[0]["words"]
+    assert "700 rows wait for it" in seen.status.alarms[0].words
 
 
 def test_refused_rows_count_in_a_window_and_of_a_new_run_from_its_begin():
@@ -156,8 +155,8 @@ def test_refused_rows_count_in_a_window_and_of_a_new_run_from_its_begin():
     assert seen.status.alarms == []
     seen.counts(5000, feedback=5000, **{"null:bid": 90, "bad_vertical": 1900})
     assert seen.after(10) == ["mass dead letters"]
-    assert "1,890 of 4,000 impressions were refused in the last 300 s" in seen.status.alarms[0]["words"]
-    assert "most for `bad_vertical` (1,890)" in seen.status.alarms[0]["words"]
+    assert "1,890 of 4,000 impressions were refused in the last 300 s" in seen.status.alarms[0].words
+    assert "most for `bad_vertical` (1,890)" in seen.status.alarms[0].words
 
 
 def test_of_a_resumed_run_what_was_refused_before_is_past_and_unmatched_feedback_is_not_refused():
@@ -184,3 +183,28 @@ def test_topics_that_bring_nothing_are_noted_with_the_time_and_are_no_trouble():
     assert seen.status.as_json()["alarms"][0]["severity"] == "note"
     seen.status.state = RunState.DRAINING
     assert seen.after(60) == []
+
+
+def test_a_run_is_idle_once_nothing_came_while_everyone_was_at_work_and_the_broker_answered():
+    seen = Seen()
+    idleness = Idleness(60.0, seen.clock)
+
+    def idle_after(seconds: float) -> bool:
+        seen.clock.advance(seconds)
+        return idleness.check(seen.status)
+
+    assert not idle_after(0)
+    assert not idle_after(59)
+    assert idle_after(1)
+    seen.student.report.rows += 1
+    assert not idle_after(0)
+    assert idle_after(60)
+    seen.augmentation.report.lag_rows = None  # the broker does not answer
+    assert not idle_after(100)
+    seen.augmentation.report.lag_rows = 0
+    assert not idle_after(0)
+    seen.student.state = WorkerState.RESTARTING
+    assert not idle_after(60)
+    seen.student.state = WorkerState.RUNNING
+    assert not idle_after(59)
+    assert idle_after(1)

@@ -90,18 +90,16 @@ def test_the_summary_waits_for_room_too(tmp_path):
 
 
 def test_a_summary_that_waits_for_a_student_waits_for_no_room_any_more(tmp_path):
-    full = [OSError(errno.ENOSPC, "No space left on device")]
-
     def finish():
-        if full:
-            raise full.pop()
-        joined = "student-late" in run.coordinator.workers
-        if not joined:
-            run.coordinator.add(WorkerSpec("student-late", Kind.STUDENT, never_built))
-        return joined
+        if "student-late" not in run.live.workers:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def at_tell(run):
+        if run.status.waiting is not None and "student-late" not in run.live.workers:
+            run.live.join(WorkerSpec("student-late", Kind.STUDENT, never_built))
 
     late = [*[working("student-late")] * 60, follows("student-late")]
-    run = Run(tmp_path, ENDING | {"student-late": [late]}, finish=finish)
+    run = Run(tmp_path, ENDING | {"student-late": [late]}, at_tell=at_tell, finish=finish)
     assert run.to_the_end() is RunState.DONE
     meanwhile = [value for _, value in run.told if value["workers"].get("student-late", {}).get("state") == "running"]
     assert {value["reason"] for value in meanwhile} == {None}

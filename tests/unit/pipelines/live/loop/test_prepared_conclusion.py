@@ -6,6 +6,7 @@ import threading
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop import conclusion
 from pipelines.live.loop.conclusion import Conclusion
+from pipelines.live.rules.restarts import Patience
 from pipelines.live.status.status import RunStatus
 
 
@@ -19,7 +20,7 @@ def test_what_a_conclusion_needs_is_imported_once_and_waited_for_and_what_is_mis
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(conclusion, "NEEDED", ("is_not_installed", "takes_a_moment"))
-    concluding = Conclusion(RunDir(tmp_path / "run"), RunStatus("run"), None, print)
+    concluding = Conclusion(RunDir(tmp_path / "run"), RunStatus("run"), None, print, Patience(0, 1.0, 1.0, 1.0))
     concluding.prepare()
     concluding.prepare()
     assert not noted.exists()  # nobody waited yet

@@ -9,7 +9,8 @@ import pytest
 from exfm.errors import ModelError
 from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.roster import Presence, Roster
-from pipelines.live.loop.reconciler import RosterReconciler
+from pipelines.live.loop.reconciler import Change, ChangeKind, RosterReconciler
+from pipelines.live.rules.states import WorkerState
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed, small
 
@@ -26,28 +27,25 @@ class Run:
         self.kept: list[str] = []
         self.trouble: Exception | None = None
 
-    def has_worker(self, name: str) -> bool:
-        return name in self.at_work
+    def reconcile(self, reconciler: RosterReconciler) -> None:
+        """As `LiveRun` does it."""
+        states = dict.fromkeys(self.at_work, WorkerState.RUNNING) | dict.fromkeys(self.given_up, WorkerState.FAILED)
+        for change in reconciler.changes(self.config, states, self.lake_rows, stream_ended=self.draining):
+            try:
+                self._make(change)
+            except (BadInput, ModelError) as error:
+                reconciler.answer(change, error)
+            else:
+                reconciler.answer(change)
 
-    def has_failed(self, name: str) -> bool:
-        return name in self.given_up
-
-    def keep_rows_for(self, name: str) -> None:
-        self.kept.append(name)
-
-    def spawn(self, student: dict[str, Any]) -> None:
-        if self.trouble is not None:
-            raise self.trouble
-        self._note("spawn", student["name"], at_work=True)
-
-    def pause(self, name: str) -> None:
-        self._note("pause", name, at_work=False)
-
-    def resume(self, name: str) -> None:
-        self._note("resume", name, at_work=True)
-
-    def retire(self, name: str) -> None:
-        self._note("retire", name, at_work=False)
+    def _make(self, change: Change) -> None:
+        if change.kind is ChangeKind.KEEP_ROWS:
+            self.kept.append(change.name)
+        elif change.kind not in (ChangeKind.NONE, ChangeKind.REFUSE):
+            if change.kind is ChangeKind.SPAWN and self.trouble is not None:
+                raise self.trouble
+            joins = change.kind in (ChangeKind.SPAWN, ChangeKind.RESUME)
+            self._note(str(change.kind), change.name, at_work=joins)
 
     def _note(self, what: str, name: str, *, at_work: bool) -> None:
         self.asked.append(f"{what} {name}")
@@ -64,12 +62,12 @@ def test_every_wish_is_granted_once(roster):
     roster.ask("late", Presence.RUNNING, {"name": "late"})
     roster.ask("feed", Presence.PAUSED)
     for _ in range(3):
-        reconciler.reconcile(run)
+        run.reconcile(reconciler)
     assert run.asked == ["pause feed", "spawn late"]
     roster.ask("feed", Presence.RUNNING)
     roster.ask("shop", Presence.RETIRED)
     for _ in range(3):
-        reconciler.reconcile(run)
+        run.reconcile(reconciler)
     assert run.asked[2:] == ["resume feed", "retire shop"]
     assert roster.open == []
 
@@ -80,7 +78,7 @@ def test_what_cannot_be_granted_is_refused_with_why_and_the_run_goes_on(roster, 
     run.trouble = trouble
     roster.ask("late", Presence.RUNNING, {"name": "late"})
     roster.ask("nobody", Presence.PAUSED)
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     outcomes = {name: roster.outcome(name) for name in ("late", "nobody")}
     assert outcomes["late"] is not None
     assert (outcomes["late"].refused, outcomes["late"].words) == (True, str(trouble))
@@ -97,7 +95,7 @@ def test_a_damaged_wish_ends_no_run_keeps_no_one_else_waiting_and_is_said_once(r
     path.write_text('{"name": 3}')
     roster.ask("shop", Presence.PAUSED)
     for _ in range(3):
-        reconciler.reconcile(run)
+        run.reconcile(reconciler)
     assert run.asked == ["pause shop"]
     assert len(said) == 1
     assert "wish.json is damaged" in said[0]
@@ -108,9 +106,9 @@ def test_an_answer_that_finds_no_room_on_the_disk_is_given_at_the_next_look(rost
     roster.ask("shop", Presence.PAUSED)
     with monkeypatch.context() as patch:
         patch.setattr(Roster, "answer", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        reconciler.reconcile(run)
+        run.reconcile(reconciler)
     assert [desired.name for desired in roster.open] == ["shop"]
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     assert roster.open == []
 
 
@@ -118,11 +116,11 @@ def test_a_student_that_has_failed_goes_on_when_it_is_asked_for(roster):
     run, reconciler = Run(), RosterReconciler(roster)
     run.given_up = {"feed"}
     roster.ask("feed", Presence.RUNNING)
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     assert run.asked == ["resume feed"]
     run.given_up = set()
     roster.ask("feed", Presence.RUNNING, again=True)
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     assert run.asked == ["resume feed"]
 
 
@@ -130,18 +128,18 @@ def test_a_student_that_joins_later_is_let_in_once_the_lake_has_its_rows_or_ends
     raw = changed("students.0.joins_at_rows", 100)
     run, reconciler = Run(raw), RosterReconciler(roster)
     run.at_work = {"shop"}
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     run.lake_rows = 99
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     assert run.asked == []
     assert run.kept == ["feed"]  # not at every look
     run.lake_rows = 100
-    reconciler.reconcile(run)
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
+    run.reconcile(reconciler)
     assert run.asked == ["resume feed"]
     short = Run(raw)
     short.at_work, short.draining = {"shop"}, True
-    RosterReconciler(roster).reconcile(short)
+    short.reconcile(RosterReconciler(roster))
     assert short.asked == ["resume feed"]
 
 
@@ -155,11 +153,11 @@ def test_a_student_that_could_not_join_when_it_was_due_joins_later_and_holds_up_
     whole = path.read_text()
     path.write_text('{"name": 3}')
     for _ in range(2):
-        reconciler.reconcile(run)
+        run.reconcile(reconciler)
     assert run.asked == ["resume shop"]
     path.write_text(whole)
     for _ in range(2):
-        reconciler.reconcile(run)
+        run.reconcile(reconciler)
     assert run.asked == ["resume shop", "resume feed"]
 
 
@@ -168,23 +166,23 @@ def test_rows_of_a_student_that_is_yet_to_join_are_kept_until_it_does(roster):
     run, reconciler = Run(changed("students.0.joins_at_rows", 100)), RosterReconciler(roster, lambda: now)
     run.at_work = {"shop"}
     for now in (0.0, 5.0, 11.0, 22.0):  # noqa: B007
-        reconciler.reconcile(run)
+        run.reconcile(reconciler)
     assert run.kept == ["feed"] * 3
     run.lake_rows, now = 100, 40.0
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     assert run.kept == ["feed"] * 3
 
 
 def test_a_refused_wish_leaves_what_was_granted_before_it(roster):
     run, reconciler = Run(), RosterReconciler(roster)
     roster.ask("late", Presence.RUNNING, {"name": "late"})
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     roster.ask("late", Presence.PAUSED)
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     run.at_work.discard("late")
     run.trouble = BadInput("no room")
     roster.ask("late", Presence.RUNNING)
-    reconciler.reconcile(run)
+    run.reconcile(reconciler)
     (stands,) = roster.standing
     assert (stands.wanted, stands.section) == (Presence.PAUSED, {"name": "late"})
     assert roster.ask("late", Presence.RUNNING).section == {"name": "late"}

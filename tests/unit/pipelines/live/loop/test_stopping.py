@@ -22,7 +22,7 @@ def once(number):
     """A signal, unless stopping was asked for already."""
 
     def at_tell(run):
-        if run.coordinator.stop_asked is None:
+        if run.live.stop_asked is None:
             signal.raise_signal(number)
 
     return at_tell
@@ -68,7 +68,7 @@ def test_a_worker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path):
 
 def test_a_fault_of_the_coordinator_itself_still_closes_everyone_and_is_told(tmp_path):
     def burst(run):
-        if run.clock() > 1002 and not run.coordinator.over:
+        if run.clock() > 1002 and not run.live.over:
             raise ZeroDivisionError
 
     run = Run(tmp_path, ENDLESS, at_tell=burst)
@@ -128,15 +128,13 @@ import sys
 from pathlib import Path
 from pipelines.live.launch.local import LocalLauncher
 from pipelines.core.config.sections import Resources
-from pipelines.live.loop.coordinator import Coordinator
-from pipelines.live.loop.reporting import Reporting
-from pipelines.live.loop.supervised import Supervision
 from pipelines.live.loop.worker_spec import WorkerSpec
 from pipelines.live.rules.kinds import Kind
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import locked
 from pipelines.live.status.status import RunStatus
 from pipelines.live.workers.worker import Worker
+from tests.support.pipelines.scripted_run import live_run
 
 class Busy(Worker):
     kind, done = "teacher", False
@@ -150,8 +148,7 @@ class Busy(Worker):
 run_dir = RunDir(Path(sys.argv[1]))
 with locked(run_dir):
     jobs = [WorkerSpec("teacher", Kind.TEACHER, lambda rendezvous: Busy("teacher"))]
-    status, rules = RunStatus("busy"), Supervision.of(LocalLauncher(), run_dir, Resources())
-    print(Coordinator(status, jobs, rules, Reporting(status, run_dir)).run())
+    print(live_run(LocalLauncher(), run_dir, RunStatus("busy"), jobs, Resources()).run())
 """
 
 

@@ -14,9 +14,9 @@ import pytest
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
-from pipelines.live.status.attempts import EarlierAttempts, earlier_attempts
 from pipelines.live.status.file import StatusFile
-from pipelines.live.status.status import RunStatus, WorkerStatus
+from pipelines.live.status.status import EarlierAttempts, RunStatus, WorkerStatus
+from pipelines.live.status.stored import earlier_attempts
 from pipelines.live.workers.report import Report
 from tests.support.waiting import eventually
 
@@ -63,9 +63,8 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.status.file import StatusFile
-from pipelines.live.status.heartbeat import Heartbeat
-from pipelines.live.status.attempts import earlier_attempts
+from pipelines.live.status.file import Heartbeat, StatusFile
+from pipelines.live.status.stored import earlier_attempts
 from pipelines.live.status.status import RunStatus
 root = Path(sys.argv[1])
 status = RunStatus.resuming("small", earlier_attempts(root))
@@ -119,5 +118,5 @@ def test_until_the_lake_has_rows_it_is_said_what_is_waited_for():
         worker.state = WorkerState.RUNNING
         worker.report = Report(worker.name, worker.name, note=note if worker.kind is Kind.AUGMENTATION else None)
     assert status.waits_for == note
-    status.lake["rows"] = 1
+    status.lake.rows = 1
     assert status.waits_for is None

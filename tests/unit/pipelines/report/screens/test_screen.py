@@ -10,7 +10,7 @@ from rich.console import Console
 
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
-from pipelines.live.status.status import RunStatus, WorkerStatus
+from pipelines.live.status.status import RunStatus, StatusAlarm, WorkerStatus
 from pipelines.live.workers.report import Report
 from pipelines.report.screens.screen import Screen, duration, ne_text, overall, worker_table
 from pipelines.report.screens.stored import show_status
@@ -195,22 +195,8 @@ def test_many_tasks_stand_two_to_a_line():
 
 
 ALARMS = [
-    {
-        "state": "stalled",
-        "severity": "alarm",
-        "workers": ["teacher"],
-        "since": "t",
-        "for_s": 130.0,
-        "words": "stalled: x",
-    },
-    {
-        "state": "nothing read",
-        "severity": "note",
-        "workers": [],
-        "since": "t",
-        "for_s": 75.0,
-        "words": "nothing read: y",
-    },
+    StatusAlarm("stalled", "alarm", ("teacher",), "t", 130.0, "stalled: x"),
+    StatusAlarm("nothing read", "note", (), "t", 75.0, "nothing read: y"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The coordinator takes a run from start to end, also where a worker gives up."""
+"""The loop takes a run from start to end, also where a worker gives up."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_the_end_of_the_stream_is_passed_on_to_everyone_and_not_before_it_is_kno
 
 def test_verticals_that_a_joining_student_names_are_passed_on_each_once(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(5))
-    run.coordinator.declare(["feed", "travel"])
-    run.coordinator.declare(["feed", "shop"])
+    run.live.declare(["feed", "travel"])
+    run.live.declare(["feed", "shop"])
     run.to_the_end()
     assert {orders.verticals for orders in run.launcher.handles["augmentation"][0].orders} == {
         ("feed", "travel", "shop")

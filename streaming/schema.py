@@ -34,6 +34,23 @@ SAMPLE_WEIGHT = "sample_weight"
 UNKNOWN = "unknown:"
 """Before a task's name, in the `task` of feedback: what the label of that task is will never be known."""
 
+MERGE_TIME = "merge_time_ms"
+"""The merge key at which an impression was shown: what counts for as-of features, its own and others'."""
+
+FEEDBACK_TIME = "feedback_time_ms_"
+"""Before a task's name: the merge key at which the label came; null where none did."""
+
+LABEL_PREFIXES = ("label_", "teacher_logit_", FEEDBACK_TIME)
+"""Columns of tasks begin with these."""
+
+RESERVED_NAMES = frozenset(
+    {"impression_id", "event_time_ms", "vertical", "lake_seq", "block", "settlement", "teacher_version"}
+    | {"scored_at_ms", "event_date", MERGE_TIME, "source_topic", "source_partition", "source_offset", "source_row"}
+)
+"""Columns that every lake has."""
+
+_ASOF_KINDS = ("rate", "count", "residual", "since", "last")
+
 POSITION_FIELDS = (
     pa.field("source_topic", pa.string(), nullable=False),
     pa.field("source_partition", pa.int32(), nullable=False),
@@ -118,6 +135,120 @@ class Task(BaseModel):
         return round(self.window_s * 1000)
 
 
+class AsOfFeature(BaseModel):
+    """What was known of a row's key when the row was shown: one of `rate`, `count`, `residual`, `since`, `last`.
+
+    >>> AsOfFeature(name="user_rate", by="user_id", rate="ctr", half_life_s=600).by
+    ('user_id',)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    name: str = Field(description="name of the feature; its columns begin with it")
+    by: tuple[str, ...] = Field(
+        description="the key: a column, or several that are crossed; a rate is smoothed towards that of the key "
+        "without its last column"
+    )
+    rate: str | None = Field(default=None, description="the share of impressions of the key with this task's label")
+    count: str | None = Field(default=None, description="how many: `shown` counts impressions, a task its labels")
+    residual: str | None = Field(
+        default=None, description="how far the key's rate of this task lies above what the rate `against` predicts"
+    )
+    since: str | None = Field(default=None, description="seconds since the last impression (`shown`), or label of a task")
+    last: int | None = Field(default=None, gt=0, le=1024, description="the last impressions of the key, newest first")
+    of: tuple[str, ...] = Field(
+        default=(),
+        description="for `last`, what to list of each: int64 columns, tasks (1 where the label has come), and `gap_s`, "
+        "the seconds between it and the row",
+    )
+    against: str | None = Field(
+        default=None, description="for `residual`: name of the as-of rate that predicts, such as that of the other side"
+    )
+    half_life_s: float | None = Field(
+        default=None, gt=0, description="for rate, count and residual: impressions count half after so long; null: full"
+    )
+    prior: float = Field(
+        default=10.0, gt=0, description="impressions that a rate's parent counts for, where the key has few of its own"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_column(cls, data: Any) -> Any:
+        return data | {"by": (data["by"],)} if isinstance(data, dict) and isinstance(data.get("by"), str) else data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AsOfFeature:
+        kinds = [kind for kind in _ASOF_KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise ValueError(
+                f"as-of feature `{self.name}` has {' and '.join(kinds) or 'no kind'}; give it one of {_ASOF_KINDS}"
+            )
+        if not self.by or len(set(self.by)) < len(self.by):
+            raise ValueError(f"as-of feature `{self.name}`: `by` needs one column or more, each once")
+        for setting, of in (("of", "last"), ("against", "residual")):
+            if bool(getattr(self, setting)) != (self.kind == of):
+                raise ValueError(f"as-of feature `{self.name}`: `{of}` needs `{setting}`, and no other kind has it")
+        if self.half_life_s is not None and self.kind in ("since", "last"):
+            raise ValueError(f"as-of feature `{self.name}`: `half_life_s` is for rate, count and residual")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Name of the one of `rate`, `count`, `residual`, `since`, `last` that is set."""
+        return next(kind for kind in _ASOF_KINDS if getattr(self, kind) is not None)
+
+    @property
+    def event(self) -> str:
+        """What is counted: `shown`, or a task."""
+        return "shown" if self.kind == "last" else str(getattr(self, self.kind))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake's columns that the feature fills."""
+        if self.kind == "last":
+            kinds: dict[str, ColumnType] = {"gap_s": "list<float32>"}
+            return tuple(Column(name=f"{self.name}_{item}", type=kinds.get(item, "list<int64>")) for item in self.of)
+        value = Column(name=self.name, type="float32", nullable=self.kind == "since")
+        counted = (Column(name=f"{self.name}_shown", type="float32"),) if self.kind in ("rate", "residual") else ()
+        return (value, *counted)
+
+
+class AsOf(BaseModel):
+    """As-of features of a stream: what was known at the last tick before a row was shown.
+
+    >>> AsOf(features=[AsOfFeature(name="user_rate", by="user_id", rate="ctr")]).columns[1].name
+    'user_rate_shown'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tick_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="seconds of event time between ticks: a row knows what had happened by the last one before it",
+    )
+    max_keys: int = Field(
+        default=1_000_000, ge=4, description="keys remembered of each `by`; a quarter, the longest unseen, makes room"
+    )
+    expire_s: float = Field(
+        default=30 * 86_400.0, gt=0, description="seconds of event time after its last impression when a key is forgotten"
+    )
+    features: tuple[AsOfFeature, ...] = Field(default=(), description="the features")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake's columns that the features fill."""
+        return tuple(column for feature in self.features for column in feature.columns)
+
+    @property
+    def tick_ms(self) -> int:
+        return round(self.tick_s * 1000)
+
+    @property
+    def expire_ms(self) -> int:
+        return round(self.expire_s * 1000)
+
+
 class SettlementGroup(BaseModel):
     """Tasks of equal window: they settle together, in one row of the lake. Named after its first task."""
 
@@ -170,6 +301,9 @@ class RowSchema(BaseModel):
         "lake while the stream runs, nullable, its type that of its first value",
     )
 
+    asof: AsOf = Field(
+        default=AsOf(), description="what was known when a row was shown; written under `features.asof` and `asof`"
+    )
     event_time_zone: Zone | None = Field(
         default=None,
         description="the IANA zone, such as Europe/Berlin, of times in messages and requests that are texts or "
@@ -179,9 +313,8 @@ class RowSchema(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> RowSchema:
         names = [column.name for column in self.columns]
-        taken = {"impression_id", "event_time_ms", "vertical"}
         for name in names:
-            if names.count(name) > 1 or name in taken:
+            if names.count(name) > 1 or name in RESERVED_NAMES or name.startswith(LABEL_PREFIXES):
                 raise ValueError(f"column `{name}` is declared twice, or has a reserved name")
         weights = [c for c in self.columns if c.name == SAMPLE_WEIGHT]
         if any(c.type != "float32" or c.nullable for c in weights):
@@ -204,7 +337,37 @@ class RowSchema(BaseModel):
                     f"task `{task.name}` settles after {task.window_s:g} s, before its condition `{task.given}` "
                     f"({tasks[task.given].window_s:g} s); give it a window at least as long"
                 )
+        self._check_asof()
         return self
+
+    def _check_asof(self) -> None:
+        tasks, columns = [task.name for task in self.tasks], {column.name: column for column in self.columns}
+        names = [*columns, *(column.name for column in self.asof.columns)]
+        rates = {feature.name: feature for feature in self.asof.features if feature.kind == "rate"}
+        for feature in self.asof.features:
+            of = f"as-of feature `{feature.name}`"
+            for column in feature.columns:
+                if names.count(column.name) > 1 or column.name in RESERVED_NAMES or column.name.startswith(LABEL_PREFIXES):
+                    raise ValueError(f"{of} fills column `{column.name}`, a name that is taken; give it another name")
+            for name in feature.by:
+                if name != "vertical" and (name not in columns or columns[name].type not in ("int64", "string")):
+                    kind = f"is {columns[name].type}" if name in columns else "is no column of `rows.columns`"
+                    able = [name for name, column in columns.items() if column.type in ("int64", "string")]
+                    raise ValueError(f"{of}: `by` names `{name}`, which {kind}; keys can be: vertical, {', '.join(able)}")
+            events = tasks if feature.kind in ("rate", "residual") else ["shown", *tasks]
+            if feature.event not in events:
+                raise ValueError(f"{of}: {feature.kind} of `{feature.event}`; it can be of: {', '.join(events)}")
+            listable = [name for name, column in columns.items() if column.type == "int64"]
+            for item in feature.of:
+                if item not in (*listable, *tasks, "gap_s") or (item in tasks and item in columns):
+                    able = ", ".join([*listable, *tasks, "gap_s"])
+                    raise ValueError(f"{of}: `of` names `{item}`; it can hold int64 columns and tasks: {able}")
+            if feature.against is not None:
+                if feature.against not in rates or rates[feature.against].rate != feature.residual:
+                    able = ", ".join(name for name, rate in rates.items() if rate.rate == feature.residual) or "none yet"
+                    raise ValueError(f"{of}: `against` names `{feature.against}`; rates of {feature.residual}: {able}")
+                if feature.residual in self.given:
+                    raise ValueError(f"{of}: `{feature.residual}` is conditional; residuals are of tasks of every row")
 
     def with_columns(self, more: Iterable[Column]) -> RowSchema:
         """The same schema with those columns of `more` appended that it lacks."""
@@ -216,7 +379,13 @@ class RowSchema(BaseModel):
             tasks=self.tasks,
             undeclared=self.undeclared,
             event_time_zone=self.event_time_zone,
+            asof=self.asof,
         )
+
+    @property
+    def feature_columns(self) -> tuple[Column, ...]:
+        """Columns that features can be made of: those of messages, and those that as-of features fill."""
+        return (*self.columns, *self.asof.columns)
 
     @property
     def weighted(self) -> bool:
@@ -263,6 +432,12 @@ class RowSchema(BaseModel):
         return pa.schema([*self._identity, *self._raw])
 
     @cached_property
+    def admitted(self) -> pa.Schema:
+        """An impression with the values of its as-of features."""
+        asof = (pa.field(c.name, c.arrow_type, nullable=c.nullable) for c in self.asof.columns)
+        return pa.schema([*self.impression, *asof])
+
+    @cached_property
     def feedback(self) -> pa.Schema:
         """A click, conversion…: its impression, time, and one of `feedback_tasks`."""
         return pa.schema(
@@ -278,12 +453,14 @@ class RowSchema(BaseModel):
         """A row whose labels are final for one settlement group. Null: a label of another group, one that does not
         apply, or one that is unknown."""
         labels = (pa.field(f"label_{t.name}", pa.int8()) for t in self.tasks)
+        times = (pa.field(f"{FEEDBACK_TIME}{t.name}", pa.int64()) for t in self.tasks)
         return pa.schema(
             [
-                *self._identity,
-                *self._raw,
+                *self.admitted,
                 pa.field("settlement", pa.string(), nullable=False),
                 *labels,
+                pa.field(MERGE_TIME, pa.int64(), nullable=False),
+                *times,
                 *POSITION_FIELDS,
             ]
         )

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from streaming.messages.validation import declarable
-from streaming.schema import SAMPLE_WEIGHT, Column, ColumnType, RowSchema, is_list, is_text
+from streaming.schema import LABEL_PREFIXES, SAMPLE_WEIGHT, Column, ColumnType, RowSchema, is_list, is_text
 
 MOST_COLUMNS = 256
 """Up to so many columns in all, undeclared ones are kept: a producer that sends ids as keys must not fill the lake."""
@@ -56,7 +56,7 @@ class Undeclared:
     def unknown(self, names: Iterable[str]) -> list[str]:
         """Names among these that are valid and not yet taken."""
         free = [name for name in names if name.lower() not in self._taken and _NAME.fullmatch(name)]
-        free = [name for name in free if not name.startswith(("label_", "teacher_logit_"))]
+        free = [name for name in free if not name.startswith(LABEL_PREFIXES)]
         return free[: max(0, self._most - len(self._taken))]
 
     def in_table(self, table: pa.Table) -> None:

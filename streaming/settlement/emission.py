@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.messages.limits import row_sizes
-from streaming.schema import RowSchema
+from streaming.schema import FEEDBACK_TIME, MERGE_TIME, RowSchema
 from streaming.settlement.label_join import LabelJoin
 from streaming.settlement.pending import RowLog, empty_batch
 
@@ -152,14 +152,15 @@ class Emission:
         total = sum(counts)
         emitted = np.ones(total, bool)
         label = {task.name: np.zeros(total, np.int8) for task in self._schema.tasks}
+        time = {task.name: np.zeros(total, np.int64) for task in self._schema.tasks}
         unset = {task.name: np.ones(total, bool) for task in self._schema.tasks}
         at = 0
         for g, (group, start, stop) in enumerate(zip(self._groups, starts, stops, strict=True)):
             here = slice(at, at + counts[g])
             at += counts[g]
             found = labels.labels(group, start, stop)
-            for name, (applicable, positive, known, unmet) in found.items():
-                label[name][here], unset[name][here] = positive, ~known
+            for name, (applicable, positive, known, unmet, came) in found.items():
+                label[name][here], unset[name][here], time[name][here] = positive, ~known, came
                 if name in self.unmet:
                     self.unmet[name][0] += int(unmet.sum())
                     self.unmet[name][1] += int((unmet | positive).sum())
@@ -172,16 +173,21 @@ class Emission:
         parts = [part for start, stop in zip(starts, stops, strict=True) for part in pending.slices(start, stop)]
         rows = pa.concat_batches([empty_batch(pending.schema), *parts])
         group_of = np.repeat(np.arange(len(counts), dtype=np.int8), counts)
+        spans = zip(starts, stops, strict=True)
+        merge_time = np.concatenate([pending.key_time.view(start, stop) for start, stop in spans])
         if len(self._groups) > 1 or not emitted.all():
             kept = np.flatnonzero(emitted)
             kept = kept[np.argsort(self._deadlines(pending, starts, stops)[kept], kind="stable")]
-            rows, group_of = rows.take(pa.array(kept)), group_of[kept]
-            label = {name: values[kept] for name, values in label.items()}
-            unset = {name: values[kept] for name, values in unset.items()}
+            rows, group_of, merge_time = rows.take(pa.array(kept)), group_of[kept], merge_time[kept]
+            label, unset, time = (
+                {name: values[kept] for name, values in by_task.items()} for by_task in (label, unset, time)
+            )
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         names = pa.array([group.name for group in self._groups])
         columns["settlement"] = names.take(pa.array(group_of))
         for name in label:
             columns[f"label_{name}"] = pa.array(label[name], mask=unset[name])
+            columns[f"{FEEDBACK_TIME}{name}"] = pa.array(time[name], mask=unset[name] | (label[name] == 0))
+        columns[MERGE_TIME] = pa.array(merge_time)
         settled = self._schema.settled
         return pa.RecordBatch.from_arrays([columns[name] for name in settled.names], schema=settled)

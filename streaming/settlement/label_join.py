@@ -20,10 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streaming.asof.features import NO_LABELS, LabelEvents
 from streaming.hashing import hash64
 from streaming.intake.merge import END_OF_TIME
 from streaming.schema import POSITION_FIELDS, RowSchema, SettlementGroup
-from streaming.settlement.marks import Marks, NumberedValues
+from streaming.settlement.marks import Marks
+from streaming.store.numbered import NumberedValues
 from streaming.settlement.pending import empty_batch
 
 NONE = -1
@@ -145,9 +147,10 @@ def late_schema(schema: RowSchema) -> pa.Schema:
 
 class Joined(NamedTuple):
     """Outcome of feedback rows: labels, repeats of labels, or late rows (`late_schema`), `early` of which precede
-    their impression."""
+    their impression. `events`: the labels that are positive now, with those of their conditions."""
 
     labels: int
+    events: LabelEvents
     repeats: int
     early: int
     late: pa.RecordBatch
@@ -155,12 +158,14 @@ class Joined(NamedTuple):
 
 class Labels(NamedTuple):
     """Labels of N impressions for one task, (N,) bool each: applicable, positive, known; and unmet, for feedback
-    whose condition did not come. What is positive applies and is known; what does not apply is not known."""
+    whose condition did not come. What is positive applies and is known; what does not apply is not known.
+    time: (N,) int64, the key time at which what is positive became so."""
 
     applicable: np.ndarray
     positive: np.ndarray
     known: np.ndarray
     unmet: np.ndarray
+    time: np.ndarray
 
 
 class LabelJoin:
@@ -182,11 +187,14 @@ class LabelJoin:
         self.nothing_late = empty_batch(self._late_schema)
         self.event_time = NumberedValues(np.int64, first)
         self.bits = Marks(np.min_scalar_type(2 ** len(self._names) - 1), first)
+        self.times = {task.name: Marks(np.int64, first) for task in schema.tasks}
+        self._conditions = {task.name: self._chain(task.name) for task in schema.tasks}
 
     def append(self, event_time: np.ndarray) -> None:
         """Admit impressions with these event times. None has a label yet."""
         self.event_time.append(event_time)
-        self.bits.append(np.zeros(len(event_time), np.uint8))
+        for marks in self.marks:
+            marks.append(np.zeros(len(event_time), marks.dtype))
 
     def join(self, matches: Matches, admitted_key: np.ndarray) -> Joined:
         """Take matched feedback, with the key time at which each row's impression was admitted, (N,)."""
@@ -209,41 +217,72 @@ class LabelJoin:
         already = (self.bits[number].astype(np.uint64) >> task.astype(np.uint64)) & np.uint64(1) > 0
         repeat = already | (np.arange(len(number)) > setter[pair])
         sets = counts & ~repeat
+        came = np.maximum(feedback.column("key_time_ms").to_numpy(), admitted_key)
         for place in np.unique(task[sets]).tolist():
-            self.bits.mark(number[sets & (task == place)], 1 << place)
+            of = sets & (task == place)
+            self.bits.mark(number[of], 1 << place)
+            if place < len(self._place):
+                self.times[self.schema.tasks[place].name].mark(number[of], came[of])
 
         late = np.flatnonzero(~counts & ~repeat)
         return Joined(
             labels=int(sets.sum()),
+            events=self._events(number[sets], task[sets], admitted_key[sets]),
             repeats=int(repeat.sum()),
             early=int(((after <= 0) & (delay < -self._early) & ~repeat).sum()),
             late=self._late(feedback, late, after, delay, window, impression_time, deadline),
         )
+
+    def _chain(self, task: str) -> list[str]:
+        """A task with its condition, and the condition's."""
+        given = self.schema.given.get(task)
+        return [task, *([] if given is None else self._chain(given))]
+
+    def _events(self, number: np.ndarray, task: np.ndarray, shown: np.ndarray) -> LabelEvents:
+        """The labels that became positive as feedback of `task` came for impressions `number`, shown at `shown`."""
+        events = [NO_LABELS]
+        for name, chain in self._conditions.items():
+            numbers, rows = np.unique(number[np.isin(task, [self._place[each] for each in chain])], return_index=True)
+            rows = np.flatnonzero(np.isin(task, [self._place[each] for each in chain]))[rows]
+            times = np.array([self.times[each][numbers] for each in chain]).reshape(len(chain), -1)
+            bits = self.bits[numbers]
+            positive = np.all([_bit(bits, self._place[each]) for each in chain], axis=0)
+            here = np.flatnonzero(positive)
+            place = np.full(len(here), self._place[name])
+            events.append(LabelEvents(numbers[here], place, times[:, here].max(axis=0), shown[rows[here]]))
+        return LabelEvents(*map(np.concatenate, zip(*events, strict=True)))
 
     def labels(self, group: SettlementGroup, start: int, stop: int) -> dict[str, Labels]:
         """Labels of the impressions [start, stop) for every task of `group`.
 
         Final once the group's deadline has passed: a condition's window is never longer than its task's.
         """
-        bits = self.bits.view(start, stop)
-        return {task.name: self._labels(bits, task.name) for task in group.tasks}
+        return {task.name: self._labels(task.name, start, stop) for task in group.tasks}
 
     def drop(self, before: int) -> None:
-        self.event_time.drop(before)
-        self.bits.drop(before)
+        for values in (self.event_time, *self.marks):
+            values.drop(before)
+
+    @property
+    def marks(self) -> list[Marks]:
+        """Bits and times, which survive as base and deltas."""
+        return [self.bits, *self.times.values()]
 
     @property
     def nbytes(self) -> int:
-        return self.event_time.nbytes + self.bits.nbytes
+        return sum(values.nbytes for values in (self.event_time, *self.marks))
 
-    def _labels(self, bits: np.ndarray, task: str) -> Labels:
-        place = self._place[task]
+    def _labels(self, task: str, start: int, stop: int) -> Labels:
+        place, bits = self._place[task], self.bits.view(start, stop)
         given = self.schema.tasks[place].given
-        applicable = np.ones(len(bits), bool) if given is None else self._labels(bits, given).positive
+        applicable, time = np.ones(len(bits), bool), self.times[task].view(start, stop)
+        if given is not None:
+            condition = self._labels(given, start, stop)
+            applicable, time = condition.positive, np.maximum(time, condition.time)
         came = _bit(bits, place)
         positive = came & applicable
         known = positive | (applicable & ~_bit(bits, len(self._place) + place))
-        return Labels(applicable, positive, known, came & ~applicable)
+        return Labels(applicable, positive, known, came & ~applicable, time)
 
     def _late(self, feedback: pa.RecordBatch, late: np.ndarray, *measures: np.ndarray) -> pa.RecordBatch:
         if not len(late):

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streaming.asof.features import AsOfState
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.evolution import schema_changes
 from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, integers_of, merged_schema
@@ -47,7 +48,7 @@ from streaming.settlement.label_join import (
     resolve_ids,
 )
 from streaming.settlement.orphans import Orphans
-from streaming.settlement.pending import RowLog, empty_batch
+from streaming.settlement.pending import SEGMENT_ROWS, RowLog, empty_batch
 from streaming.settlement.state import SettlementState
 
 __all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "late_schema"]
@@ -105,7 +106,7 @@ class Settlement:
         self._horizon, self._lateness = self.config.horizon_ms(schema), self.config.lateness_ms
         if len(schema.tasks) > 32:
             raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 32, split the stream by tasks")
-        self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
+        self._row_schema = pa.schema([*schema.admitted, *POSITION_FIELDS])
 
         self._spill = spill
         self._disk_bytes = 0
@@ -122,6 +123,7 @@ class Settlement:
         self._labels = LabelJoin(self.schema, self._lateness, impression, self.config.early_ms)
         self._orphans = Orphans(merged_schema(self.schema, "feedback"), self._horizon, feedback)
         self._pending.spill = self._orphans.rows.spill = self._spill
+        self._asof = AsOfState(self.schema, impression) if self.schema.asof.features else None
 
     # What goes in
 
@@ -159,10 +161,21 @@ class Settlement:
         ids = resolve_ids(impressions, feedback)
         place, number = self._pending.find(ids.distinct, ids.hashes)
         known = known_impressions(ids, place, number, self._pending.key_time[number])
-        admitted, refused = self._admit(impressions, ids, known)
+        chosen, admitted, refused = self._admit(impressions, ids, known)
         matches, unmatched = match(feedback, ids, known, admitted, self._horizon)
         matches = matches.with_more(self._claim(ids, admitted))
-        joined = self._labels.join(matches, admitted_key=self._pending.key_time[matches.number])
+        key = integers_of(impressions, "key_time_ms")[chosen]
+        is_new = matches.number >= self._pending.stop
+        admitted_key = np.empty(len(is_new), np.int64)
+        admitted_key[~is_new] = self._pending.key_time[matches.number[~is_new]]
+        admitted_key[is_new] = key[matches.number[is_new] - self._pending.stop]
+        joined = self._labels.join(matches, admitted_key)
+        rows = impressions.take(pa.array(chosen)) if len(chosen) < impressions.num_rows else impressions
+        asof = [] if self._asof is None else self._asof.advance(rows, key, joined.events)
+        columns = [*rows.select(self.schema.impression.names).columns, *asof]
+        columns += rows.select([field.name for field in POSITION_FIELDS]).columns
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._row_schema)
+        self._pending.append(rows, key, ids.hashes[ids.of_impression[chosen]])
         self._orphans.add(feedback.take(pa.array(unmatched)), ids.hashes[ids.of_feedback[unmatched]])
         self._counts.update(matched_feedback=joined.labels, duplicate_feedback=joined.repeats)
         self._counts.update(late_feedback=joined.late.num_rows, early_feedback=joined.early)
@@ -170,9 +183,9 @@ class Settlement:
 
     def _admit(
         self, impressions: pa.RecordBatch, ids: Ids, known: KnownImpressions
-    ) -> tuple[AdmittedImpressions, list[pa.RecordBatch]]:
-        """Admit impressions that are not too old, of a vertical that is taken, and not known; returns them by id, and
-        the refused ones. A vertical is known from its first impression on that is not too old, a duplicate or not."""
+    ) -> tuple[np.ndarray, AdmittedImpressions, list[pa.RecordBatch]]:
+        """Number the impressions that are not too old, of a vertical that is taken, and not known; returns their rows,
+        them by id, and the refused ones. A vertical is known from its first impression on that is not too old, a duplicate or not."""
         key, event_time = integers_of(impressions, "key_time_ms"), integers_of(impressions, "event_time_ms")
         place = ids.of_impression
         too_old = event_time < key - self._horizon
@@ -185,16 +198,12 @@ class Settlement:
         chosen = candidate[first[place[candidate]] == candidate]
         self._counts["duplicates_dropped"] += int(len(key) - refused.sum() - len(chosen))
 
-        rows = impressions.select(self._row_schema.names)
-        if len(chosen) < len(key):
-            rows = rows.take(pa.array(chosen))
         number = np.arange(self._pending.stop, self._pending.stop + len(chosen))
-        self._pending.append(rows, key[chosen], ids.hashes[place[chosen]])
         self._labels.append(event_time[chosen])
         order = integers_of(impressions, "order")
         admitted = admitted_impressions(ids, place[chosen], number, key[chosen], order[chosen])
         old = refuse_too_old(impressions, too_old, self._horizon)
-        return admitted, [*old, *refuse_surplus(impressions, surplus, self.verticals.most)]
+        return chosen, admitted, [*old, *refuse_surplus(impressions, surplus, self.verticals.most)]
 
     def _claim(self, ids: Ids, admitted: AdmittedImpressions) -> Matches:
         """The feedback that waited for the impressions admitted now."""
@@ -236,6 +245,8 @@ class Settlement:
         beyond = min(emitted, self._pending.key_time.search(self._watermark - self._horizon))
         self._pending.drop(beyond)
         self._labels.drop(beyond)
+        if self._asof is not None:
+            self._asof.drop(beyond)
 
     def set_back(self, to_ms: int) -> pa.RecordBatch:
         """Move event time back to `to_ms`, after rows from the future had moved it ahead. Whatever waits came with
@@ -257,7 +268,11 @@ class Settlement:
         letters = self._letters(refused, self._expire_orphans())
         self._watermark = to_ms
         self.letters.add(letters)
+        asof = self._asof
         self._open_at(stop, self._orphans.rows.stop)
+        if asof is not None:
+            asof.set_back(to_ms, stop)
+            self._asof = asof
         return letters
 
     # How it stands
@@ -288,7 +303,8 @@ class Settlement:
     @property
     def state_bytes(self) -> int:
         """Bytes of memory for pending impressions, the id index and waiting feedback."""
-        return sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
+        parts = (self._pending, self._labels, self._orphans, *([] if self._asof is None else [self._asof]))
+        return sum(part.nbytes for part in parts)
 
     @property
     def disk_bytes(self) -> int:
@@ -325,7 +341,8 @@ class Settlement:
         """Complete state, restored exactly. What is stored already is read from there, for as long as it is kept."""
         return SettlementState(
             pending=self._pending.state(),
-            labels=self._labels.bits.state(),
+            labels=[marks.state() for marks in self._labels.marks],
+            asof=None if self._asof is None else self._asof.state(),
             orphans=self._orphans.rows.state(),
             claimed=self._orphans.claimed.state(),
             meta={
@@ -361,7 +378,13 @@ class Settlement:
         self._verticals = Counter(meta["verticals"])
         self.letters.restore(meta["dead_letters"], meta["examples"])
         self._labels.event_time = self._pending.restore(state.pending)
-        self._labels.bits.restore(state.labels, self._pending.stop)
+        for marks, segments in zip(self._labels.marks, state.labels, strict=True):
+            marks.restore(segments, self._pending.stop)
+        waits = max(min(self._emission.cursors), self._pending.first)
+        if self._asof is not None and state.asof is not None:
+            names, stop = self._asof.key_columns, self._pending.stop
+            ranges = (np.arange(at, min(at + SEGMENT_ROWS, stop)) for at in range(waits, stop, SEGMENT_ROWS))
+            self._asof.restore(state.asof, self._pending.first, waits, (self._pending.take(each, names) for each in ranges))
         self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans, state.claimed)
         self.verticals.restore(meta["known_verticals"])
@@ -376,7 +399,10 @@ class Settlement:
         state = self.state()
         self._disk_bytes = state.save(directory, name, keep, extra)
         self._pending.stored(state.pending, directory)
-        self._labels.bits.stored(state.labels, directory)
+        for marks, segments in zip(self._labels.marks, state.labels, strict=True):
+            marks.stored(segments, directory)
+        if self._asof is not None and state.asof is not None:
+            self._asof.stored(state.asof, directory)
         self._orphans.stored(state.orphans, state.claimed, directory)
 
     def load(self, directory: Path, name: str) -> Any:

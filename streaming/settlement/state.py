@@ -1,8 +1,9 @@
 """State of a settlement, in memory and as files.
 
     <name>.json    the manifest: counters, cursors, watermark, and the segments it needs
-    *-*.arrow      segments of the pending impressions and of the feedback that waits, their heads, and the marks
-                   on both (labels, claimed feedback); never changed, written once, shared by manifests
+    *-*.arrow      segments of the pending impressions and of the feedback that waits, their heads, the marks on both
+                   (labels and their times, claimed feedback), and the tables of as-of features; never changed, written
+                   once, shared by manifests
 
 The contents of all are flushed at once. Then segments move into place, the manifest after them, and only then do files
 go that no manifest needs: a state is there whole or not at all, and one that was there stays. The folder's .json,
@@ -13,29 +14,31 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streaming.asof.features import AsOfFiles
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.settlement.pending import RowLogState
 from streaming.store.files import PART_SUFFIX, Staged, make_folder, sync
 from streaming.store.seal import json_object, sealed, unsealed
 from streaming.store.segments import SEGMENT_SUFFIX, Segments, StoredSegment, stage_segments
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
 class SettlementState:
-    """Pending impressions with their labels, waiting feedback with its claims, and the counters."""
+    """Pending impressions with their labels, waiting feedback with its claims, as-of features, and the counters."""
 
     pending: RowLogState
-    labels: Segments
+    labels: Sequence[Segments]
     orphans: RowLogState
     claimed: Segments
+    asof: AsOfFiles | None
     meta: dict[str, Any]
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> int:
@@ -44,7 +47,7 @@ class SettlementState:
         Afterwards only `name` and `keep` can be loaded. Returns the bytes of the files they need. Raises DiskFull, and
         StreamingError when a segment has gone from where it was stored.
         """
-        logs = {"pending": (self.pending, self.labels), "orphans": (self.orphans, self.claimed)}
+        logs = {"pending": (self.pending, self.labels), "orphans": (self.orphans, [self.claimed])}
         manifest = {
             "format": FORMAT,
             "logs": {
@@ -52,16 +55,18 @@ class SettlementState:
                     "first": rows.first,
                     "segments": [segment.name for segment in rows.segments],
                     "head": rows.head.name,
-                    "marks": [segment.name for segment in marks.segments],
+                    "marks": _names(marks),
                 }
                 for log, (rows, marks) in logs.items()
             },
+            "asof": None if self.asof is None else {"segments": _names(self.asof.segments), "meta": self.asof.meta},
             "meta": self.meta,
             "extra": extra,
         }
         if self.pending.folder != directory or not directory.is_dir():  # else its name lasts, as what is in it does
             make_folder(directory)
-        parts = (self.pending.files, self.labels, self.orphans.files, self.claimed)
+        parts = [self.pending.files, *self.labels, self.orphans.files, self.claimed]
+        parts += [] if self.asof is None else self.asof.segments
         with Staged(directory) as staged:
             new = stage_segments(parts, directory, staged)
             with staged.writing(f"{name}.json") as file:
@@ -89,20 +94,36 @@ class SettlementState:
         manifest = _manifest(path)
         try:
             logs = _logs(directory, manifest)
-            return SettlementState(*logs["pending"], *logs["orphans"], manifest["meta"]), manifest["extra"]
+            (claimed,) = logs["orphans"][1]
+            state = SettlementState(
+                *logs["pending"], logs["orphans"][0], claimed, _asof(directory, manifest["asof"]), manifest["meta"]
+            )
+            return state, manifest["extra"]
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(path, repr(error)) from error
 
 
-_Logs = dict[str, tuple[RowLogState, Segments]]
+_Logs = dict[str, tuple[RowLogState, list[Segments]]]
+
+
+def _names(parts: Sequence[Segments]) -> list[list[str]]:
+    return [[segment.name for segment in segments.segments] for segments in parts]
+
+
+def _named(directory: Path, parts: list[list[str]]) -> list[Segments]:
+    return [Segments([StoredSegment.named(name) for name in names], directory) for names in parts]
+
+
+def _asof(directory: Path, stored: dict[str, Any] | None) -> AsOfFiles | None:
+    return None if stored is None else AsOfFiles(_named(directory, stored["segments"]), stored["meta"])
 
 
 def _logs(directory: Path, manifest: dict[str, Any]) -> _Logs:
     logs = {}
     for log, parts in manifest["logs"].items():
-        segments, marks = ([StoredSegment.named(each) for each in parts[kind]] for kind in ("segments", "marks"))
+        segments = [StoredSegment.named(each) for each in parts["segments"]]
         rows = RowLogState(parts["first"], segments, StoredSegment.named(parts["head"]), directory)
-        logs[log] = rows, Segments(marks, directory)
+        logs[log] = rows, _named(directory, parts["marks"])
     return logs
 
 
@@ -130,9 +151,12 @@ def _damaged(path: Path, why: str) -> DataLost:
 def _needed(path: Path) -> set[str]:
     """The files that the manifest at `path` needs, itself among them."""
     files = {path.name}
-    for parts in _manifest(path)["logs"].values():
-        files |= {segment + SEGMENT_SUFFIX for segment in (*parts["segments"], parts["head"], *parts["marks"])}
-    return files
+    manifest = _manifest(path)
+    for parts in manifest["logs"].values():
+        files |= {segment + SEGMENT_SUFFIX for segment in (*parts["segments"], parts["head"])}
+    marks = [marks for parts in manifest["logs"].values() for marks in parts["marks"]]
+    tables = [] if manifest["asof"] is None else manifest["asof"]["segments"]
+    return files | {segment + SEGMENT_SUFFIX for segments in (*marks, *tables) for segment in segments}
 
 
 def _tidy(directory: Path, names: set[str]) -> int:

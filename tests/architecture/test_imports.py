@@ -39,6 +39,7 @@ ORDER = [
     "streaming.messages",
     "streaming.kafka",
     "streaming.broker",
+    "streaming.asof",
     "streaming.intake",
     "streaming.settlement",
     "streaming.lake.delta",

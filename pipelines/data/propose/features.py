@@ -10,7 +10,7 @@ from pipelines.data.profile.column import ColumnProfile
 from pipelines.data.profile.file import FileProfile, float_step
 from pipelines.data.propose.guess import named
 from pipelines.data.propose.sizes import hashed_rows, share_words
-from streaming.schema import SAMPLE_WEIGHT, RowSchema, Task
+from streaming.schema import LABEL_PREFIXES, RESERVED_NAMES, SAMPLE_WEIGHT
 
 RULES = Rules("""
 note|warn  init.column-left-out  column `{column}`
@@ -82,11 +82,6 @@ LOW_PART = 0.1
 SEQUENCE = 20
 MOST_FLOATS = 1024
 """Of a list: more would be most of a small model."""
-_TASK = Task(name="t", window_s=1)
-RESERVED = frozenset({*RowSchema(columns=(), tasks=(_TASK,)).augmented.names, "vertical"}) - {
-    "label_t",
-    "teacher_logit_t",
-}
 
 
 class Feature(NamedTuple):
@@ -243,7 +238,7 @@ def feature_name(name: str, taken: set[str]) -> str:
     ('user_id', 'block_', 'a_b_')
     """
     clean = name.replace(".", "_").replace("/", "_").strip() or "column"
-    while clean in taken or clean in RESERVED or clean.startswith(("label_", "teacher_logit_")):
+    while clean in taken or clean in RESERVED_NAMES or clean.startswith(LABEL_PREFIXES):
         clean = f"of_{clean}" if clean.startswith(("label_", "teacher_logit_")) else f"{clean}_"
     return clean
 

@@ -1,0 +1,167 @@
+"""Loops over the events and rows of one key table, in merge order; compiled by numba.
+
+E events, R rows, S slots of keys, V accumulators of each, L last impressions of each with C items.
+
+A row reads what its key held after the events before `until[row]`, then later events follow. An event or a row of key 0
+has none. A key that was last shown more than `expire` ms ago is a new one. A loop returns where it stopped, (event, row,
+used slots): at the end, or at the event that needs a slot where all are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SHOWN = 0
+"""Kind of the event that an impression is; label events of task t are 1 + t."""
+
+COUNT, AGED, WEIGHTED = 0, 1, 2
+"""An event adds 1, the share that is left of its impression's 1, or its weight."""
+
+NEVER = -(2**62)
+
+
+def _compiled(function: F) -> F:
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # nowhere to keep what was compiled
+        return cast(F, numba.njit(nogil=True)(function))
+
+
+@_compiled
+def slot_of(index: np.ndarray, hashes: np.ndarray, key: np.uint64) -> int:
+    """The slot of a key, or -1 - its place in the index."""
+    mask = len(index) - 1
+    at = np.int64(key & np.uint64(mask))
+    while index[at] >= 0:
+        if hashes[index[at]] == key:
+            return np.int64(index[at])
+        at = (at + 1) & mask
+    return -1 - at
+
+
+@_compiled
+def fill_index(index: np.ndarray, hashes: np.ndarray, used: int) -> None:
+    """Enter the keys of the first `used` slots into an empty index."""
+    for slot in range(used):
+        index[-1 - slot_of(index, hashes, hashes[slot])] = slot
+
+
+@_compiled
+def accumulate(
+    index, hashes, touched, used, changed, values, times, kinds, halves, modes,  # the table
+    event_time, event_kind, event_key, event_shown, event_weight, row_key, row_time, until,
+    expire, event, row, out_value, out_time,
+):  # fmt: skip
+    """Sums (S, V) of events, halved every `halves` ms (0: never), and the time of the last one of each.
+
+    kinds, modes, halves (V,); out_value (R, V) as of `row_time`, out_time (R, V).
+    """
+    sums = len(kinds)
+    while True:
+        stop = until[row] if row < len(row_key) else until[len(row_key)]
+        while event < stop:
+            key, kind, time = event_key[event], event_kind[event], event_time[event]
+            if key != 0:
+                slot = slot_of(index, hashes, key)
+                if slot < 0 and kind == SHOWN:
+                    if used == len(hashes):
+                        return event, row, used
+                    index[-1 - slot], hashes[used], touched[used] = used, key, NEVER
+                    slot, used = used, used + 1
+                if slot >= 0 and touched[slot] < time - expire:
+                    if kind == SHOWN:
+                        for v in range(sums):
+                            values[slot, v], times[slot, v] = 0.0, NEVER
+                    else:
+                        slot = -1
+                if slot >= 0:
+                    changed[slot] = 1
+                    if kind == SHOWN:
+                        touched[slot] = time
+                    for v in range(sums):
+                        if kinds[v] != kind:
+                            continue
+                        added, value = 1.0, values[slot, v]
+                        if modes[v] == WEIGHTED:
+                            added = event_weight[event]
+                        if halves[v] > 0:
+                            if modes[v] == AGED:
+                                added = 0.5 ** ((time - event_shown[event]) / halves[v])
+                            if value != 0.0:
+                                value *= 0.5 ** ((time - times[slot, v]) / halves[v])
+                        values[slot, v], times[slot, v] = value + added, time
+            event += 1
+        if row == len(row_key):
+            return event, row, used
+        key, now = row_key[row], row_time[row]
+        slot = slot_of(index, hashes, key) if key != 0 else -1
+        present = slot >= 0 and touched[slot] >= now - expire
+        for v in range(sums):
+            out_value[row, v], out_time[row, v] = 0.0, NEVER
+            if present and times[slot, v] != NEVER:
+                value = values[slot, v]
+                if halves[v] > 0:
+                    value *= 0.5 ** ((now - times[slot, v]) / halves[v])
+                out_value[row, v], out_time[row, v] = value, times[slot, v]
+        row += 1
+
+
+@_compiled
+def remember(
+    index, hashes, touched, used, changed, count, numbers, times, items, labels,  # the table
+    event_time, event_kind, event_key, event_number, event_items, row_key, row_time, until,
+    expire, event, row, out_count, out_time, out_items, out_labels,
+):  # fmt: skip
+    """The last impressions (S, L) of each key, in a ring; a label sets bit `kind - 1` of its impression.
+
+    numbers, times, labels (S, L), items (S, L, C), count (S,) of all; out_… (R, L), newest first, out_count (R,).
+    """
+    most = numbers.shape[1]
+    while True:
+        stop = until[row] if row < len(row_key) else until[len(row_key)]
+        while event < stop:
+            key, kind, time = event_key[event], event_kind[event], event_time[event]
+            if key != 0:
+                slot = slot_of(index, hashes, key)
+                if slot < 0 and kind == SHOWN:
+                    if used == len(hashes):
+                        return event, row, used
+                    index[-1 - slot], hashes[used], touched[used] = used, key, NEVER
+                    slot, used = used, used + 1
+                if slot >= 0 and touched[slot] < time - expire:
+                    if kind == SHOWN:
+                        count[slot] = 0
+                    else:
+                        slot = -1
+                if slot >= 0 and kind == SHOWN:
+                    at = count[slot] % most
+                    numbers[slot, at], times[slot, at], labels[slot, at] = event_number[event], time, 0
+                    for c in range(items.shape[2]):
+                        items[slot, at, c] = event_items[event, c]
+                    count[slot] += 1
+                    touched[slot], changed[slot] = time, 1
+                elif slot >= 0:
+                    for at in range(min(count[slot], most)):
+                        if numbers[slot, at] == event_number[event]:
+                            labels[slot, at] |= 1 << (kind - 1)
+                            changed[slot] = 1
+            event += 1
+        if row == len(row_key):
+            return event, row, used
+        key, now = row_key[row], row_time[row]
+        slot = slot_of(index, hashes, key) if key != 0 else -1
+        out_count[row] = 0
+        if slot >= 0 and touched[slot] >= now - expire:
+            out_count[row] = min(count[slot], most)
+            for back in range(out_count[row]):
+                at = (count[slot] - 1 - back) % most
+                out_time[row, back], out_labels[row, back] = times[slot, at], labels[slot, at]
+                for c in range(items.shape[2]):
+                    out_items[row, back, c] = items[slot, at, c]
+        row += 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from streaming.schema import UNKNOWN, RowSchema
+from tests.support.streams.reference_asof import Shown
 
 
 class Row(NamedTuple):
@@ -18,6 +19,7 @@ class Row(NamedTuple):
     event_time_ms: int
     task: str = ""
     record_time_ms: int = 0
+    values: dict | None = None
 
 
 class Keyed(NamedTuple):
@@ -48,6 +50,8 @@ class _Impression:
     number: int
     position: tuple
     labels: set = field(default_factory=set)
+    values: dict = field(default_factory=dict)
+    came: dict = field(default_factory=dict)  # by task, the key time at which its label counted
 
 
 class Reference:
@@ -91,6 +95,7 @@ class Reference:
             self.count["duplicates"] += 1
             return
         new = _Impression(row.id, item.key, row.event_time_ms, len(self.impressions), _position(row))
+        new.values = row.values or {}
         self.impressions.append(new)
         for g, group in enumerate(self.schema.groups):
             self.open.append((item.key + group.window_ms + self.lateness, g, new.number))
@@ -119,7 +124,23 @@ class Reference:
             self.late.append((_position(item.row), "outside_window", delay - window))
         else:
             impression.labels.add(task)
+            impression.came[task] = max(item.key, impression.key)
             self.count["matched"] += 1
+
+    def shown(self) -> list[Shown]:
+        """The admitted impressions in merge order, with the times of those labels that apply."""
+        return [Shown(i.key, i.values, self._came(i)) for i in self.impressions]
+
+    def _came(self, impression) -> dict[str, int]:
+        chains = {task: [task] for task in self.given}
+        for chain in chains.values():
+            while (given := self.given[chain[-1]]) is not None:
+                chain.append(given)
+        return {
+            task: max(impression.came[each] for each in chain)
+            for task, chain in chains.items()
+            if all(each in impression.came for each in chain)
+        }
 
     def _time_is(self, now: int) -> None:
         for due in sorted(entry for entry in self.open if entry[0] < now):

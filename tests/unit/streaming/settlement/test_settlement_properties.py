@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from streaming.intake.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import emission, id_index, label_join, marks, pending
+from streaming.settlement import emission, id_index, label_join, pending
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import settled_bytes
 from streaming.settlement.settlement import Settlement
+from streaming.store import deltas, numbered
+from tests.support.streams.reference_asof import asof_reference
 from tests.support.streams.reference_settlement import Reference, Row, merge_reference
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 
@@ -35,12 +37,39 @@ SCHEMAS = [
 ]
 
 
+ASOF = [
+    {"name": "user_rate", "by": "user", "rate": "ctr", "prior": 2},
+    {"name": "site_rate", "by": ["user", "site"], "rate": "ctr", "half_life_s": 0.01},
+    {"name": "seen", "by": "site", "count": "shown"},
+    {"name": "clicks", "by": "site", "count": "ctr", "half_life_s": 0.02},
+    {"name": "ago", "by": "user", "since": "shown"},
+    {"name": "click_ago", "by": ["site", "user"], "since": "ctr"},
+    {"name": "above", "by": "user", "residual": "ctr", "against": "user_rate", "half_life_s": 0.05},
+    {"name": "recent", "by": "user", "last": 3, "of": ["user", "ctr", "gap_s"]},
+]
+
+
+def random_asof(random: Random, tasks: list[dict]) -> dict:
+    features = random.sample(ASOF, random.randint(0, len(ASOF)))
+    if any(f["name"] == "above" for f in features) and not any(f["name"] == "user_rate" for f in features):
+        features.append(ASOF[0])
+    if random.random() < 0.5:
+        features += [{"name": f"{t['name']}_rate", "by": "site", "rate": t["name"]} for t in tasks]
+    return {
+        "tick_s": random.choice([0.001, 0.007, 0.05]),
+        "max_keys": random.choice([4, 1000]),
+        "expire_s": random.choice([0.03, 1000]),
+        "features": features,
+    }
+
+
 def random_stream(random: Random, longest_partition: int):
     """Few ids, close times: ties, duplicates, clock skew and late rows abound."""
     tasks = random.choice(SCHEMAS)
     id_type = random.choice(["int64", "string"])
     price = {"name": "price", "type": "float32", "nullable": True}
-    schema = RowSchema(impression_id=id_type, columns=[price], tasks=tasks)
+    keys = [{"name": "user", "nullable": True}, {"name": "site", "type": "string", "nullable": True}]
+    schema = RowSchema(impression_id=id_type, columns=[price, *keys], tasks=tasks, asof=random_asof(random, tasks))
     labels = schema.feedback_tasks
     lateness = random.randint(0, 4)
     horizon = schema.groups[-1].window_ms + lateness + random.randint(0, 8)
@@ -55,7 +84,8 @@ def random_stream(random: Random, longest_partition: int):
             identity = random.randrange(ids)
             identity = f"i{identity}" if id_type == "string" else identity
             kind, task = ("impression", "") if topic == "ads" else ("feedback", random.choice(labels))
-            rows.append(Row(kind, topic, partition, n // 3, n % 3, identity, time, task, clock))
+            values = {"user": random.choice([None, *range(6)]), "site": random.choice([None, "", "a", "b", "c"])}
+            rows.append(Row(kind, topic, partition, n // 3, n % 3, identity, time, task, clock, values))
         partitions[(topic, partition)] = rows
     return schema, lateness, horizon, skew, partitions
 
@@ -67,7 +97,7 @@ def batch_of(schema: RowSchema, kind: str, rows: list[Row]) -> pa.RecordBatch:
         {
             **dict(zip([f.name for f in POSITION_FIELDS], _place(r), strict=True)),
             **{"impression_id": r.id, "event_time_ms": r.event_time_ms, "record_time_ms": r.record_time_ms},
-            **{"task": r.task, "vertical": "v", "price": r.offset / 2},
+            **{"task": r.task, "vertical": "v", "price": r.offset / 2, **(r.values or {})},
         }
         for r in rows
     ]
@@ -86,7 +116,8 @@ class Play:
         )
         self.random, self.max_rows, self.resume, self.folder = random, max_rows, resume, folder
         self.writer = self.saves = 0
-        self.merged, self.emitted, self.late, self.dead = [], [], [], []
+        self.merged, self.emitted, self.late, self.dead, self.times = [], [], [], [], []
+        self.asof: dict[tuple, dict] = {}
         self.merge, self.settlement = self._new()
 
     def _new(self):
@@ -172,6 +203,11 @@ class Play:
             labels = [f"label_{t.name}" for t in self.schema.tasks]
             self.emitted += [(_position(r), r["settlement"], tuple(r[n] for n in labels)) for r in rows]
             assert all(r["price"] == r["source_offset"] / 2 for r in rows)
+            self.times += [
+                (_position(r), r["merge_time_ms"], {t.name: r[f"feedback_time_ms_{t.name}"] for t in self.schema.tasks})
+                for r in rows
+            ]
+            self.asof |= {_position(r): {c.name: r[c.name] for c in self.schema.asof.columns} for r in rows}
             self.late += [(_position(r), r["reason"], r["late_by_ms"]) for r in settled.late.to_pylist()]
             self.dead += [(_position(d), d["reason"]) for d in settled.dead.to_pylist()]
             counted = self.settlement.counters()
@@ -218,8 +254,8 @@ def sizes(request, monkeypatch):
 
         monkeypatch.setattr(pending, "hash64", weak)
         monkeypatch.setattr(label_join, "hash64", weak)
-        monkeypatch.setattr(marks, "CHUNK_ROWS", 4)
-        monkeypatch.setattr(marks, "FEW", 2)
+        monkeypatch.setattr(numbered, "CHUNK_ROWS", 4)
+        monkeypatch.setattr(deltas, "FEW", 2)
         monkeypatch.setattr(pending, "SPILL_BYTES", 500)
         monkeypatch.setattr(emission, "LOOKED_AT", 0)
 
@@ -250,6 +286,23 @@ def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_par
     assert sum(counted["not_applicable"].values()) == expected.count["not_applicable"]
     assert sum(counted["unknown_labels"].values()) == expected.count["unknown"]
     assert all(n == 0 for n in counted["pending"].values())
+    shown = {i.position: (row, at) for at, (i, row) in enumerate(zip(expected.impressions, expected.shown(), strict=True))}
+    for (position, _, values), (_, key, times) in zip(play.emitted, play.times, strict=True):
+        labels = dict(zip(times, values, strict=True))
+        assert key == shown[position][0].key
+        assert times == {t: shown[position][0].labels[t] if labels[t] == 1 else None for t in times}
+    rows = asof_reference(schema, expected.shown())
+    for position, values in play.asof.items():
+        assert values == as_stored(rows[shown[position][1]])
+
+
+def as_stored(row: dict) -> dict:
+    """Numbers as the lake's float32 holds them."""
+    return {name: [_stored(v) for v in value] if isinstance(value, list) else _stored(value) for name, value in row.items()}
+
+
+def _stored(value):
+    return float(np.float32(value)) if isinstance(value, float) else value
 
 
 @settings(max_examples=25, deadline=None)

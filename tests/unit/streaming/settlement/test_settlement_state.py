@@ -13,10 +13,11 @@ import pytest
 
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.schema import RowSchema
-from streaming.settlement import marks, pending
+from streaming.settlement import pending
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.marks import Marks
 from streaming.settlement.settlement import Settlement
+from streaming.store import deltas, numbered
 from streaming.store.segments import store_segments
 from tests.support.streams.rows import merged
 
@@ -94,7 +95,7 @@ def test_memory_holds_no_rows_that_were_saved(tmp_path, monkeypatch):
     settlement.save(tmp_path, "a")
     assert pa.total_allocated_bytes() - before < rows / 20
     assert settlement.state_bytes < accounted / 2
-    assert settlement.state_bytes < 50_000 * (8 + 4 + 8 + 8 + 1 + 4)  # index, key time, event time, marks
+    assert settlement.state_bytes < 50_000 * (8 + 4 + 8 + 8 + 1 + 4 + 2 * 8)  # index, key and event time, marks, label times
     assert settlement.disk_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
 
     again = new_settlement(dedup_horizon_s=1e6)
@@ -280,9 +281,9 @@ def test_a_manifest_that_is_damaged_or_of_another_format_is_named(tmp_path):
         path.write_text(text)
         with pytest.raises(StreamingError, match=r"a.json of a settlement state cannot be read"):
             new_settlement().load(tmp_path, "a")
-    for number in (1, 3):
-        path.write_text(whole.replace('"format": 2', f'"format": {number}'))
-        with pytest.raises(BadInput, match=f"has format {number}, this ExFM reads 2; .* --fresh"):
+    for number in (1, 4):
+        path.write_text(whole.replace('"format": 3', f'"format": {number}'))
+        with pytest.raises(BadInput, match=f"has format {number}, this ExFM reads 3; .* --fresh"):
             new_settlement().load(tmp_path, "a")
 
 
@@ -309,8 +310,8 @@ class TestMarks:
 
     def test_a_store_writes_what_changed_and_few_deltas_stand_at_a_time(self, tmp_path, monkeypatch):
         monkeypatch.setattr("streaming.store.files.os.fsync", lambda _: None)
-        monkeypatch.setattr(marks, "FEW", 0)
-        monkeypatch.setattr(marks, "CHUNK_ROWS", 10_000)
+        monkeypatch.setattr(deltas, "FEW", 0)
+        monkeypatch.setattr(numbered, "CHUNK_ROWS", 10_000)
         random, rows, written = np.random.default_rng(0), 64_000, 0
         labels = Marks(np.uint8)
         labels.append(np.zeros(rows, np.uint8))
@@ -333,7 +334,7 @@ class TestMarks:
         assert written < 40_000 * 6 + rows * 14
 
     def test_marks_of_forgotten_rows_go(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(marks, "FEW", 0)
+        monkeypatch.setattr(deltas, "FEW", 0)
         labels = Marks(np.uint8)
         labels.append(np.zeros(1000, np.uint8))
         store(labels, tmp_path)

@@ -40,6 +40,7 @@ def schema_changes(before: RowSchema, now: RowSchema) -> list[str]:
     for what, was, wanted in (
         ("impression_id", before.impression_id, now.impression_id),
         ("tasks", before.tasks, now.tasks),
+        ("asof", before.asof, now.asof),
     ):
         if was != wanted:
             raise BadInput(

@@ -155,7 +155,7 @@ class AsOfFeature(BaseModel):
         default=None, description="how far the key's rate of this task lies above what the rate `against` predicts"
     )
     since: str | None = Field(default=None, description="seconds since the last impression (`shown`), or label of a task")
-    last: int | None = Field(default=None, gt=0, le=1024, description="the last impressions of the key, newest first")
+    last: int | None = Field(default=None, gt=0, le=1024, description="the last impressions of the key, newest last")
     of: tuple[str, ...] = Field(
         default=(),
         description="for `last`, what to list of each: int64 columns, tasks (1 where the label has come), and `gap_s`, "

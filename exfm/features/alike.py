@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.features.dense import DenseFeature
+from exfm.features.dense import DenseFeature, on_its_scale
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.kernels.columns import ArrowAddresses, ColumnAddresses
@@ -228,8 +228,7 @@ class _Group:
     def __call__(self, x_nB: np.ndarray) -> np.ndarray:
         """As `dense_of`."""
         x = x_nB if self._clip is None else np.clip(x_nB, *self._clip)
-        if self._transform == "log1p":
-            return np.sign(x) * np.log1p(np.abs(x))
+        x = on_its_scale(self._transform, x)
         if self._transform != "standardise" or self.online:
             return x
         x = (x - self._mean_n1) / self._std_n1

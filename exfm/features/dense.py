@@ -1,7 +1,7 @@
 """Dense features: one raw number of a row, or a list of floats, and the floats they turn into.
 
     clip         x ← min(max(x, low), high)
-    transform    `identity`, `log1p`, `standardise`, `quantiles`; of a time `hour_of_day`, `hour_of_week`
+    transform    `identity`, `log1p`, `logit`, `standardise`, `quantiles`; of a time `hour_of_day`, `hour_of_week`
     sigmas       of a standardised value: y ← min(max(y, −sigmas), sigmas)
 
 Mean and standard deviation are settings, or with `statistics: online` those of the rows that the model has learned so
@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from exfm.errors import ConfigError
 from exfm.features.calendar import EVENT_TIME, OFFSET, PLACES
 
-DenseTransform = Literal["identity", "log1p", "standardise", "quantiles", "hour_of_day", "hour_of_week"]
+DenseTransform = Literal["identity", "log1p", "logit", "standardise", "quantiles", "hour_of_day", "hour_of_week"]
 
 LARGEST_INPUT = 2**24
 """The largest size of a dense feature after its transform, and of a row's weight. Beyond it float32 holds whole numbers
 only: in every sum that such a value enters, what inputs of order 1 contribute is rounded away."""
+
+LEAST_RATE = 1e-6
+"""Rates nearer to 0 or 1 count as this near for `logit`."""
 
 SIGMAS, BUCKETS = 10.0, 8
 """Of a feature with statistics learned online, where its config does not say."""
@@ -42,7 +46,7 @@ class DenseFeature(BaseModel):
     column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
     transform: DenseTransform = Field(
         default="identity",
-        description="`identity`, `log1p`: sign(x)·log(1 + |x|), `standardise`: (x − mean) / std, `quantiles`: a 1 "
+        description="`identity`, `log1p`: sign(x)·log(1 + |x|), `logit`: log(x / (1 − x)) of a rate, `standardise`: (x − mean) / std, `quantiles`: a 1 "
         "in one of `buckets` inputs, which each hold as many of the rows learned so far; or of a time (`event_time_ms` "
         "unless `column` is given) `hour_of_day` or `hour_of_week`: sine and cosine of its place in day or week.",
     )
@@ -50,8 +54,8 @@ class DenseFeature(BaseModel):
     std: float = Field(default=1.0, gt=0, description="For `standardise`: the standard deviation.")
     statistics: Literal["fixed", "online"] = Field(
         default="fixed",
-        description="`online`: mean and standard deviation are those of the rows learned so far, and `standardise` and "
-        "`log1p` are standardised by them; `fixed`: they are `mean` and `std`.",
+        description="`online`: mean and standard deviation are those of the rows learned so far, and `standardise`, "
+        "`log1p` and `logit` are standardised by them; `fixed`: they are `mean` and `std`.",
     )
     clip: tuple[float, float] | None = Field(
         default=None,
@@ -94,9 +98,9 @@ class DenseFeature(BaseModel):
         of = f"feature `{self.name}`"
         if self.transform != "standardise" and (self.mean, self.std) != (0.0, 1.0):
             raise ValueError(f"{of}: `mean` and `std` belong to transform `standardise`")
-        if self.statistics == "online" and self.transform not in ("standardise", "log1p"):
+        if self.statistics == "online" and self.transform not in ("standardise", "log1p", "logit"):
             raise ValueError(
-                f"{of}: `statistics: online` belongs to transform `standardise` or `log1p`, and this one's is "
+                f"{of}: `statistics: online` belongs to transform `standardise`, `log1p` or `logit`, and this one's is "
                 f"`{self.transform}`"
             )
         if self.statistics == "online" and (self.mean, self.std) != (0.0, 1.0):
@@ -172,9 +176,23 @@ class DenseFeature(BaseModel):
     @property
     def _bearable(self) -> tuple[float, float] | None:
         """`bounds`, were there no clip."""
-        if self.online or self.of_time or self.transform == "log1p" or self.sigmas is not None:
+        if self.online or self.of_time or self.transform in ("log1p", "logit") or self.sigmas is not None:
             return None
         return self.mean - LARGEST_INPUT * self.std, self.mean + LARGEST_INPUT * self.std
+
+
+def on_its_scale(transform: DenseTransform, x: np.ndarray) -> np.ndarray:
+    """Apply `log1p` or `logit` to raw values, of any shape; other transforms leave them as they are.
+
+    >>> on_its_scale("logit", np.array([0.5, 1.0])).round(2).tolist()
+    [0.0, 13.82]
+    """
+    if transform == "log1p":
+        return np.asarray(np.sign(x) * np.log1p(np.abs(x)))
+    if transform == "logit":
+        p = np.clip(x, LEAST_RATE, 1 - LEAST_RATE)
+        return np.asarray(np.log(p) - np.log1p(-p))
+    return x
 
 
 def check_number(feature: DenseFeature, kind: str, *, number: bool) -> None:

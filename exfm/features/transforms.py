@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from exfm.errors import ConfigError
 from exfm.features.calendar import EVENT_TIME, angles_of, place_of
-from exfm.features.dense import DenseFeature, check_number
+from exfm.features.dense import DenseFeature, check_number, on_its_scale
 from exfm.features.features import FeatureSet, served_column
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.kernels.siphash import hash_texts
@@ -146,9 +146,8 @@ def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarr
     x = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     if feature.clip is not None:
         x = np.clip(x, *feature.clip)
-    if feature.transform == "log1p":
-        x = np.sign(x) * np.log1p(np.abs(x))
-    elif feature.transform == "standardise" and not feature.online:
+    x = on_its_scale(feature.transform, x)
+    if feature.transform == "standardise" and not feature.online:
         x = (x - feature.mean) / feature.std
         x = x if feature.sigmas is None else np.clip(x, -feature.sigmas, feature.sigmas)
     if column.null_count:

@@ -120,7 +120,7 @@ def remember(
 ):  # fmt: skip
     """The last impressions (S, L) of each key, in a ring; a label sets bit `kind - 1` of its impression.
 
-    numbers, times, labels (S, L), items (S, L, C), count (S,) of all; out_… (R, L), newest first, out_count (R,).
+    numbers, times, labels (S, L), items (S, L, C), count (S,) of all; out_… (R, L), newest last, out_count (R,).
     """
     most = numbers.shape[1]
     while True:
@@ -159,9 +159,9 @@ def remember(
         out_count[row] = 0
         if slot >= 0 and touched[slot] >= now - expire:
             out_count[row] = min(count[slot], most)
-            for back in range(out_count[row]):
-                at = (count[slot] - 1 - back) % most
-                out_time[row, back], out_labels[row, back] = times[slot, at], labels[slot, at]
+            for place in range(out_count[row]):
+                at = (count[slot] - out_count[row] + place) % most
+                out_time[row, place], out_labels[row, place] = times[slot, at], labels[slot, at]
                 for c in range(items.shape[2]):
-                    out_items[row, back, c] = items[slot, at, c]
+                    out_items[row, place, c] = items[slot, at, c]
         row += 1

@@ -27,6 +27,10 @@ def json_schema_of_files() -> dict[str, Any]:
         "description": "Settings of every student that does not have its own.",
         "properties": {key: value for key, value in student["properties"].items() if key != "name"},
     }
+    asof = parts["AsOf"]
+    parts["AsOfSettings"] = asof | {"properties": {k: v for k, v in asof["properties"].items() if k != "features"}}
+    schema["properties"]["asof"] = {"$ref": "#/$defs/AsOfSettings"}
+    parts["FeatureSet"]["properties"]["asof"] = asof["properties"]["features"]
     schema["properties"]["student_defaults"] = {"$ref": "#/$defs/StudentDefaults"}
     _loosen(parts)
     return {"$schema": DRAFT, **schema}
@@ -34,6 +38,8 @@ def json_schema_of_files() -> dict[str, Any]:
 
 def _loosen(parts: dict[str, Any]) -> None:
     """Allow the shorter forms that may be written beside those of the models."""
+    by = parts["AsOfFeature"]["properties"]["by"]
+    parts["AsOfFeature"]["properties"]["by"] = {"anyOf": [{"type": "string", "description": "a column"}, by]}
     arm = parts["Arm"]
     preset = {"preset": {"type": "string", "description": "settings by a name, to which others are added"}}
     written = {**arm, "properties": {**arm["properties"], **preset}}

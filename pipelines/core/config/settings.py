@@ -20,6 +20,7 @@ from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.features.history import unfit_history
 from exfm.features.sparse import SequenceFeature, SparseFeature
+from pipelines.core.config.asof import place_asof
 from pipelines.core.config.hash import decisive, hash_of
 from pipelines.core.config.identity import identity_of
 from pipelines.core.config.sections import (
@@ -81,6 +82,11 @@ class Config(Frozen):
     registry: RegistrySettings = RegistrySettings()
     resources: Resources = Resources()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _place_asof(cls, settings: Any) -> Any:
+        return place_asof(settings) if isinstance(settings, dict) else settings
+
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         """Check across sections."""
@@ -105,7 +111,7 @@ class Config(Frozen):
         return self
 
     def _check_columns(self) -> None:
-        columns = {c.name for c in self.rows.columns} | {"vertical", "event_time_ms"}
+        columns = {c.name for c in self.rows.feature_columns} | {"vertical", "event_time_ms"}
         read = [
             ("features read", self.features),
             *((f"student `{s.name}` reads", self._known_to(s)) for s in self.students),

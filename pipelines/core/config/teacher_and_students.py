@@ -187,7 +187,7 @@ def unfit_constant(feature: str, column: str, value: float | str | None, rows: R
     >>> unfit_constant("position", "slot", "first", rows)
     'feature `position` has serve_as `first`, and its column `slot` is int64'
     """
-    kind = next((c.type.removeprefix("list<").removesuffix(">") for c in rows.columns if c.name == column), "")
+    kind = next((c.type.removeprefix("list<").removesuffix(">") for c in rows.feature_columns if c.name == column), "")
     kinds: dict[str, tuple[type, ...]] = {"int64": (int, float), "float32": (int, float), "string": (str,), "": (str,)}
     return (
         None

@@ -53,9 +53,13 @@ SHARED_NOTED = 0.01
 
 
 def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
-    """Check features against `rows` in the schema of impressions; None checks types only."""
-    looked_at = config.rows.impression.empty_table() if rows is None else rows
-    columns = {name: looked_at[name].combine_chunks() for name in config.features.needs_columns()}
+    """Check features against `rows` in the schema of impressions; None checks types only, as of what is known only when
+    rows are joined (`RowSchema.asof`)."""
+    nothing, joined = config.rows.admitted.empty_table(), {column.name for column in config.rows.asof.columns}
+    columns = {
+        name: (nothing if rows is None or name in joined else rows)[name].combine_chunks()
+        for name in config.features.needs_columns()
+    }
     for feature in config.features.all:
         try:
             if isinstance(feature, SparseFeature):
@@ -66,6 +70,8 @@ def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
                 yield from _judge_number(feature, dense_of(feature, columns))
         except ConfigError as error:
             yield RULES("feature.unreadable", feature=feature.name, problem=error)
+            continue
+        if joined & set(feature.reads):
             continue
         yield from _judge_time(config, feature)
         yield from _judge_constant(feature, columns)

@@ -130,7 +130,7 @@ def asof_reference(schema: RowSchema, impressions: list[Shown]) -> list[dict]:
                 last = None if key is None or f.event not in key.sums else key.sums[f.event][1]
                 row[f.name] = None if last is None else (shown.key - last) / 1000
             else:
-                newest = [] if key is None else key.last[::-1][: f.last]
+                newest = [] if key is None else key.last
                 for item in f.of:
                     names = [task.name for task in schema.tasks]
                     row[f"{f.name}_{item}"] = [

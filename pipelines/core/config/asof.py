@@ -1,0 +1,46 @@
+"""As-of features as a config has them, and where they belong: `rows.asof`, and a dense input for each number.
+
+    features:                                            rows: {asof: {tick_s: 10, features: [...]}}
+      asof: [{name: user_rate, by: user_id, rate: ctr}]  features: {dense: [{name: user_rate, transform: logit, …},
+    asof: {tick_s: 10}                                                      {name: user_rate_shown, transform: log1p, …}]}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streaming.schema import AsOfFeature
+
+INPUTS = {"rate": "logit", "count": "log1p", "residual": "standardise", "since": "log1p", "last": None}
+"""Transform of the number that a feature of each kind is; a list is read by features of its own."""
+
+
+def place_asof(settings: dict[str, Any]) -> dict[str, Any]:
+    """Move `features.asof` and the section `asof` of a config's settings to `rows.asof`, and add the dense features that
+    read them, where none of the name is there. Raises ValueError.
+
+    >>> rate = {"name": "user_rate", "by": "user_id", "rate": "ctr"}
+    >>> placed = place_asof({"rows": {"columns": []}, "features": {"asof": [rate]}, "asof": {"tick_s": 5}})
+    >>> placed["rows"]["asof"]["tick_s"], [feature["name"] for feature in placed["features"]["dense"]]
+    (5, ['user_rate', 'user_rate_shown'])
+    """
+    features, rows = settings.get("features"), settings.get("rows")
+    if not isinstance(features, dict) or not isinstance(rows, dict):
+        return settings
+    if not isinstance(listed := features.get("asof", []), list) or not isinstance(settings.get("asof", {}), dict):
+        raise ValueError("`features.asof` is a list of features, and `asof` a section such as {tick_s: 10}")
+    if ("asof" in features or "asof" in settings) and "asof" in rows:
+        raise ValueError("`rows.asof` is what `features.asof` and `asof` become; write those, and leave it out")
+    if "asof" in features or "asof" in settings:
+        rows = rows | {"asof": settings.get("asof", {}) | {"features": listed}}
+    dense = list(features.get("dense") or [])
+    names = {feature.get("name") for feature in dense if isinstance(feature, dict)}
+    for written in rows.get("asof", {}).get("features", []) if isinstance(rows.get("asof", {}), dict) else []:
+        feature = written if isinstance(written, AsOfFeature) else AsOfFeature.model_validate(written)
+        transforms = (INPUTS[feature.kind], "log1p")
+        for column, transform in zip(feature.columns, transforms, strict=False):
+            if transforms[0] is not None and column.name not in names:
+                dense.append({"name": column.name, "transform": transform, "statistics": "online"})
+    placed = {key: value for key, value in settings.items() if key != "asof"}
+    rest = {key: value for key, value in features.items() if key != "asof"}
+    return placed | {"rows": rows, "features": rest | ({"dense": dense} if dense else {})}

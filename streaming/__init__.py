@@ -3,6 +3,7 @@
 kafka/       topics, read and written
 messages/    formats of messages, decoded and validated
 intake/      both topics read, decoded and put into one order
+asof/        what was known of a row's key when the row was shown
 settlement/  impressions and feedback become settled rows
 lake/        the log of augmented examples
 sources/     recorded and synthetic streams

@@ -136,7 +136,7 @@ class Task(BaseModel):
 
 
 class AsOfFeature(BaseModel):
-    """What was known of a row's key when the row was shown: one of `rate`, `count`, `residual`, `since`, `last`.
+    """Value of what was known of a row's key when the row was shown: one of `rate`, `count`, `residual`, `since`, `last`.
 
     >>> AsOfFeature(name="user_rate", by="user_id", rate="ctr", half_life_s=600).by
     ('user_id',)
@@ -154,7 +154,9 @@ class AsOfFeature(BaseModel):
     residual: str | None = Field(
         default=None, description="how far the key's rate of this task lies above what the rate `against` predicts"
     )
-    since: str | None = Field(default=None, description="seconds since the last impression (`shown`), or label of a task")
+    since: str | None = Field(
+        default=None, description="seconds since the last impression (`shown`), or label of a task"
+    )
     last: int | None = Field(default=None, gt=0, le=1024, description="the last impressions of the key, newest last")
     of: tuple[str, ...] = Field(
         default=(),
@@ -231,7 +233,9 @@ class AsOf(BaseModel):
         default=1_000_000, ge=4, description="keys remembered of each `by`; a quarter, the longest unseen, makes room"
     )
     expire_s: float = Field(
-        default=30 * 86_400.0, gt=0, description="seconds of event time after its last impression when a key is forgotten"
+        default=30 * 86_400.0,
+        gt=0,
+        description="seconds of event time after its last impression when a key is forgotten",
     )
     features: tuple[AsOfFeature, ...] = Field(default=(), description="the features")
 
@@ -347,25 +351,36 @@ class RowSchema(BaseModel):
         for feature in self.asof.features:
             of = f"as-of feature `{feature.name}`"
             for column in feature.columns:
-                if names.count(column.name) > 1 or column.name in RESERVED_NAMES or column.name.startswith(LABEL_PREFIXES):
+                if (
+                    names.count(column.name) > 1
+                    or column.name in RESERVED_NAMES
+                    or column.name.startswith(LABEL_PREFIXES)
+                ):
                     raise ValueError(f"{of} fills column `{column.name}`, a name that is taken; give it another name")
             for name in feature.by:
                 if name != "vertical" and (name not in columns or columns[name].type not in ("int64", "string")):
                     kind = f"is {columns[name].type}" if name in columns else "is no column of `rows.columns`"
-                    able = [name for name, column in columns.items() if column.type in ("int64", "string")]
-                    raise ValueError(f"{of}: `by` names `{name}`, which {kind}; keys can be: vertical, {', '.join(able)}")
+                    keys = [name for name, column in columns.items() if column.type in ("int64", "string")]
+                    raise ValueError(
+                        f"{of}: `by` names `{name}`, which {kind}; keys can be: vertical, {', '.join(keys)}"
+                    )
             events = tasks if feature.kind in ("rate", "residual") else ["shown", *tasks]
             if feature.event not in events:
                 raise ValueError(f"{of}: {feature.kind} of `{feature.event}`; it can be of: {', '.join(events)}")
             listable = [name for name, column in columns.items() if column.type == "int64"]
             for item in feature.of:
                 if item not in (*listable, *tasks, "gap_s") or (item in tasks and item in columns):
-                    able = ", ".join([*listable, *tasks, "gap_s"])
-                    raise ValueError(f"{of}: `of` names `{item}`; it can hold int64 columns and tasks: {able}")
+                    raise ValueError(
+                        f"{of}: `of` names `{item}`; it can name int64 columns, tasks and gap_s: "
+                        f"{', '.join([*listable, *tasks, 'gap_s'])}"
+                    )
             if feature.against is not None:
                 if feature.against not in rates or rates[feature.against].rate != feature.residual:
-                    able = ", ".join(name for name, rate in rates.items() if rate.rate == feature.residual) or "none yet"
-                    raise ValueError(f"{of}: `against` names `{feature.against}`; rates of {feature.residual}: {able}")
+                    able = [name for name, rate in rates.items() if rate.rate == feature.residual]
+                    raise ValueError(
+                        f"{of}: `against` names `{feature.against}`; as-of rates of `{feature.residual}`: "
+                        f"{', '.join(able) or 'none yet'}"
+                    )
                 if feature.residual in self.given:
                     raise ValueError(f"{of}: `{feature.residual}` is conditional; residuals are of tasks of every row")
 

@@ -46,9 +46,10 @@ class DenseFeature(BaseModel):
     column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
     transform: DenseTransform = Field(
         default="identity",
-        description="`identity`, `log1p`: sign(x)·log(1 + |x|), `logit`: log(x / (1 − x)) of a rate, `standardise`: (x − mean) / std, `quantiles`: a 1 "
-        "in one of `buckets` inputs, which each hold as many of the rows learned so far; or of a time (`event_time_ms` "
-        "unless `column` is given) `hour_of_day` or `hour_of_week`: sine and cosine of its place in day or week.",
+        description="`identity`, `log1p`: sign(x)·log(1 + |x|), `logit`: log(x / (1 − x)) of a rate, `standardise`: "
+        "(x − mean) / std, `quantiles`: a 1 in one of `buckets` inputs, which each hold as many of the rows learned so "
+        "far; or of a time (`event_time_ms` unless `column` is given) `hour_of_day` or `hour_of_week`: sine and cosine "
+        "of its place in day or week.",
     )
     mean: float = Field(default=0.0, description="For `standardise`: the mean.")
     std: float = Field(default=1.0, gt=0, description="For `standardise`: the standard deviation.")

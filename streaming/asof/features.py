@@ -16,7 +16,7 @@ R rows, E events, K keys (the distinct `by` and all their beginnings).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +82,7 @@ class Events(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """What a key accumulates: events of a kind, halved every `half_ms` (0: never), each counted by `mode`."""
+    """An accumulator of each key: events of a kind, halved every `half_ms` (0: never), each counted by `mode`."""
 
     kind: int
     half_ms: float
@@ -122,6 +122,8 @@ class AsOfState:
     >>> state.advance(rows, np.array([100, 9_000, 25_000, 25_000]), NO_LABELS)[0].to_pylist()
     [0.0, 0.0, 2.0, 0.0]
     """
+
+    _waiting: Events
 
     def __init__(self, schema: RowSchema, first: int = 0) -> None:
         """`first`: number of the next impression."""
@@ -205,7 +207,9 @@ class AsOfState:
         tick = np.append(key_time, now) // self._asof.tick_ms * self._asof.tick_ms
         asked = _Asked(keys, tick[:-1], np.searchsorted(events.time, tick))
 
-        sums = {by: self._accumulated(table, events, asked) for (by, weight), table in self._sums.items() if weight is None}
+        sums = {
+            by: self._accumulated(table, events, asked) for (by, weight), table in self._sums.items() if weight is None
+        }
         columns: dict[str, np.ndarray | pa.Array] = {}
         rates: dict[str, np.ndarray] = {}
         for feature in self._asof.features:
@@ -261,7 +265,10 @@ class AsOfState:
 
     def _shown(self, rows: pa.RecordBatch, first: int, key_time: np.ndarray, keys: np.ndarray) -> Events:
         number = np.arange(first, first + len(key_time))
-        weights, items = np.zeros((len(number), len(self._residuals))), np.zeros((len(number), len(self._items)), np.int64)
+        weights, items = (
+            np.zeros((len(number), len(self._residuals))),
+            np.zeros((len(number), len(self._items)), np.int64),
+        )
         for at, name in enumerate(self._items):
             items[:, at] = rows.column(name).fill_null(0).to_numpy(zero_copy_only=False)
         return Events(key_time, number, np.full(len(number), SHOWN), key_time, keys, weights, items)
@@ -277,19 +284,23 @@ class AsOfState:
         keys, count, width = table.keys, len(asked.tick), len(table.sums)
         at = self._keys.index(table.by)
         kinds, halves, modes = (np.array(each) for each in zip(*table.sums, strict=True))
-        weights = np.zeros(len(events.time)) if table.weight is None else np.ascontiguousarray(events.weights[:, table.weight])
+        weights = (
+            np.zeros(len(events.time))
+            if table.weight is None
+            else np.ascontiguousarray(events.weights[:, table.weight])
+        )
         event_key, row_key = np.ascontiguousarray(events.keys[:, at]), np.ascontiguousarray(asked.keys[:, at])
         known = Known(np.empty((count, width)), np.empty((count, width), np.int64))
-        event = row = 0
-        while True:
-            event, row, keys.used = accumulate(
-                keys.index, keys.hashes, keys.touched, keys.used, keys.changed, keys.arrays["values"], keys.arrays["times"],
-                kinds, halves.astype(float), modes, events.time, events.kind, event_key, events.shown, weights, row_key,
-                asked.tick, asked.until, keys.expire_ms, event, row, *known,
+
+        def loop(event: int, row: int) -> tuple[int, int, int]:
+            return accumulate(
+                keys.index, keys.hashes, keys.touched, keys.used, keys.changed, keys.arrays["values"],
+                keys.arrays["times"], kinds, halves.astype(float), modes, events.time, events.kind, event_key,
+                events.shown, weights, row_key, asked.tick, asked.until, keys.expire_ms, event, row, *known,
             )  # fmt: skip
-            if row == count and event == asked.until[-1]:
-                return known
-            keys.make_room(int(events.time[event]))
+
+        _with_room(keys, loop, events, asked)
+        return known
 
     def _rate(self, feature: AsOfFeature, sums: Mapping[By, Known]) -> tuple[np.ndarray, np.ndarray]:
         """The rate of R rows, and how much it is of; float64."""
@@ -309,19 +320,16 @@ class AsOfState:
         count = np.zeros(rows, np.int64)
         times, labels = np.zeros((rows, most), np.int64), np.zeros((rows, most), np.int64)
         items = np.zeros((rows, most, len(self._items)), np.int64)
-        rings = (keys.arrays[name] for name in ("count", "numbers", "times", "items", "labels"))
-        rings = tuple(rings)
-        event = row = 0
-        while True:
-            event, row, keys.used = remember(
-                keys.index, keys.hashes, keys.touched, keys.used, keys.changed, *rings, events.time, events.kind, event_key,
-                events.number, events.items, row_key, asked.tick, asked.until, keys.expire_ms, event, row, count, times,
-                items, labels,
+
+        def loop(event: int, row: int) -> tuple[int, int, int]:
+            ring = [keys.arrays[name] for name in ("count", "numbers", "times", "items", "labels")]
+            return remember(
+                keys.index, keys.hashes, keys.touched, keys.used, keys.changed, *ring, events.time, events.kind,
+                event_key, events.number, events.items, row_key, asked.tick, asked.until, keys.expire_ms, event, row,
+                count, times, items, labels,
             )  # fmt: skip
-            if row == rows and event == asked.until[-1]:
-                break
-            keys.make_room(int(events.time[event]))
-            rings = tuple(keys.arrays[name] for name in ("count", "numbers", "times", "items", "labels"))
+
+        _with_room(keys, loop, events, asked)
         listed = np.arange(most) < count[:, None]
         offsets = pa.array(np.append(0, np.cumsum(count)).astype(np.int32))
         values: dict[str, np.ndarray] = {"gap_s": ((key_time[:, None] - times) / 1000).astype(np.float32)}
@@ -340,7 +348,7 @@ class AsOfState:
             values.drop(before)
 
     def set_back(self, to_ms: int, first: int) -> None:
-        """Move event time back to `to_ms`; the next impression has number `first`. What was shown later is forgotten."""
+        """Move event time back to `to_ms`, and forget what was shown later; the next impression has number `first`."""
         self._start_at(first)
         for keys in self._key_tables:
             keys.forget_after(to_ms)
@@ -377,7 +385,8 @@ class AsOfState:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return sum(part.nbytes for part in (*self._key_tables, *self._row_keys, *self._waiting))
+        tables = sum(keys.nbytes for keys in self._key_tables)
+        return tables + sum(values.nbytes for values in self._row_keys) + sum(values.nbytes for values in self._waiting)
 
     @property
     def bytes_per_key(self) -> dict[str, int]:
@@ -397,7 +406,7 @@ class AsOfState:
 
 
 class AsOfFiles(NamedTuple):
-    """Segments of every table and of the events that wait for their tick; `meta`, JSON, says how large the tables are."""
+    """Segments of every table and of the events that wait for their tick; `meta`, JSON: how large the tables are."""
 
     segments: Sequence[Segments]
     meta: dict[str, Any]
@@ -412,6 +421,17 @@ class _Asked(NamedTuple):
     until: np.ndarray
 
 
+Loop = Callable[[int, int], tuple[int, int, int]]
+
+
+def _with_room(keys: KeyTable, loop: Loop, events: Events, asked: _Asked) -> None:
+    """Go through events and rows, and make room where a new key finds none."""
+    event, row, keys.used = loop(0, 0)
+    while row < len(asked.tick) or event < asked.until[-1]:
+        keys.make_room(int(events.time[event]))
+        event, row, keys.used = loop(event, row)
+
+
 def _half_ms(feature: AsOfFeature) -> float:
     return 1000 * (feature.half_life_s or 0.0)
 
@@ -419,7 +439,11 @@ def _half_ms(feature: AsOfFeature) -> float:
 def _hashes(column: pa.Array) -> np.ndarray:
     """Hashes of keys, (R,) uint64; NO_KEY where null."""
     missing = column.is_null().to_numpy(zero_copy_only=False)
-    hashes = hash64(column.fill_null(0 if pa.types.is_integer(column.type) else "")) if len(column) else np.empty(0, np.uint64)
+    hashes = (
+        hash64(column.fill_null(0 if pa.types.is_integer(column.type) else ""))
+        if len(column)
+        else np.empty(0, np.uint64)
+    )
     return np.where(missing, np.uint64(NO_KEY), np.maximum(hashes, np.uint64(ROOT_KEY)))
 
 

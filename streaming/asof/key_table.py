@@ -35,7 +35,9 @@ class KeyTable:
     def _allocate(self, slots: int) -> None:
         self.used = 0
         self.hashes, self.touched = np.zeros(slots, np.uint64), np.full(slots, NEVER)
-        self.arrays = {name: np.zeros((slots, *shape), kind) for name, (kind, shape) in self._shapes.items()}
+        self.arrays: dict[str, np.ndarray] = {
+            name: np.zeros((slots, *shape), kind) for name, (kind, shape) in self._shapes.items()
+        }
         self.changed = np.zeros(slots, np.uint8)
         self.index = np.full(1 << (2 * slots - 1).bit_length(), -1, np.int32)
 

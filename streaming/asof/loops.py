@@ -3,19 +3,17 @@
 E events, R rows, S slots of keys, V accumulators of each, L last impressions of each with C items.
 
 A row reads what its key held after the events before `until[row]`, then later events follow. An event or a row of key 0
-has none. A key that was last shown more than `expire` ms ago is a new one. A loop returns where it stopped, (event, row,
-used slots): at the end, or at the event that needs a slot where all are used.
+has none. A key that was last shown more than `expire` ms ago is a new one. A loop returns where it stopped, as (event,
+row, used slots): at the end, or at the event that needs a slot where all are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numba
 import numpy as np
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 0
 """Kind of the event that an impression is; label events of task t are 1 + t."""
@@ -26,15 +24,15 @@ COUNT, AGED, WEIGHTED = 0, 1, 2
 NEVER = -(2**62)
 
 
-def _compiled(function: F) -> F:
+def _compiled(function: Callable[..., Any]) -> Any:
     try:
-        return cast(F, numba.njit(cache=True, nogil=True)(function))
+        return numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # nowhere to keep what was compiled
-        return cast(F, numba.njit(nogil=True)(function))
+        return numba.njit(nogil=True)(function)
 
 
 @_compiled
-def slot_of(index: np.ndarray, hashes: np.ndarray, key: np.uint64) -> int:
+def slot_of(index: np.ndarray, hashes: np.ndarray, key: np.uint64) -> np.int64:
     """The slot of a key, or -1 - its place in the index."""
     mask = len(index) - 1
     at = np.int64(key & np.uint64(mask))
@@ -42,7 +40,7 @@ def slot_of(index: np.ndarray, hashes: np.ndarray, key: np.uint64) -> int:
         if hashes[index[at]] == key:
             return np.int64(index[at])
         at = (at + 1) & mask
-    return -1 - at
+    return np.int64(-1 - at)
 
 
 @_compiled

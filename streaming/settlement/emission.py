@@ -179,9 +179,9 @@ class Emission:
             kept = np.flatnonzero(emitted)
             kept = kept[np.argsort(self._deadlines(pending, starts, stops)[kept], kind="stable")]
             rows, group_of, merge_time = rows.take(pa.array(kept)), group_of[kept], merge_time[kept]
-            label, unset, time = (
-                {name: values[kept] for name, values in by_task.items()} for by_task in (label, unset, time)
-            )
+            label = {name: values[kept] for name, values in label.items()}
+            unset = {name: values[kept] for name, values in unset.items()}
+            time = {name: values[kept] for name, values in time.items()}
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         names = pa.array([group.name for group in self._groups])
         columns["settlement"] = names.take(pa.array(group_of))

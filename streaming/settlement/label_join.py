@@ -25,8 +25,8 @@ from streaming.hashing import hash64
 from streaming.intake.merge import END_OF_TIME
 from streaming.schema import POSITION_FIELDS, RowSchema, SettlementGroup
 from streaming.settlement.marks import Marks
-from streaming.store.numbered import NumberedValues
 from streaming.settlement.pending import empty_batch
+from streaming.store.numbered import NumberedValues
 
 NONE = -1
 LATE_REASONS = ("after_settlement", "outside_window", "before_impression")

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from streaming.evolution import filled
 from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex
-from streaming.store.numbered import NumberedValues
 from streaming.store.files import make_folder
+from streaming.store.numbered import NumberedValues
 from streaming.store.segments import Segments, StoredSegment, store_segments
 
 SEGMENT_ROWS = 32_768

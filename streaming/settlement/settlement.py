@@ -185,7 +185,8 @@ class Settlement:
         self, impressions: pa.RecordBatch, ids: Ids, known: KnownImpressions
     ) -> tuple[np.ndarray, AdmittedImpressions, list[pa.RecordBatch]]:
         """Number the impressions that are not too old, of a vertical that is taken, and not known; returns their rows,
-        them by id, and the refused ones. A vertical is known from its first impression on that is not too old, a duplicate or not."""
+        them by id, and the refused ones. A vertical is known from its first impression on that is not too old, a
+        duplicate or not."""
         key, event_time = integers_of(impressions, "key_time_ms"), integers_of(impressions, "event_time_ms")
         place = ids.of_impression
         too_old = event_time < key - self._horizon
@@ -303,8 +304,8 @@ class Settlement:
     @property
     def state_bytes(self) -> int:
         """Bytes of memory for pending impressions, the id index and waiting feedback."""
-        parts = (self._pending, self._labels, self._orphans, *([] if self._asof is None else [self._asof]))
-        return sum(part.nbytes for part in parts)
+        asof = 0 if self._asof is None else self._asof.nbytes
+        return asof + sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
 
     @property
     def disk_bytes(self) -> int:
@@ -384,7 +385,9 @@ class Settlement:
         if self._asof is not None and state.asof is not None:
             names, stop = self._asof.key_columns, self._pending.stop
             ranges = (np.arange(at, min(at + SEGMENT_ROWS, stop)) for at in range(waits, stop, SEGMENT_ROWS))
-            self._asof.restore(state.asof, self._pending.first, waits, (self._pending.take(each, names) for each in ranges))
+            self._asof.restore(
+                state.asof, self._pending.first, waits, (self._pending.take(each, names) for each in ranges)
+            )
         self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans, state.claimed)
         self.verticals.restore(meta["known_verticals"])

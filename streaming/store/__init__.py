@@ -5,4 +5,6 @@ lock      an advisory lock on a file
 seal      JSON objects with a checksum of their own
 spool     rows that wait, in memory up to a bound
 segments  batches of rows that are written once and shared by several states
+deltas    base and deltas of numbered rows, stored at the cost of what changed
+numbered  values of numbered rows, found by number
 """

@@ -26,7 +26,7 @@ RowsOf = Callable[[np.ndarray], pa.RecordBatch]
 
 
 class Deltas:
-    """Which numbered rows changed since they were stored, and the segments that hold them.
+    """Record of the numbered rows that changed since they were stored, and of the segments that hold them.
 
     `rows_of(numbers)` gives the rows of ascending `numbers`, as they are to be stored.
 
@@ -78,7 +78,9 @@ class Deltas:
         """`state`, which was made of these rows, lies in `folder` now: what differs from here on has changed."""
         segments = state.segments
         written = sum(_is_delta(segment) and segment.rows is None for segment in segments)
-        new = [segment.rows[NUMBER].to_numpy() for segment in segments if _is_delta(segment) and segment.rows is not None]
+        new = [
+            segment.rows[NUMBER].to_numpy() for segment in segments if _is_delta(segment) and segment.rows is not None
+        ]
         self._numbers = [*self._numbers[:written], *new]
         self._changed, self._changes = [], 0
         self._stored, self.folder = [replace(segment, rows=None) for segment in segments], folder

@@ -1,8 +1,8 @@
 """As-of features as a config has them, and where they belong: `rows.asof`, and a dense input for each number.
 
-    features:                                            rows: {asof: {tick_s: 10, features: [...]}}
-      asof: [{name: user_rate, by: user_id, rate: ctr}]  features: {dense: [{name: user_rate, transform: logit, …},
-    asof: {tick_s: 10}                                                      {name: user_rate_shown, transform: log1p, …}]}
+features:                                            rows: {asof: {tick_s: 10, features: [...]}}
+  asof: [{name: user_rate, by: user_id, rate: ctr}]  features: {dense: [{name: user_rate, transform: logit, …},
+asof: {tick_s: 10}                                                      {name: user_rate_shown, transform: log1p, …}]}
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INPUTS = {"rate": "logit", "count": "log1p", "residual": "standardise", "since":
 
 
 def place_asof(settings: dict[str, Any]) -> dict[str, Any]:
-    """Move `features.asof` and the section `asof` of a config's settings to `rows.asof`, and add the dense features that
+    """Move `features.asof` and the section `asof` of a config's settings to `rows.asof`, and add dense features that
     read them, where none of the name is there. Raises ValueError.
 
     >>> rate = {"name": "user_rate", "by": "user_id", "rate": "ctr"}

@@ -193,7 +193,7 @@ def test_sums_of_parts_are_those_of_the_whole():
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"statistics": "online"}, "`statistics: online` belongs to transform `standardise` or `log1p`"),
+        ({"statistics": "online"}, "`statistics: online` belongs to transform `standardise`, `log1p` or"),
         ({"statistics": "online", "transform": "standardise", "mean": 3}, "`mean` and `std` are learned"),
         ({"sigmas": 3}, "`sigmas` belongs to transform `standardise`"),
         ({"buckets": 3}, "`buckets` belongs to transform `quantiles`"),

@@ -286,7 +286,9 @@ def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_par
     assert sum(counted["not_applicable"].values()) == expected.count["not_applicable"]
     assert sum(counted["unknown_labels"].values()) == expected.count["unknown"]
     assert all(n == 0 for n in counted["pending"].values())
-    shown = {i.position: (row, at) for at, (i, row) in enumerate(zip(expected.impressions, expected.shown(), strict=True))}
+    shown = {
+        i.position: (row, at) for at, (i, row) in enumerate(zip(expected.impressions, expected.shown(), strict=True))
+    }
     for (position, _, values), (_, key, times) in zip(play.emitted, play.times, strict=True):
         labels = dict(zip(times, values, strict=True))
         assert key == shown[position][0].key
@@ -298,7 +300,9 @@ def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_par
 
 def as_stored(row: dict) -> dict:
     """Numbers as the lake's float32 holds them."""
-    return {name: [_stored(v) for v in value] if isinstance(value, list) else _stored(value) for name, value in row.items()}
+    return {
+        name: [_stored(v) for v in value] if isinstance(value, list) else _stored(value) for name, value in row.items()
+    }
 
 
 def _stored(value):

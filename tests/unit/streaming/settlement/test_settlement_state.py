@@ -95,7 +95,9 @@ def test_memory_holds_no_rows_that_were_saved(tmp_path, monkeypatch):
     settlement.save(tmp_path, "a")
     assert pa.total_allocated_bytes() - before < rows / 20
     assert settlement.state_bytes < accounted / 2
-    assert settlement.state_bytes < 50_000 * (8 + 4 + 8 + 8 + 1 + 4 + 2 * 8)  # index, key and event time, marks, label times
+    assert settlement.state_bytes < 50_000 * (
+        8 + 4 + 8 + 8 + 1 + 4 + 2 * 8
+    )  # index, key and event time, marks, label times
     assert settlement.disk_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
 
     again = new_settlement(dedup_horizon_s=1e6)

@@ -201,7 +201,7 @@ class AsOfFeature(BaseModel):
 
     @property
     def event(self) -> str:
-        """What is counted: `shown`, or a task."""
+        """Name of the events that are counted: `shown`, or a task."""
         return "shown" if self.kind == "last" else str(getattr(self, self.kind))
 
     @property

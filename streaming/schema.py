@@ -136,7 +136,7 @@ class Task(BaseModel):
 
 
 class AsOfFeature(BaseModel):
-    """Value of what was known of a row's key when the row was shown: one of `rate`, `count`, `residual`, `since`, `last`.
+    """A feature of what was known of a row's key when the row was shown: `rate`, `count`, `residual`, `since` or `last`.
 
     >>> AsOfFeature(name="user_rate", by="user_id", rate="ctr", half_life_s=600).by
     ('user_id',)
@@ -162,6 +162,9 @@ class AsOfFeature(BaseModel):
         default=(),
         description="for `last`, what to list of each: int64 columns, tasks (1 where the label has come), and `gap_s`, "
         "the seconds between it and the row",
+    )
+    having: str | None = Field(
+        default=None, description="for `last`: only impressions with this task's label, once it has come; null: all"
     )
     against: str | None = Field(
         default=None, description="for `residual`: name of the as-of rate that predicts, such as that of the other side"
@@ -190,6 +193,8 @@ class AsOfFeature(BaseModel):
         for setting, of in (("of", "last"), ("against", "residual")):
             if bool(getattr(self, setting)) != (self.kind == of):
                 raise ValueError(f"as-of feature `{self.name}`: `{of}` needs `{setting}`, and no other kind has it")
+        if self.having is not None and self.kind != "last":
+            raise ValueError(f"as-of feature `{self.name}`: `having` is for `last`")
         if self.half_life_s is not None and self.kind in ("since", "last"):
             raise ValueError(f"as-of feature `{self.name}`: `half_life_s` is for rate, count and residual")
         return self
@@ -202,7 +207,7 @@ class AsOfFeature(BaseModel):
     @property
     def event(self) -> str:
         """Name of the events that are counted: `shown`, or a task."""
-        return "shown" if self.kind == "last" else str(getattr(self, self.kind))
+        return self.having or "shown" if self.kind == "last" else str(getattr(self, self.kind))
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -63,7 +63,7 @@ class Events(NamedTuple):
     kind     (E,) int64: SHOWN, or 1 + place of the label's task
     keys     (E, K) uint64, NO_KEY where the row has none
     weights  (E, W) float64, of impressions: what the rate `against` predicted, for each residual
-    items    (E, I) int64, of impressions: the columns that a `last` lists
+    items    (E, I) int64, of the impression: the columns that a `last` lists
     """
 
     time: np.ndarray
@@ -196,10 +196,14 @@ class AsOfState:
 
         Every event before the last of these key times has been taken with these, or before.
         """
-        keys = self._keys_of(rows)
-        first = self._append(keys)
-        shown = self._shown(rows, first, key_time, keys)
-        events = self._waiting.with_more(shown, self._events(labels, self._keys_at(labels.number)))
+        keys, items = self._keys_of(rows), self._items_of(rows)
+        number = self._append(keys, items)
+        weights = np.zeros((len(number), len(self._residuals)))
+        shown = Events(key_time, number, np.full(len(number), SHOWN), key_time, keys, weights, items)
+        came = self._events(labels, self._of_rows(self._row_keys, labels.number, np.uint64))
+        if self._row_items:
+            came.items[:] = self._of_rows(self._row_items, labels.number, np.int64)
+        events = self._waiting.with_more(shown, came)
         in_order = np.lexsort((events.kind, events.number, events.time))
         place = np.argsort(in_order)[len(self._waiting.time) :][: rows.num_rows]
         events = events.at(in_order)
@@ -238,40 +242,36 @@ class AsOfState:
     def _keys_of(self, rows: pa.RecordBatch) -> np.ndarray:
         """Hashes of the rows' keys, (R, K) uint64."""
         keys = np.full((rows.num_rows, len(self._keys)), ROOT_KEY, np.uint64)
-        hashes = {name: _hashes(rows.column(name)) for name in self.key_columns}
+        hashes = {name: _hashes(rows.column(name)) for name in dict.fromkeys(name for by in self._keys for name in by)}
         for place, by in enumerate(self._keys):
             for depth, name in enumerate(by):
                 keys[:, place] = hashes[name] if depth == 0 else _crossed(keys[:, place], hashes[name])
         return keys
 
-    @property
-    def key_columns(self) -> list[str]:
-        """Columns that keys are made of."""
-        return list(dict.fromkeys(name for by in self._keys for name in by))
-
-    def _append(self, keys: np.ndarray) -> int:
-        """Number the next rows, and keep their keys for the labels to come; returns their first number."""
-        first = self._next
-        for values, key in zip(self._row_keys, keys.T[1:], strict=True):
-            values.append(key)
-        self._next += len(keys)
-        return first
-
-    def _keys_at(self, numbers: np.ndarray) -> np.ndarray:
-        keys = np.full((len(numbers), len(self._keys)), ROOT_KEY, np.uint64)
-        for place, values in enumerate(self._row_keys):
-            keys[:, 1 + place] = values[numbers]
-        return keys
-
-    def _shown(self, rows: pa.RecordBatch, first: int, key_time: np.ndarray, keys: np.ndarray) -> Events:
-        number = np.arange(first, first + len(key_time))
-        weights, items = (
-            np.zeros((len(number), len(self._residuals))),
-            np.zeros((len(number), len(self._items)), np.int64),
-        )
+    def _items_of(self, rows: pa.RecordBatch) -> np.ndarray:
+        """Columns that a `last` lists, (R, I) int64; 0 for null."""
+        items = np.zeros((rows.num_rows, len(self._items)), np.int64)
         for at, name in enumerate(self._items):
             items[:, at] = rows.column(name).fill_null(0).to_numpy(zero_copy_only=False)
-        return Events(key_time, number, np.full(len(number), SHOWN), key_time, keys, weights, items)
+        return items
+
+    @property
+    def reads(self) -> list[str]:
+        """Columns of impressions that the features are made of."""
+        return list(dict.fromkeys([*(name for by in self._keys for name in by), *self._items]))
+
+    def _append(self, keys: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Number the next rows, and keep what their labels will need; returns their numbers."""
+        for ledgers, values in ((self._row_keys, keys), (self._row_items, items)):
+            for place, ledger in enumerate(ledgers):
+                ledger.append(values[:, place])
+        self._next += len(keys)
+        return np.arange(self._next - len(keys), self._next)
+
+    @staticmethod
+    def _of_rows(ledgers: Sequence[NumberedValues], numbers: np.ndarray, kind: type) -> np.ndarray:
+        """Values of rows, (E, columns)."""
+        return np.array([ledger[numbers] for ledger in ledgers], kind).reshape(len(ledgers), len(numbers)).T
 
     def _events(self, labels: LabelEvents, keys: np.ndarray) -> Events:
         count = len(labels.number)
@@ -315,6 +315,7 @@ class AsOfState:
 
     def _last(self, feature: AsOfFeature, events: Events, asked: _Asked, key_time: np.ndarray) -> dict[str, pa.Array]:
         keys, rows, most = self._rings[feature.name], len(asked.tick), feature.last or 0
+        entering = self._kind(feature.event)
         at = self._keys.index(feature.by)
         event_key, row_key = np.ascontiguousarray(events.keys[:, at]), np.ascontiguousarray(asked.keys[:, at])
         count = np.zeros(rows, np.int64)
@@ -324,8 +325,8 @@ class AsOfState:
         def loop(event: int, row: int) -> tuple[int, int, int]:
             ring = [keys.arrays[name] for name in ("count", "numbers", "times", "items", "labels")]
             return remember(
-                keys.index, keys.hashes, keys.touched, keys.used, keys.changed, *ring, events.time, events.kind,
-                event_key, events.number, events.items, row_key, asked.tick, asked.until, keys.expire_ms, event, row,
+                keys.index, keys.hashes, keys.touched, keys.used, keys.changed, *ring, entering, events.time,
+                events.kind, event_key, events.number, events.items, row_key, asked.tick, asked.until, keys.expire_ms, event, row,
                 count, times, items, labels,
             )  # fmt: skip
 
@@ -343,8 +344,8 @@ class AsOfState:
     # What survives
 
     def drop(self, before: int) -> None:
-        """Let go of the keys of impressions below number `before`: no label comes for them any more."""
-        for values in self._row_keys:
+        """Let go of impressions below number `before`: no label comes for them any more."""
+        for values in (*self._row_keys, *self._row_items):
             values.drop(before)
 
     def set_back(self, to_ms: int, first: int) -> None:
@@ -373,9 +374,10 @@ class AsOfState:
         ):
             keys.restore(segments, slots, used)
         self._start_at(first)
-        self._append(np.zeros((waits - first, len(self._keys)), np.uint64))
+        gone = waits - first
+        self._append(np.full((gone, len(self._keys)), NO_KEY, np.uint64), np.zeros((gone, len(self._items)), np.int64))
         for batch in rows:
-            self._append(self._keys_of(batch))
+            self._append(self._keys_of(batch), self._items_of(batch))
         (waiting,), folder = files.segments[-1]
         stored = waiting.read(folder)
         self._waiting = Events(
@@ -386,7 +388,8 @@ class AsOfState:
     def nbytes(self) -> int:
         """Bytes of memory."""
         tables = sum(keys.nbytes for keys in self._key_tables)
-        return tables + sum(values.nbytes for values in self._row_keys) + sum(values.nbytes for values in self._waiting)
+        rows = sum(values.nbytes for values in (*self._row_keys, *self._row_items))
+        return tables + rows + sum(values.nbytes for values in self._waiting)
 
     @property
     def bytes_per_key(self) -> dict[str, int]:
@@ -401,7 +404,9 @@ class AsOfState:
 
     def _start_at(self, first: int) -> None:
         self._next = first
-        self._row_keys = [NumberedValues(np.uint64, first) for _ in self._keys[1:]]
+        self._row_keys = [NumberedValues(np.uint64, first) for _ in self._keys]
+        keep_items = any(feature.having is not None for feature in self._lasts)
+        self._row_items = [NumberedValues(np.int64, first) for _ in self._items if keep_items]
         self._waiting = self._events(NO_LABELS, np.empty((0, len(self._keys)), np.uint64))
 
 

@@ -113,10 +113,11 @@ def accumulate(
 @_compiled
 def remember(
     index, hashes, touched, used, changed, count, numbers, times, items, labels,  # the table
-    event_time, event_kind, event_key, event_number, event_items, row_key, row_time, until,
+    entering, event_time, event_kind, event_key, event_number, event_items, row_key, row_time, until,
     expire, event, row, out_count, out_time, out_items, out_labels,
 ):  # fmt: skip
-    """The last impressions (S, L) of each key, in a ring; a label sets bit `kind - 1` of its impression.
+    """The last impressions (S, L) of each key, in a ring that an event of kind `entering` puts them into; a label sets
+    bit `kind - 1` of its impression.
 
     numbers, times, labels (S, L), items (S, L, C), count (S,) of all; out_… (R, L), newest last, out_count (R,).
     """
@@ -138,13 +139,15 @@ def remember(
                     else:
                         slot = -1
                 if slot >= 0 and kind == SHOWN:
+                    touched[slot], changed[slot] = time, 1
+                if slot >= 0 and kind == entering:
                     at = count[slot] % most
                     numbers[slot, at], times[slot, at], labels[slot, at] = event_number[event], time, 0
                     for c in range(items.shape[2]):
                         items[slot, at, c] = event_items[event, c]
                     count[slot] += 1
-                    touched[slot], changed[slot] = time, 1
-                elif slot >= 0:
+                    changed[slot] = 1
+                if slot >= 0 and kind != SHOWN:
                     for at in range(min(count[slot], most)):
                         if numbers[slot, at] == event_number[event]:
                             labels[slot, at] |= 1 << (kind - 1)

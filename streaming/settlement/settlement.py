@@ -383,7 +383,7 @@ class Settlement:
             marks.restore(segments, self._pending.stop)
         waits = max(min(self._emission.cursors), self._pending.first)
         if self._asof is not None and state.asof is not None:
-            names, stop = self._asof.key_columns, self._pending.stop
+            names, stop = self._asof.reads, self._pending.stop
             ranges = (np.arange(at, min(at + SEGMENT_ROWS, stop)) for at in range(waits, stop, SEGMENT_ROWS))
             self._asof.restore(
                 state.asof, self._pending.first, waits, (self._pending.take(each, names) for each in ranges)

@@ -154,7 +154,7 @@ def _apply(schema, tables, impressions, rates, time, number, kind, event) -> Non
             key = table.shown(shown.values, time) if kind == 0 else table.known(shown.values, time)
             if key is None:
                 continue
-            if kind == 0:
+            if event == (f.having or "shown"):
                 key.last.append([number, time, shown.values, set()])
                 key.last = key.last[-(f.last or 1) :]
             for entry in key.last:

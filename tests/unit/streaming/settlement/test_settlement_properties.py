@@ -46,6 +46,7 @@ ASOF = [
     {"name": "click_ago", "by": ["site", "user"], "since": "ctr"},
     {"name": "above", "by": "user", "residual": "ctr", "against": "user_rate", "half_life_s": 0.05},
     {"name": "recent", "by": "user", "last": 3, "of": ["user", "ctr", "gap_s"]},
+    {"name": "clicked", "by": "site", "last": 2, "of": ["user", "gap_s", "ctr"], "having": "ctr"},
 ]
 
 

@@ -136,7 +136,7 @@ class Task(BaseModel):
 
 
 class AsOfFeature(BaseModel):
-    """A feature of what was known of a row's key when the row was shown: `rate`, `count`, `residual`, `since` or `last`.
+    """Feature of what was known of a row's key when the row was shown: `rate`, `count`, `residual`, `since` or `last`.
 
     >>> AsOfFeature(name="user_rate", by="user_id", rate="ctr", half_life_s=600).by
     ('user_id',)

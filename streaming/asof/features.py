@@ -326,8 +326,8 @@ class AsOfState:
             ring = [keys.arrays[name] for name in ("count", "numbers", "times", "items", "labels")]
             return remember(
                 keys.index, keys.hashes, keys.touched, keys.used, keys.changed, *ring, entering, events.time,
-                events.kind, event_key, events.number, events.items, row_key, asked.tick, asked.until, keys.expire_ms, event, row,
-                count, times, items, labels,
+                events.kind, event_key, events.number, events.items, row_key, asked.tick, asked.until, keys.expire_ms,
+                event, row, count, times, items, labels,
             )  # fmt: skip
 
         _with_room(keys, loop, events, asked)

@@ -17,7 +17,7 @@ from pipelines.core.config.sections import Generated
 from pipelines.data.checks.examine import examined
 from pipelines.data.findings import Severity
 from pipelines.lab.logits.kept import drop_snapshots
-from pipelines.lab.logits.starts import keep_start, known_upto
+from pipelines.lab.logits.starts import keep_start
 from pipelines.lab.parts import is_stored, load_part
 from pipelines.lab.pool import AddDone, Pool
 from pipelines.lab.replay.choice import Choices, Chosen, best_of, beyond, choose
@@ -233,10 +233,8 @@ class Runner:
         jobs = []
         for name, best in self._best_twins(choices).items():
             own = {(condition, arm, seed): path for (of, condition, arm, seed), path in parts.items() if of == name}
-            learned = {arm: chosen.setting.student for (of, arm), chosen in choices.items() if of == name}
-            upto = {arm: known_upto(student, workspace.run_dir) for arm, student in learned.items()}
             base = workspace.config.student(name)
-            jobs += [Judge(workspace, base, task, best, own, upto) for task in workspace.config.student_tasks(base)]
+            jobs += [Judge(workspace, base, task, best, own) for task in workspace.config.student_tasks(base)]
         with _progress("judging", len(jobs) * len(self._spec.conditions)) as add_done:
             by_job = {(judged[0].student, judged[0].task): judged for judged in self._pool.run(jobs, add_done)}
         return [judged for job in jobs for judged in by_job[job.student.name, job.task]]

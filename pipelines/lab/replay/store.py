@@ -60,8 +60,6 @@ def requested(
         "start": condition.start,
         "chosen_on": spec.chosen_on if tuning else None,
     }
-    if spec.as_shown and not tuning:
-        decisive["as_shown"] = True
     if condition.label_faults:
         decisive["learned labels"] = condition.label_faults  # `labels`: with 0 where given feedback is lost
     if (checkpoint := start_of(student, workspace.run_dir, workspace.folder)) is not None:

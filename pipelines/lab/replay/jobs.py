@@ -20,7 +20,9 @@ from exfm.evaluate import Prediction, progressive
 from exfm.features.batch import Batch
 from exfm.machine import set_threads
 from exfm.metrics.classification import cross_entropy
-from exfm.models.engine import Judged, StudentEngine
+from exfm.models.bad_rows import spoiled_inputs
+from exfm.models.engine import Judged, RegressionEngine, StudentEngine
+from exfm.step import LEARNED
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.logits.starts import known_upto, learned_upto, start_of
 from pipelines.lab.logits.stored import rescored
@@ -203,9 +205,13 @@ class StudentTraining:
         tasks, features = config.student_tasks(student), config.student_features(student)
         draw = request.seed + ANOTHER_DRAW * request.drawn_anew
         rows, full = student.learned_rows, student.batch_rows
-        self.engine = StudentEngine(student.model, features, tasks, draw, learned_rows=rows, full_batch=full)
-        if (checkpoint := start_of(student, workspace.run_dir, workspace.folder)) is not None:
-            start_warm(self.engine, checkpoint, config, student)
+        self.engine: StudentEngine | RegressionEngine
+        if request.regression:
+            self.engine = RegressionEngine(features, tasks, rows)
+        else:
+            self.engine = StudentEngine(student.model, features, tasks, draw, learned_rows=rows, full_batch=full)
+            if (checkpoint := start_of(student, workspace.run_dir, workspace.folder)) is not None:
+                start_warm(self.engine, checkpoint, config, student)
         shape = len(data.places) - data.first, len(tasks)
         self._logits, self._as_learned = (
             mapped_array(shape, np.float32, data.folder, fill=np.nan) for _ in ("when shown", "as learned")
@@ -215,7 +221,9 @@ class StudentTraining:
         self._seconds, self._timed_rows = 0.0, 0
 
     def score(self, batch: Batch) -> np.ndarray:
-        return self.engine.score(batch)
+        """The engine's; NaN where an input is too large, as in a step."""
+        logits, spoiled = self.engine.score(batch), spoiled_inputs(batch)
+        return logits if spoiled is None else np.where(spoiled[:, None] == LEARNED, logits, np.nan)
 
     def step(self, batch: Batch) -> Judged:
         """The engine's. Of some batches it is timed, as what a row costs."""

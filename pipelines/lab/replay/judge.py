@@ -56,6 +56,9 @@ from streaming.schema import SAMPLE_WEIGHT
 AS_LEARNED = "as_learned"
 """The array of a part with predictions as a live student makes them."""
 
+REGRESSION = "(ftrl)"
+"""The logistic regression over what the first baseline reads, in the place of an arm."""
+
 EARLY = 0.05
 """The share of a student's life, its first rows, that is also judged by itself."""
 
@@ -121,6 +124,11 @@ class Judge:
             estimates, measures = self._arm(arm, common)
             result.cells.extend(cells(self._key(condition, arm), measures))
             result.estimates[arm] = {estimated.metric: estimated for estimated in estimates}
+        if (condition, REGRESSION, spec.seeds[0]) in self.parts:
+            linear = self.arm_logits(condition, REGRESSION)
+            gain = Comparison(bases[self.best_twin], losses(linear, self.rows), judged).gain()
+            measures = [*self._figures(linear, judged), *judged.estimated("gain", gain).measures()]
+            result.cells.extend(cells(self._key(condition, REGRESSION), measures))
         for name, z in (logits | self._other_logits(condition, logits["teacher"])).items():
             measures = [*self._figures(z, judged)]
             if name in common.leads:

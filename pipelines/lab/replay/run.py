@@ -23,7 +23,7 @@ from pipelines.lab.pool import AddDone, Pool
 from pipelines.lab.replay.choice import Choices, Chosen, best_of, beyond, choose
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, work
-from pipelines.lab.replay.judge import Judge, JudgedStudent
+from pipelines.lab.replay.judge import REGRESSION, Judge, JudgedStudent
 from pipelines.lab.replay.report import ReplayReport, report
 from pipelines.lab.replay.settings import EXTENSIONS, Setting, setting_of, settings_of, students_of
 from pipelines.lab.replay.store import TrainRequest, requested, teacher_part
@@ -187,8 +187,14 @@ class Runner:
             for condition, setting in spec.conditions.items():
                 for seed in spec.seeds:
                     twin = twins[name, spec.tuned_under, TWIN, seed].path if setting.teacher == TWIN else None
-                    request = requested(workspace, seed, chosen.setting.student, setting, twin=twin, arm=arm)
-                    requests[name, condition, arm, seed] = request
+                    student = chosen.setting.student
+                    requests[name, condition, arm, seed] = requested(
+                        workspace, seed, student, setting, twin=twin, arm=arm
+                    )
+                    if arm == spec.baselines[0] and student.baselines:
+                        requests[name, condition, REGRESSION, seed] = requested(
+                            workspace, seed, student, setting, twin=twin, arm=arm, regression=True
+                        )
         self._train_students("twins that teach", twins.values(), tuning=False)
         self._train_students("arms, under every condition", requests.values(), tuning=False)
         return {key: request.path for key, request in (twins | requests).items()}

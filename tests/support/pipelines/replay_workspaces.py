@@ -31,8 +31,8 @@ def result_of(logits, absent=None, first=0):
     }
 
 
-def learned_alone(workspace, seed, student, data):
-    """What comes of a student that learns all of `data` by itself."""
-    asked = TrainRequest(seed, student, Condition(), workspace.folder / "alone.npz")
+def learned_alone(workspace, seed, student, data, *, regression=False):
+    """What comes of a student, or of a regression in its place, that learns all of `data` by itself."""
+    asked = TrainRequest(seed, student, Condition(), workspace.folder / "alone.npz", regression=regression)
     (found,) = train_together(workspace, [asked], data, lambda count: None)
     return found

@@ -73,8 +73,8 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
     code, told, err = run(capsys, *arguments)
     assert code == 0, err
     # Of 8 trials 2 were done, 1 of them is damaged; of 2 arms in 3 conditions the baseline knows no teacher's logits,
-    # so that it lives once, and once from the middle of the stream.
-    assert len(made) == 7 + 2 * (2 + 3)
+    # so that it lives once, and once from the middle of the stream; and so does the regression.
+    assert len(made) == 7 + 2 * (2 + 2 + 3)
     assert {kind for kind, _ in made} == {"student"}
     value = json.loads(told)
     assert json.loads((out / "sweep.json").read_text()) == value
@@ -110,6 +110,8 @@ def test_figures_are_those_worked_out_by_hand(folder):
     fresh, wrong, cold = (value.table.of(name, "feed", "ctr", "single") for name in ("fresh", "wrong", "cold"))
     gain = fresh.cell("gain")
     assert fresh.value("ne") == pytest.approx(np.mean(nes))
+    none, regression = (value.table.of("fresh", "feed", "ctr", arm) for arm in ("none", "(ftrl)"))
+    assert regression.value("gain") == pytest.approx(100 * (1 - regression.value("ne") / none.value("ne")), abs=0.5)
     assert gain.value == pytest.approx(np.mean(gains))
     error = abs(gains[0] - gains[1]) / 2  # sd / √2
     assert fresh.value("gain/se") == pytest.approx(error)

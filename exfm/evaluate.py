@@ -7,8 +7,8 @@
 A row is predicted when it is shown, by the model that has learned what had settled by then. Its label settles a window
 later; then the row is learned. So no prediction knows its own label, nor anything else that was still open.
 
-Without the delay a row is predicted just before it is learned, *as settled*: a live student's step. It knows what other
-rows said within the window, which a server could not; a figure *as shown* does not.
+Without the delay a row is predicted just before it is learned, *as learned*: a live student's step. It knows what other
+rows said within the window, which a server could not. Replays are judged with the delay.
 
 Sources: progressive validation is of Blum, Kalai and Langford, "Beating the hold-out" (COLT 1999); with delayed labels
 it is in river's `evaluate.progressive_val_score`, whose `moment` and `delay` these are.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,6 +49,11 @@ class Logistic(Baseline):
             self._rows += len(batch)
         own = logits if batch.own is None else logits[batch.own.numpy()]
         return StepResult(own, 0.0, batch.label_mask.sum(0).numpy(), finite)
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T) of the batch as served, without learning."""
+        served = batch if self._as_served is None else self._as_served(batch)
+        return (self.ftrl.see(self._statistics.complete(served)).logits + self._prior.cached_offset).numpy()
 
     def tensors(self) -> dict[str, Tensor]:
         own = {f"ftrl/{name}": tensor for name, tensor in self.ftrl.tensors().items()}

@@ -189,6 +189,24 @@ class StudentEngine:
         return {name: models[name].rows for name in self.names}
 
 
+class RegressionEngine:
+    """A logistic regression by itself, over the rows whose labels a student learns: a student's baseline."""
+
+    def __init__(self, features: FeatureSet, tasks: Sequence[str], learned_rows: LearnedRows = LearnedRows()) -> None:
+        self.model, self._labels_alone = Logistic(features, tasks), learned_rows.without_teacher
+
+    def step(self, batch: Batch) -> Judged:
+        """Score a batch, then learn it without the rows whose inputs are too large."""
+        spoiled = spoiled_inputs(batch)
+        good = batch if spoiled is None else rows_of(batch, spoiled == 0)
+        result = self.model.train_step(self._labels_alone.of(good))
+        return Judged({LOGISTIC: result if spoiled is None else spread(result, batch, spoiled)})
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T), without learning."""
+        return self.model.score(batch)
+
+
 class PreparedBatch(NamedTuple):
     """A teacher's batch in flight: the part sent of the `whole`, and the rows `spoiled` beforehand."""
 

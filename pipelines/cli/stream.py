@@ -351,8 +351,8 @@ def report(
 ) -> None:
     """Show the results of a finished run: verdicts, NE and gains, AUC, calibration, the teacher's lead, time, counts.
 
-    Figures are those of the last half of the stream, each row predicted before it was learned; --all adds the whole
-    stream. --json prints summary.json with the verdicts.
+    Figures are those of the last half of the stream, as learned: each row predicted just before it was learned, when
+    its label had settled; --all adds the whole stream. --json prints summary.json with the verdicts.
 
     Example: exfm report runs/demo
     """

@@ -18,7 +18,7 @@ from pipelines.lab.mapped import PIECE_ROWS, release_pages
 from pipelines.live.training.machine import code
 from streaming.store.files import replacing
 
-FORMAT = 2
+FORMAT = 3
 """To be raised when a part of the same name would hold something else, as where rows are cut by other rules."""
 
 MAPPED_BYTES = 1 << 20

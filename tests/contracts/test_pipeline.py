@@ -118,7 +118,7 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
         assert data.places.tolist() == predictions["lake_seq"].to_pylist()
         life = learned_alone(workspace, config.seed, student, data)
         for t, task in enumerate(config.student_tasks(student)):
-            assert (life["logits"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
+            assert (life["as_learned"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
 
 
 def fed(finished, settings, *, own_alone=False):
@@ -171,7 +171,7 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
     predictions = read_predictions(finished.run_dir.predictions(settings.name))
     workspace = AsItIs(Spec(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
     data = data_of(stream_of(workspace, 1, Condition()), config, settings)
-    swept = learned_alone(workspace, config.seed, settings, data)["logits"]
+    swept = learned_alone(workspace, config.seed, settings, data)["as_learned"]
     for t, task in enumerate(tasks):
         for model in engine.models:
             by_hand_ = np.concatenate([step.results[model].logits[:, t] for step in judged])

@@ -91,7 +91,7 @@ def test_the_runs_own_settings_give_what_the_run_predicted(finished, tmp_path):
     data = data_of(stream_of(workspace, config.seed, spec.conditions["as logged"]), config, student)
     life = learned_alone(workspace, config.seed, student, data)
     logged = read_predictions(finished.run_dir.predictions("feed"))
-    assert np.array_equal(life["logits"][:, 0], logged["student_ctr"].to_numpy())
+    assert np.array_equal(life["as_learned"][:, 0], logged["student_ctr"].to_numpy())
 
 
 def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_same_bits(
@@ -116,8 +116,9 @@ def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_
     assert len(made) == 1
     for one, life in zip(asked, alone, strict=True):
         part = load_part(one.path)
-        assert np.array_equal(part["logits"], life["logits"], equal_nan=True)
-        assert not np.isnan(part["logits"]).any()
+        for name in ("logits", "as_learned"):
+            assert np.array_equal(part[name], life[name])
+            assert np.isfinite(part[name]).all()
 
 
 def test_a_replay_of_a_range_compares_arms_and_conditions(finished, replayed):
@@ -169,13 +170,12 @@ def test_arms_with_a_filter_or_a_birth_of_their_own_are_compared_on_rows_that_bo
     workspace = Workspace(spec, config, tmp_path / "out", finished.run_dir)
     rows = places_of(workspace.rows(3).table, config, config.student("feed"))
     for part in map(load_part, (tmp_path / "out" / "students").iterdir()):
-        if "absent" in part:
-            assert len(part["absent"]) == len(rows) == len(part["logits"])
-            assert np.array_equal(part["absent"], np.isnan(part["logits"][:, 0]))
+        assert len(part["absent"]) == len(rows) == len(part["logits"])
+        assert np.array_equal(part["absent"], np.isnan(part["logits"][:, 0]))
     own = f"{told['late'].value('rows/3'):,.0f} | {told['late'].value('positives/3'):,.0f}"
     assert f"| feed | late | {own} |" in (tmp_path / "out" / "replay.md").read_text()
     bids = workspace.rows(3).table["bid"].to_numpy()[rows]
-    assert sum(np.array_equal(load_part(p).get("absent"), bids <= 0.5) for p in (tmp_path / "out/students").iterdir())
+    assert sum(np.array_equal(load_part(p)["absent"], bids <= 0.5) for p in (tmp_path / "out/students").iterdir())
 
 
 def test_an_arm_starts_from_a_checkpoint_and_is_judged_on_what_that_has_not_learned(finished, tmp_path, capsys):

@@ -54,8 +54,8 @@ class Data:
     predicted. So every arm is judged on the same rows, whatever share of them it learns.
 
     Batches may hold rows of other verticals in addition, which an arm learns from; they are not counted here. `delay`:
-    rows as they were shown, where students also predict them then. `folder`: where what has an entry for every row is
-    kept; None: in memory.
+    the same rows in the order in which they were shown, by which students are judged. `folder`: where what has an entry
+    for every row is kept; None: in memory.
     """
 
     places: np.ndarray
@@ -63,7 +63,7 @@ class Data:
     targets_of: Callable[[pa.Table], LabelTargets]
     logged: Sliced
     stream: Iterable[IndexedBatch]
-    delay: LabelDelay | None = None
+    delay: LabelDelay
     folder: Path | None = None
 
     def targets(self, start: int = 0, stop: int | None = None) -> LabelTargets:
@@ -116,7 +116,6 @@ def data_of(
     student: StudentSettings,
     start: float = 0.0,
     *,
-    as_shown: bool = False,
     after: int = NOTHING_YET,
     knows: int = NOTHING_YET,
     logged: Sliced | None = None,
@@ -126,24 +125,23 @@ def data_of(
     """The rows of a student that begins when the share `start` of the stream is over, not before its `first_seq`, and
     behind the `lake_seq` `after`.
 
-    stream    as a lake holds it, teacher logits included
-    knows     the last `lake_seq` that the weights it begins with have learned
-    logged    the stream with the labels by which the student is judged, where it learns others; None: `stream`
-    as_shown  whether rows are also predicted when they were shown
-    folder    as `Data` has it
+    stream  as a lake holds it, teacher logits included
+    knows   the last `lake_seq` that the weights it begins with have learned
+    logged  the stream with the labels by which the student is judged, where it learns others; None: `stream`
+    folder  as `Data` has it
     """
     source = _StudentStream(stream, config, student, folder)
     own = source.places_and_seqs(config.own_rows(student))
     begins = max(birth(start, stream), _before(stream, max(student.first_seq, after + 1)))
     first = int(np.searchsorted(own.at, begins))
-    make = partial(source.rows, own, begins, timed=as_shown)
+    hold = len(own.at) - first <= held_rows
     return Data(
         places=own.at,
         first=first,
         targets_of=partial(_targets, tasks=config.student_tasks(student), weighted=config.rows.weighted),
         logged=stream if logged is None else logged,
-        stream=BatchStream(make, hold=len(own.at) - first <= held_rows),
-        delay=source.delay(own, first, max(after, knows)) if as_shown else None,
+        stream=BatchStream(partial(source.rows, own, begins), hold=hold),
+        delay=source.delay(own, first, max(after, knows), hold=hold),
         folder=folder,
     )
 
@@ -198,9 +196,9 @@ class _StudentStream:
         at = self.places(of, seqs)
         return RowNumbers(at, seqs[: len(at)])
 
-    def rows(self, own: RowNumbers, begins: int, *, timed: bool) -> Iterator[IndexedBatch]:
+    def rows(self, own: RowNumbers, begins: int) -> Iterator[IndexedBatch]:
         """The student's rows from the row `begins` of the stream on, in the order in which their labels settle. `own`:
-        where its own rows stand. `timed`: with the time at which a batch had settled."""
+        where its own rows stand."""
         config, student = self.config, self.student
         read = self.places_and_seqs(OwnRows()) if config.reads_all_rows(student) else own
         first = int(np.searchsorted(own.at, begins))
@@ -212,18 +210,17 @@ class _StudentStream:
             upto = None if last else batch.rows["lake_seq"][-1].as_py()
             if given_up is not None and (left_out := given_up.before(index, upto)) is not None:
                 yield left_out
-            settled_ms = int(self._settled_ms(batch.rows).max()) if timed else BEFORE_ALL
-            yield IndexedBatch(batch.tensors, index, settled_ms)
+            yield IndexedBatch(batch.tensors, index, int(self._settled_ms(batch.rows).max()))
             unreleased += len(seqs)
             if unreleased >= PIECE_ROWS:
                 unreleased = 0
                 for array in (*own, *read):
                     release_pages(array)
 
-    def delay(self, own: RowNumbers, first: int, knows: int) -> LabelDelay:
+    def delay(self, own: RowNumbers, first: int, knows: int, *, hold: bool) -> LabelDelay:
         """The student's own rows from `first` on, in the order in which they were shown; of weights that have learned
         the rows up to the `lake_seq` `knows`, without those that were shown before these had settled. Sorting takes 24
-        bytes a row."""
+        bytes a row. `hold`: keep all batches."""
         count, known_ms = len(own.at) - first, self._known_ms(knows)
         times = np.empty(count, np.int64)
         for start in range(0, count, PIECE_ROWS):
@@ -231,7 +228,7 @@ class _StudentStream:
             times[start : start + rows.num_rows] = rows["event_time_ms"].to_numpy()
         order = np.argsort(times, kind="stable")
         times = times[order]
-        order = order[np.searchsorted(times, known_ms) :]
+        order = order[np.searchsorted(times, known_ms, side="right") :]
         shown_ms = mapped_array((len(order),), np.int64, self.folder)
         index = mapped_array((len(order),), np.int64, self.folder)
         shown_ms[:], index[:] = times[len(times) - len(order) :], first + order
@@ -246,7 +243,7 @@ class _StudentStream:
             tables = [taken(self.stream, near) for near in np.split(places[order], far)]
             return pa.concat_tables(tables).take(pa.array(np.argsort(order))).combine_chunks()
 
-        @lru_cache(maxsize=1)  # the same batch for students that learn side by side
+        @lru_cache(maxsize=None if hold else 1)  # the same batch for students that learn side by side
         def batch(start: int, stop: int) -> IndexedBatch:
             rows = read(start // SCORED_ROWS).slice(start % SCORED_ROWS, stop - start)
             return IndexedBatch(build(rows), index[start:stop])

@@ -20,7 +20,9 @@ from exfm.evaluate import Prediction, progressive
 from exfm.features.batch import Batch
 from exfm.machine import set_threads
 from exfm.metrics.classification import cross_entropy
-from exfm.models.engine import Judged, StudentEngine
+from exfm.models.bad_rows import spoiled_inputs
+from exfm.models.engine import Judged, RegressionEngine, StudentEngine
+from exfm.step import LEARNED
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.logits.starts import known_upto, learned_upto, start_of
 from pipelines.lab.logits.stored import rescored
@@ -149,27 +151,30 @@ class StudentJob:
 
 def _sums(result: dict[str, Any], data: Data, low: float, high: float) -> dict[str, Any]:
     """`result` with its logits reduced to Σ w·h, Σ w and Σ w·y by task, by which settings are chosen: over the rows
-    from `low` to `high` of the stream, with the labels by which arms are judged."""
-    logits, tasks = result.pop("logits"), data.targets(0, 0).labels.shape[1]
+    from `low` to `high` of the stream that it predicted when they were shown, with the labels by which arms are
+    judged."""
+    logits, absent, tasks = result.pop("logits"), result.pop("absent"), data.targets(0, 0).labels.shape[1]
+    del result["as_learned"]
     sums = {name: np.zeros(tasks) for name in ("loss", "weight", "positive")}
     for start in range(data.first, len(data.places), PIECE_ROWS):
         stop = min(start + PIECE_ROWS, len(data.places))
         labels, weights = data.targets(start, stop)
-        places = data.places[start:stop]
-        weights = np.where(((places >= low) & (places < high))[:, None], weights, 0.0)
-        losses = cross_entropy(logits[start - data.first : stop - data.first], labels)
+        places, life = data.places[start:stop], slice(start - data.first, stop - data.first)
+        weights = np.where(((places >= low) & (places < high) & ~absent[life])[:, None], weights, 0.0)
+        losses = cross_entropy(logits[life], labels)
         losses = np.where(weights > 0, losses, 0.0)
         for name, summands in (("loss", losses * weights), ("weight", weights), ("positive", labels * weights)):
             sums[name] += summands.sum(0)
         release_pages(logits)
+        release_pages(absent)
     return result | sums
 
 
 def _on_rows_of_config(
     workspace: Workspace, request: TrainRequest, result: dict[str, Any], data: Data
 ) -> dict[str, Any]:
-    """The result of an arm with a filter or a first row of its own, laid out on the rows of the config's student: where
-    a row is not the arm's, logits are NaN and `absent` is true."""
+    """The result of an arm with a filter or a first row of its own, laid out on the rows of the config's student: a row
+    that is not the arm's is absent."""
     own, base = request.student, workspace.config.student(request.student.name)
     filters = ("row_filter", "where", "first_seq", "starts_from")
     if all(getattr(own, name) == getattr(base, name) for name in filters):
@@ -178,16 +183,14 @@ def _on_rows_of_config(
     absent = mapped_array((len(rows),), bool, data.folder, fill=True)
     by_row = {
         name: mapped_array((len(rows), result[name].shape[1]), np.float32, data.folder, fill=np.nan)
-        for name in ("logits", "shown")
-        if name in result
+        for name in ("logits", "as_learned")
     }
     for start in range(data.first, len(data.places), PIECE_ROWS):
         mine = data.places[start : start + PIECE_ROWS]
         at = np.searchsorted(rows, mine)
         there = at < len(rows)
         there[there] = rows[at[there]] == mine[there]
-        absent[at[there]] = False
-        for name, array in by_row.items():
+        for name, array in (by_row | {"absent": absent}).items():
             array[at[there]] = result[name][start - data.first :][: len(mine)][there]
             release_pages(array)
             release_pages(result[name])
@@ -195,24 +198,32 @@ def _on_rows_of_config(
 
 
 class StudentTraining:
-    """A student in training, and its predictions: each was made before its row was learned."""
+    """A student in training, and its predictions: of each row when it was shown, and again as it was learned."""
 
     def __init__(self, workspace: Workspace, request: TrainRequest, data: Data) -> None:
         student, config = request.student, workspace.of(request.seed, request.arm)
         tasks, features = config.student_tasks(student), config.student_features(student)
         draw = request.seed + ANOTHER_DRAW * request.drawn_anew
         rows, full = student.learned_rows, student.batch_rows
-        self.engine = StudentEngine(student.model, features, tasks, draw, learned_rows=rows, full_batch=full)
-        if (checkpoint := start_of(student, workspace.run_dir, workspace.folder)) is not None:
-            start_warm(self.engine, checkpoint, config, student)
+        self.engine: StudentEngine | RegressionEngine
+        if request.regression:
+            self.engine = RegressionEngine(features, tasks, rows)
+        else:
+            self.engine = StudentEngine(student.model, features, tasks, draw, learned_rows=rows, full_batch=full)
+            if (checkpoint := start_of(student, workspace.run_dir, workspace.folder)) is not None:
+                start_warm(self.engine, checkpoint, config, student)
         shape = len(data.places) - data.first, len(tasks)
-        self._logits = mapped_array(shape, np.float32, data.folder, fill=np.nan)
-        self._shown = mapped_array(shape, np.float32, data.folder, fill=np.nan) if data.delay is not None else None
+        self._logits, self._as_learned = (
+            mapped_array(shape, np.float32, data.folder, fill=np.nan) for _ in ("when shown", "as learned")
+        )
+        self._absent = mapped_array(shape[:1], bool, data.folder, fill=True)
         self._first, self._steps, self._left_out = data.first, 0, 0
         self._seconds, self._timed_rows = 0.0, 0
 
     def score(self, batch: Batch) -> np.ndarray:
-        return self.engine.score(batch)
+        """The engine's; NaN where an input is too large, as in a step."""
+        logits, spoiled = self.engine.score(batch), spoiled_inputs(batch)
+        return logits if spoiled is None else np.where(spoiled[:, None] == LEARNED, logits, np.nan)
 
     def step(self, batch: Batch) -> Judged:
         """The engine's. Of some batches it is timed, as what a row costs."""
@@ -230,25 +241,28 @@ class StudentTraining:
         return judged
 
     def keep(self, prediction: Prediction[Judged]) -> None:
-        array = self._shown if prediction.shown else self._logits
-        assert array is not None
-        array[prediction.scored.rows - self._first] = prediction.logits
+        at = prediction.scored.rows - self._first
+        array = self._logits if prediction.shown else self._as_learned
+        array[at] = prediction.logits
         release_pages(array)
+        if prediction.shown:
+            self._absent[at] = False
+            release_pages(self._absent)
 
     def result(self) -> dict[str, Any]:
-        """`logits` (n, T) of each row, made when its label had settled; `shown`, if rows were also predicted when they
-        were shown: NaN where the first weights already knew more. `seconds` of CPU time to learn `rows` rows by itself,
-        as the timed batches say."""
+        """`logits` (n, T), each made when its row was shown, NaN and `absent` (n,) where the first weights already knew
+        more than that; `as_learned` (n, T), made when its label had settled, as a live student makes them. `seconds` of
+        CPU time to learn `rows` rows by itself, as the timed batches say."""
         rows = len(self._logits)
-        seconds = self._seconds * rows / max(1, self._timed_rows)
-        shown = {} if self._shown is None else {"shown": self._shown}
         return {
             "logits": self._logits,
+            "absent": self._absent,
+            "as_learned": self._as_learned,
             "first": self._first,
             "left_out": self._left_out,
-            "seconds": seconds,
+            "seconds": self._seconds * rows / max(1, self._timed_rows),
             "rows": rows,
-        } | shown
+        }
 
 
 def train_together(
@@ -305,7 +319,6 @@ def shared_data(workspace: Workspace, tuning: bool, key: BatchKey) -> tuple[Data
         with_features(workspace.of(key.seed), json.loads(key.features), student.name),
         student,
         condition.start,
-        as_shown=workspace.spec.as_shown and not tuning,
         after=learned_upto(student, run_dir, folder),
         knows=known_upto(student, run_dir),
         logged=workspace.rows(key.seed),

@@ -1,4 +1,4 @@
-"""One student and task, judged: every arm against the baselines, on rows that were scored before they were learned.
+"""One student and task, judged: every arm against the baselines, by predictions that were made when rows were shown.
 
 All models are judged on the same rows: those of the second half of the stream (and of the student's life) with a label
 and every teacher's logit.
@@ -6,12 +6,15 @@ and every teacher's logit.
     gain         per cent of a baseline's NE (comparison.py), and of the best twin's: of that baseline which was better
                  where settings are chosen
     transfer     gain of the arm / gain of the teacher          the share of the teacher's lead that the student got
+
+A teacher scores a row when it has settled. So its lead is over the best twin *as learned*, by predictions of that
+moment, and so is the gain in `transfer`: as a live run's figures are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from exfm.metrics.classification import normalised_entropy
 from exfm.metrics.clusters import Clusters
 from exfm.metrics.estimates import Estimate, estimate_ratio
 from exfm.metrics.paired import consecutive_blocks
@@ -45,9 +49,15 @@ from pipelines.lab.replay.stream import teacher_logits
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.rows import OPTIMUM
 from pipelines.lab.spec.conditions import TWIN, LogitSource
-from pipelines.report.cells import Cell, Estimated, Key, Measure, cells, lack, part
+from pipelines.report.cells import Cell, Estimated, Key, Measure, cells, lack, over_seeds, part
 from pipelines.report.results.figures import CLUSTER_ROWS
 from streaming.schema import SAMPLE_WEIGHT
+
+AS_LEARNED = "as_learned"
+"""The array of a part with predictions as a live student makes them."""
+
+REGRESSION = "(ftrl)"
+"""The logistic regression over what the first baseline reads, in the place of an arm."""
 
 EARLY = 0.05
 """The share of a student's life, its first rows, that is also judged by itself."""
@@ -66,11 +76,12 @@ class JudgedStudent(NamedTuple):
 
 
 class _Common(NamedTuple):
-    """Common base of a condition's arms: losses of each baseline and teacher, leads of teachers over the best twin, and
-    the rows that are judged, of the whole life and of its beginning."""
+    """Common base of a condition's arms: losses of each baseline and teacher, of the best twin as learned, leads of
+    teachers over that, and the rows that are judged, of the whole life and of its beginning."""
 
     condition: str
     bases: Mapping[str, BySeed]
+    twin_as_learned: BySeed
     teachers: Mapping[str, BySeed]
     leads: Mapping[str, Estimate | None]
     judged: Sample
@@ -81,11 +92,9 @@ class _Common(NamedTuple):
 class Judge:
     """Judge of one student and task, a job of its own.
 
-    student       as the config has it, whose rows all parts lie on
-    best_twin     the baseline that is best for this student where settings are chosen
-    parts         condition, arm and seed -> the part with the logits of a trained student
-    learned_upto  arm -> the last `lake_seq` learned by its initial weights, unless these are the seed's. Rows up to
-                  there are not judged, though they are part of its life
+    student    as the config has it, whose rows all parts lie on
+    best_twin  the baseline that is best for this student where settings are chosen
+    parts      condition, arm and seed -> the part with the logits of a trained student
     """
 
     workspace: Workspace
@@ -93,7 +102,6 @@ class Judge:
     task: str
     best_twin: str
     parts: Mapping[tuple[str, str, int], Path]
-    learned_upto: Mapping[str, int] = field(default_factory=dict)
 
     def run(self, add_done: AddDone) -> list[JudgedStudent]:
         judged = []
@@ -109,12 +117,18 @@ class Judge:
         bases = {name: losses(self.arm_logits(condition, name), self.rows) for name in spec.baselines}
         logits = self._teachers(condition)
         teachers = {name: losses(z, self.rows) for name, z in logits.items()}
-        common = _Common(condition, bases, teachers, self._leads(bases, teachers, judged), judged, early)
+        twin = losses(self.arm_logits(condition, self.best_twin, AS_LEARNED), self.rows)
+        common = _Common(condition, bases, twin, teachers, _leads(twin, teachers, judged), judged, early)
         result = JudgedStudent(condition, self.student.name, self.task, [], {}, self._clusters[1])
         for arm in spec.arms:
             estimates, measures = self._arm(arm, common)
             result.cells.extend(cells(self._key(condition, arm), measures))
             result.estimates[arm] = {estimated.metric: estimated for estimated in estimates}
+        if (condition, REGRESSION, spec.seeds[0]) in self.parts:
+            linear = self.arm_logits(condition, REGRESSION)
+            gain = Comparison(bases[self.best_twin], losses(linear, self.rows), judged).gain()
+            measures = [*self._figures(linear, judged), *judged.estimated("gain", gain).measures()]
+            result.cells.extend(cells(self._key(condition, REGRESSION), measures))
         for name, z in (logits | self._other_logits(condition, logits["teacher"])).items():
             measures = [*self._figures(z, judged)]
             if name in common.leads:
@@ -124,12 +138,6 @@ class Judge:
 
     def _key(self, condition: str, arm: str) -> Key:
         return Key(condition, self.student.name, self.task, arm)
-
-    def _leads(
-        self, bases: Mapping[str, BySeed], teachers: Mapping[str, BySeed], judged: Sample
-    ) -> dict[str, Estimate | None]:
-        """Gain of each teacher over the best twin."""
-        return {name: Comparison(bases[self.best_twin], of, judged).gain() for name, of in teachers.items()}
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
@@ -141,7 +149,8 @@ class Judge:
         own = losses(logits, self.rows)
         over = {name: Comparison(b, own, judged).gain() for name, b in common.bases.items() if name != arm}
         estimates = [judged.estimated(f"gain/over/{part(name)}", gain) for name, gain in over.items()]
-        measures = [*self._figures(logits, judged), *self._cost(condition, arm)]
+        as_learned = self.arm_logits(condition, arm, AS_LEARNED)
+        measures = [*self._figures(logits, judged), _ne_as_learned(as_learned, judged), *self._cost(condition, arm)]
         if first:
             twin = None if arm == self.best_twin else self.arm_logits(condition, self.best_twin)
             if calibration := list(calibrated(logits, judged)):  # none where a logit is not finite
@@ -151,26 +160,11 @@ class Judge:
             measures += by_segment(compared, logits, self._segments)
             if first:
                 measures += [*watched(compared), *over_windows(compared, self._times)]
-            best = list(self._over_best(arm, over[self.best_twin], compared, common))
+            best = list(_over_best(over[self.best_twin], compared, losses(as_learned, self.rows), common))
             measures += power(best[0])
             estimates += best
         measures += (measure for estimated in estimates for measure in estimated.measures())
         return estimates, measures
-
-    def _over_best(self, arm: str, gain: Estimate | None, compared: Comparison, common: _Common) -> Iterator[Estimated]:
-        """Gains over the best twin, and the share of each teacher's lead that the arm got."""
-        judged = common.judged
-        yield judged.estimated("gain", gain)
-        yield common.early.estimated("gain/early", compared._replace(sample=common.early).gain())
-        if self.workspace.spec.as_shown:
-            shown, twin = (self.arm_logits(common.condition, name, "shown") for name in (arm, self.best_twin))
-            # weights of a warm start may know too much of a row
-            fair = judged.within([np.isfinite(z) & np.isfinite(other) for z, other in zip(shown, twin, strict=True)])
-            gained = Comparison(losses(twin, self.rows), losses(shown, self.rows), fair).gain()
-            yield Estimated("gain/as_shown", gained, fair.n, judged.lacking)
-        for name, lead in common.leads.items():
-            share = estimate_ratio(gain, lead) if gain and lead and judged.lacking is None else None
-            yield Estimated(f"transfer/{part(name)}", share, judged.n)
 
     def _figures(self, logits: BySeed, judged: Sample) -> Iterator[Measure]:
         """Metrics of a model, and the amounts of evidence, by seed."""
@@ -265,20 +259,17 @@ class Judge:
         pairs = zip([*judged.windows, *early.windows], [*common.judged.windows, *common.early.windows], strict=True)
         if all(np.array_equal(own, window) for own, window in pairs):
             return common
-        leads = self._leads(common.bases, common.teachers, judged)
+        leads = _leads(common.twin_as_learned, common.teachers, judged)
         return common._replace(leads=leads, judged=judged, early=early)
 
     def _judged_by(self, condition: str, arm: str) -> BySeed:
-        """Masks of the rows that an arm has judged before it knew them, by seed."""
+        """Masks of the rows that an arm predicted when they were shown, by seed."""
         masks = []
         for seed, rows in zip(self.workspace.spec.seeds, self.rows, strict=True):
             stored = self._part(condition, arm, seed)
-            mask = rows.at >= int(stored["first"])
-            if "absent" in stored:
-                mask &= ~stored["absent"][rows.at]
-            if (upto := self.learned_upto.get(arm, -1)) >= 0:
-                mask &= self.workspace.rows(seed).table["lake_seq"].to_numpy()[rows.places] > upto
-            masks.append(mask)
+            mask = np.zeros(rows.student_rows, bool)
+            mask[int(stored["first"]) :] = ~stored["absent"]
+            masks.append(mask[rows.at])
         return masks
 
     # --- logits ------------------------------------------------------------------------------------------------------
@@ -287,7 +278,7 @@ class Judge:
         """Honest logits: of the condition's teacher, and of each other teacher as it would be without a fault."""
         spec = self.workspace.spec
         own = spec.conditions[condition].logit_source
-        teacher = [r.logits[own] for r in self.rows] if own else self.arm_logits(spec.tuned_under, TWIN)
+        teacher = [r.logits[own] for r in self.rows] if own else self.arm_logits(spec.tuned_under, TWIN, AS_LEARNED)
         fresh = {name: LogitSource(name) for name in spec.teachers}
         return {"teacher": teacher} | {name: [r.logits[s] for r in self.rows] for name, s in fresh.items() if s != own}
 
@@ -302,8 +293,8 @@ class Judge:
         return others
 
     def arm_logits(self, condition: str, arm: str, which: str = "logits") -> list[np.ndarray]:
-        """An arm's logits of the rows that can be judged, by seed; NaN before the student's birth. `which`: those as
-        settled, or as `shown`."""
+        """An arm's logits of the rows that can be judged, by seed; NaN before the student's birth. `which`: those made
+        when rows were shown, or AS_LEARNED."""
         task, by_seed = self.workspace.config.student_tasks(self.student).index(self.task), []
         for rows, seed in zip(self.rows, self.workspace.spec.seeds, strict=True):
             stored = self._part(condition, arm, seed)
@@ -350,6 +341,33 @@ class Judge:
             for name in (self.workspace.spec.value, self.workspace.spec.price)
         )
         return Stakes(values, prices)
+
+
+def _leads(twin: BySeed, teachers: Mapping[str, BySeed], judged: Sample) -> dict[str, Estimate | None]:
+    """Gain of each teacher over the best twin, by losses as learned."""
+    return {name: Comparison(twin, of, judged).gain() for name, of in teachers.items()}
+
+
+def _over_best(gain: Estimate | None, compared: Comparison, as_learned: BySeed, common: _Common) -> Iterator[Estimated]:
+    """Gains over the best twin, and the share of each teacher's lead that the arm got. `as_learned`: its losses."""
+    judged = common.judged
+    yield judged.estimated("gain", gain)
+    yield common.early.estimated("gain/early", compared._replace(sample=common.early).gain())
+    live = Comparison(common.twin_as_learned, as_learned, judged).gain()
+    yield judged.estimated("gain/as_learned", live)
+    for name, lead in common.leads.items():
+        share = estimate_ratio(live, lead) if live and lead and judged.lacking is None else None
+        yield Estimated(f"transfer/{part(name)}", share, judged.n)
+
+
+def _ne_as_learned(logits: BySeed, judged: Sample) -> Measure:
+    """NE of predictions as a live student makes them; unknown where one is not finite."""
+    by_seed: list[float | None] = []
+    for z, (rows, window) in zip(logits, judged, strict=True):
+        finite = bool(window.any()) and bool(np.isfinite(z[window]).all())
+        scored = z[window], rows.labels[window], rows.weights[window]
+        by_seed.append(normalised_entropy(*scored) if finite else None)
+    return over_seeds("ne/as_learned", by_seed, judged.n)
 
 
 def _numbers(column: pa.Array) -> np.ndarray:

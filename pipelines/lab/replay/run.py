@@ -17,13 +17,13 @@ from pipelines.core.config.sections import Generated
 from pipelines.data.checks.examine import examined
 from pipelines.data.findings import Severity
 from pipelines.lab.logits.kept import drop_snapshots
-from pipelines.lab.logits.starts import keep_start, known_upto
+from pipelines.lab.logits.starts import keep_start
 from pipelines.lab.parts import is_stored, load_part
 from pipelines.lab.pool import AddDone, Pool
 from pipelines.lab.replay.choice import Choices, Chosen, best_of, beyond, choose
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, work
-from pipelines.lab.replay.judge import Judge, JudgedStudent
+from pipelines.lab.replay.judge import REGRESSION, Judge, JudgedStudent
 from pipelines.lab.replay.report import ReplayReport, report
 from pipelines.lab.replay.settings import EXTENSIONS, Setting, setting_of, settings_of, students_of
 from pipelines.lab.replay.store import TrainRequest, requested, teacher_part
@@ -187,8 +187,14 @@ class Runner:
             for condition, setting in spec.conditions.items():
                 for seed in spec.seeds:
                     twin = twins[name, spec.tuned_under, TWIN, seed].path if setting.teacher == TWIN else None
-                    request = requested(workspace, seed, chosen.setting.student, setting, twin=twin, arm=arm)
-                    requests[name, condition, arm, seed] = request
+                    student = chosen.setting.student
+                    requests[name, condition, arm, seed] = requested(
+                        workspace, seed, student, setting, twin=twin, arm=arm
+                    )
+                    if arm == spec.baselines[0] and student.baselines:
+                        requests[name, condition, REGRESSION, seed] = requested(
+                            workspace, seed, student, setting, twin=twin, arm=arm, regression=True
+                        )
         self._train_students("twins that teach", twins.values(), tuning=False)
         self._train_students("arms, under every condition", requests.values(), tuning=False)
         return {key: request.path for key, request in (twins | requests).items()}
@@ -233,10 +239,8 @@ class Runner:
         jobs = []
         for name, best in self._best_twins(choices).items():
             own = {(condition, arm, seed): path for (of, condition, arm, seed), path in parts.items() if of == name}
-            learned = {arm: chosen.setting.student for (of, arm), chosen in choices.items() if of == name}
-            upto = {arm: known_upto(student, workspace.run_dir) for arm, student in learned.items()}
             base = workspace.config.student(name)
-            jobs += [Judge(workspace, base, task, best, own, upto) for task in workspace.config.student_tasks(base)]
+            jobs += [Judge(workspace, base, task, best, own) for task in workspace.config.student_tasks(base)]
         with _progress("judging", len(jobs) * len(self._spec.conditions)) as add_done:
             by_job = {(judged[0].student, judged[0].task): judged for judged in self._pool.run(jobs, add_done)}
         return [judged for job in jobs for judged in by_job[job.student.name, job.task]]

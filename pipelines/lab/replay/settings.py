@@ -71,11 +71,6 @@ class Spec(Judging):
         description="where the best of three or more numbers is the first or the last, try the next one beyond, at "
         f"most {EXTENSIONS} times, for every arm and student alike",
     )
-    as_shown: bool = Field(
-        default=False,
-        description="students also predict every row that is judged when it is shown, by what had settled by then, and "
-        "gains are shown of these predictions, too; a student takes about half as long again",
-    )
     unequal_effort: bool = Field(
         default=False, description="allow arms that try more settings than others; the report then says so"
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from exfm.distillation.arm import Arm
+from exfm.models.student_config import StudentConfig
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.logits.starts import start_of
@@ -23,6 +25,7 @@ class TrainRequest(NamedTuple):
     twin        the part with the logits of a student without a teacher, where those teach it
     drawn_anew  whether its initial weights are others than those of the seed
     arm         the arm whose features it reads; None: the config's
+    regression  train a logistic regression over its features and rows in its place
     """
 
     seed: int
@@ -32,6 +35,7 @@ class TrainRequest(NamedTuple):
     twin: Path | None = None
     drawn_anew: bool = False
     arm: str | None = None
+    regression: bool = False
 
 
 def requested(
@@ -44,9 +48,12 @@ def requested(
     twin: Path | None = None,
     drawn_anew: bool = False,
     arm: str | None = None,
+    regression: bool = False,
 ) -> TrainRequest:
     """The request for a student's logits with this setting, or, with `tuning`, for its losses on the tuning part."""
     config, spec = workspace.of(seed, arm), workspace.spec
+    if regression:  # no setting of a student's model is its own
+        student = student.model_copy(update={"model": StudentConfig(arm=Arm(kind="none"))})
     decisive = {
         "rows": workspace.rows(seed).name,
         "logits": _logits(workspace, seed, condition, twin) if student.model.arm.distils else None,
@@ -60,15 +67,15 @@ def requested(
         "start": condition.start,
         "chosen_on": spec.chosen_on if tuning else None,
     }
-    if spec.as_shown and not tuning:
-        decisive["as_shown"] = True
     if condition.label_faults:
         decisive["learned labels"] = condition.label_faults  # `labels`: with 0 where given feedback is lost
+    if regression:
+        decisive["regression"] = True
     if (checkpoint := start_of(student, workspace.run_dir, workspace.folder)) is not None:
         decisive["starts_from"] = [student.starts_from, read_manifest(checkpoint)["meta"]["lake_seq"]]
     kind = "trials" if tuning else "students"
     path = workspace.folder / kind / f"{student.name}-seed{seed}-{part_name(decisive)}.npz"
-    return TrainRequest(seed, student, condition, path, twin, drawn_anew, arm)
+    return TrainRequest(seed, student, condition, path, twin, drawn_anew, arm, regression)
 
 
 def _logits(workspace: Workspace, seed: int, condition: Condition, twin: Path | None) -> list[Any]:

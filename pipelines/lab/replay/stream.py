@@ -136,11 +136,11 @@ def _teacher_logits(workspace: Workspace, seed: int, source: LogitSource) -> Log
 
 
 def twin_logits(workspace: Workspace, seed: int, student: StudentSettings, twin: Path) -> LogitsOf:
-    """The logits of a student that has no teacher, each made before the row was learned; NaN where the row is not
-    the student's, or a teacher could know the label."""
+    """The logits of a student that has no teacher, each made just before the row was learned, as a teacher's are;
+    NaN where the row is not the student's, or a teacher could know the label."""
     config, part = workspace.of(seed), load_part(twin)
     assert part is not None
-    stored, first, tasks = part["logits"], int(part["first"]), config.student_tasks(student)
+    stored, first, tasks = part["as_learned"], int(part["first"]), config.student_tasks(student)
     # an arm may have a filter
     own = places_of(workspace.rows(seed), config, config.student(student.name), workspace.folder)
 

@@ -59,8 +59,8 @@ def draw(report: ReplayReport, folder: Path) -> list[Path]:
 
 def write_predictions(workspace: Workspace, parts: Mapping[tuple[str, str, str, int], Path]) -> None:
     """A file for each trained student, all readable as one data set: student, condition, arm, seed, lake_seq, task,
-    logit, label. Rows are those that the student scored before it learned them; without a lake, `lake_seq` is the row's
-    number in the stream."""
+    logit (when the row was shown), logit_as_learned, label. Without a lake, `lake_seq` is the row's number in the
+    stream."""
     root = workspace.folder / PREDICTIONS
     root.mkdir(exist_ok=True)
     wanted = set()
@@ -101,9 +101,11 @@ def _predictions(workspace: Workspace, student: str, seed: int, path: Path) -> I
             label = table[f"label_{task}"].combine_chunks()
             positions = table["lake_seq"] if "lake_seq" in table.schema.names else pa.array(own)
             piece = {"lake_seq": positions, "task": pa.repeat(task, len(own))}
-            piece |= {"logit": part["logits"][start : start + PIECE_ROWS, t], "label": label}
+            for column, name in {"logit": "logits", "logit_as_learned": "as_learned"}.items():
+                piece[column] = part[name][start : start + PIECE_ROWS, t]
+                release_pages(part[name])
+            piece["label"] = label
             yield pa.table(piece).filter(label.is_valid())
-            release_pages(part["logits"])
             release_pages(places)
 
 

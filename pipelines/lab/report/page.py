@@ -15,7 +15,10 @@ from pipelines.report.table import TextTable
 from pipelines.report.words import counts, when
 
 KINDS = {SHIP: "good", STAY: "bad"}
-FOOT = "Gains are in % of the baseline's NE; above 0 is better."
+FOOT = (
+    "Each row is predicted when it was shown, by what had settled by then. Gains are in % of the baseline's NE; above "
+    "0 is better."
+)
 
 
 def page_of(report: ReplayReport) -> str:
@@ -144,7 +147,7 @@ def _run(report: ReplayReport) -> Iterator[Block]:
         "rows from": f"{about.source}, {'one stream for all seeds' if about.one_stream else 'a stream per seed'}",
         "event times, UTC": f"{when(events[0], 1e12)} to {when(events[1], 1e12)}" if events else "unknown",
         "rows": counts(list(about.rows.values())),
-        "judged": f"after {spec.judged_from:.0%} of the stream",
+        "judged": f"after {spec.judged_from:.0%} of the stream, each row as predicted when it was shown",
         "seeds": ", ".join(map(str, spec.seeds)),
         "tuned with seeds": ", ".join(map(str, spec.tuned_with)),
         "errors": about.errors,

@@ -57,8 +57,10 @@ def preface(report: ReplayReport) -> str:
     judged = f"judged on {part} with seeds {_list(spec.seeds)}"
     judged = f"{_choice(report)}; {judged} ({_unseen(report)})" if report.tuned else judged.capitalize()
     return (
-        f"{count} settled rows, {stream}. {judged}, each row before it is learned. Gain: "
-        f"per cent of the NE of {_base(report)}, above 0 is better; errors: {about.errors}. Rows/s are of one core. "
+        f"{count} settled rows, {stream}. {judged}, each row as it was predicted when it was shown, by what had "
+        f"settled by then. Gain: per cent of the NE of {_base(report)}, above 0 is better; errors: {about.errors}. As "
+        "learned, as in a live run: predicted when its label had settled, as teachers do; so are leads and transfer. "
+        "Rows/s are of one core. "
         f"Config {about.config_hash}, torch {about.versions.get('torch', '?')}."
     )
 

@@ -1,7 +1,7 @@
 """Figures of one student and task, from its predictions: every model on the same rows, and the student's gain.
 
-Every prediction was made before its row was learned. All columns are computed on the same rows: those with a label, a
-teacher logit, and (where a truth exists) a known probability.
+Every prediction is as learned: made just before its row was learned, when its label had settled. All columns are
+computed on the same rows: those with a label, a teacher logit, and (where a truth exists) a known probability.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def draw(config: Config, run_dir: RunDir) -> Path | None:
                 figures.append(_figure(f"{student.name} · {task}", columns))
     if not figures:
         return None
-    return write_png(run_dir.picture, f"{config.name}: NE by window of the stream, lower is better", figures)
+    return write_png(run_dir.picture, f"{config.name}: NE as learned by window of the stream, lower is better", figures)
 
 
 def _figure(title: str, columns: Columns) -> Figure:

@@ -101,6 +101,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
             "source": None if config.source is None else config.source.kind,
             "group_by": config.metrics.group_by,
             "cluster_by": list(config.metrics.clusters),
+            "predicted": "as learned",
             **({"paused": sorted(paused)} if (paused := run_dir.roster.paused) else {}),
             "arms": {student.name: student.model.arm.model_dump(mode="json") for student in config.students},
         },

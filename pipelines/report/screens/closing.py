@@ -74,9 +74,9 @@ def _print_short(console: Console, summary: dict[str, Any], run_dir: RunDir) -> 
 def print_verdicts(console: Console, summary: dict[str, Any]) -> None:
     """Each student's verdict in words, and the most useful next step."""
     console.print(
-        f"\nVerdict on the {WINDOWS[JUDGED]}, each row predicted before it was learned. A gain is in % of the NE "
-        f"of the twin, the same student without a teacher; above 0 is good; [95 % interval, clustered by "
-        f"{clustered_by(summary['run'])}].",
+        f"\nVerdict on the {WINDOWS[JUDGED]}, as learned: each row predicted just before it was learned, when its "
+        "label had settled. A gain is in % of the NE of the twin, the same student without a teacher; above 0 is good; "
+        f"[95 % interval, clustered by {clustered_by(summary['run'])}].",
         style="bold",
         highlight=False,
     )

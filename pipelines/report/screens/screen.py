@@ -67,7 +67,7 @@ def eta_s(status: RunStatus) -> float | None:
 def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
     """One line per worker, from its entry in status.json; below `WIDE` columns the less urgent figures are left out."""
     wide = width >= WIDE
-    head = ["worker", "state", "rows", "rows/s", "lag rows", "NE so far"]
+    head = ["worker", "state", "rows", "rows/s", "lag rows", "NE as learned"]
     head += ["teacher", "logit age", "pid", "MB"] if wide else []
     rows, notes = [], []
     for name, worker in workers.items():

@@ -27,7 +27,7 @@ def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
     """One line per student, from `exfm students --json`; below `WIDE` columns the less urgent figures are left out."""
     wide = width >= WIDE
     lives = wide and any(student["host"] is not None for student in students)
-    head = ["student", "state", "rows of", "rows", "lag rows", "NE so far"]
+    head = ["student", "state", "rows of", "rows", "lag rows", "NE as learned"]
     head += ["teacher", "logit age", "champion", "int8, int4 NE"] if wide else []
     rows, notes = [], []
     for student in students:

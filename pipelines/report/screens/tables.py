@@ -70,7 +70,7 @@ def ne_table(results: Results) -> TextTable:
         shown = Toned(gain, "warn") if isinstance(gain, str) else gain  # undecided, or too few to tell
         return [*(results.figure(student, task, model, "ne") for model in models), shown]
 
-    title = "NE (lower is better); gain in % of the twin's NE"
+    title = "NE as learned (lower is better); gain in % of twin's NE"
     table = results.table(title, [*(HEADS[model] for model in models), "gain, 95 %"], entries)
     quiet = [(student, tasks or {DASH: None}) for student, tasks in results.students.items() if saw_no_row(tasks)]
     empty = [[student, task, "0", *(None for _ in models), NO_ROW] for student, tasks in quiet for task in tasks]

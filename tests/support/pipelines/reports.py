@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 GOLDEN = Path("tests/fixtures/replay_report.md")
 """`report()` in Markdown."""
 ODD = "<i>odd</i> & long"
-FIGURES = ("ne", "auc", "gauc", "calibration", "log_loss", "brier")
+FIGURES = ("ne", "ne/as_learned", "auc", "gauc", "calibration", "log_loss", "brier")
 
 
 def interval(metric: str, value: float, reach: float = 0.2, n: int | None = None) -> list[Measure]:

@@ -38,7 +38,12 @@ def test_a_finished_run_is_told_from_its_summary_alone(report, tmp_path):
     code, out, _ = report("run")
     assert code == 0
     assert "this student gained 1.2 % [1.0, 1.4] on ctr (98,765 positives)" in " ".join(out.split())
-    for head in ("NE (lower is better)", "AUC (higher is better), calibration", "the teacher's lead", "(GAUC)"):
+    for head in (
+        "NE as learned (lower is better)",
+        "AUC (higher is better), calibration",
+        "the teacher's lead",
+        "(GAUC)",
+    ):
         assert head in out
     assert "where the time went, by worker" in out
     assert "whole stream" not in out

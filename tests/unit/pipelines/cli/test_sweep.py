@@ -22,6 +22,7 @@ from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.compare import read_report
 from pipelines.lab.report.text import markdown
+from tests.support.pipelines.replay_workspaces import result_of
 from tests.support.pipelines.small_sweeps import MORE, SWEEP, run, with_small_stream, written
 
 
@@ -72,8 +73,8 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
     code, told, err = run(capsys, *arguments)
     assert code == 0, err
     # Of 8 trials 2 were done, 1 of them is damaged; of 2 arms in 3 conditions the baseline knows no teacher's logits,
-    # so that it lives once, and once from the middle of the stream.
-    assert len(made) == 7 + 2 * (2 + 3)
+    # so that it lives once, and once from the middle of the stream; and so does the regression.
+    assert len(made) == 7 + 2 * (2 + 2 + 3)
     assert {kind for kind, _ in made} == {"student"}
     value = json.loads(told)
     assert json.loads((out / "sweep.json").read_text()) == value
@@ -109,6 +110,8 @@ def test_figures_are_those_worked_out_by_hand(folder):
     fresh, wrong, cold = (value.table.of(name, "feed", "ctr", "single") for name in ("fresh", "wrong", "cold"))
     gain = fresh.cell("gain")
     assert fresh.value("ne") == pytest.approx(np.mean(nes))
+    none, regression = (value.table.of("fresh", "feed", "ctr", arm) for arm in ("none", "(ftrl)"))
+    assert regression.value("gain") == pytest.approx(100 * (1 - regression.value("ne") / none.value("ne")), abs=0.5)
     assert gain.value == pytest.approx(np.mean(gains))
     error = abs(gains[0] - gains[1]) / 2  # sd / √2
     assert fresh.value("gain/se") == pytest.approx(error)
@@ -167,7 +170,7 @@ def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monke
         for request in requests:
             better = (data.places < half) == (request.student.model.arm.weight == 0.5)
             logits = np.where(better[:, None], known, -known).astype(np.float32)
-            yield {"logits": logits, "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
+            yield result_of(logits)
 
     monkeypatch.setattr(replay_jobs, "train_together", planted)
     sums: dict[int, list] = {}
@@ -241,6 +244,7 @@ def test_a_student_that_learns_a_share_of_the_negatives_is_judged_on_all_rows(fo
         (life,) = replay_jobs.train_together(workspace, [asked], data, lambda count: None)
         assert len(life["logits"]) == len(some.places) - data.first
         assert np.isfinite(life["logits"]).all()
+        assert np.isfinite(life["as_learned"]).all()
     assert some.first == 0 < late.first
     before, after = table["block"].to_numpy()[whole.places[late.first - 1 : late.first + 1]]
     assert before < after
@@ -272,7 +276,7 @@ def test_a_student_without_a_row_has_no_figures_and_keeps_nobody_from_theirs(cap
     assert other.value("gain") != 0
     rows, positives = (int(other.value(f"{what}/1")) for what in ("rows", "positives"))
     assert other.lacking("gain") == f"positives ({positives})"
-    line = f"| shop | single | {rows:,} | {positives} |{' – |' * 6} too few positives ({positives}) to tell |"
+    line = f"| shop | single | {rows:,} | {positives} |{' – |' * 7} too few positives ({positives}) to tell |"
     assert line in markdown(report)
 
 
@@ -291,5 +295,6 @@ def test_students_that_learn_a_batch_together_learn_what_each_learns_alone(folde
     for request, found in zip(requests, together, strict=True):
         (alone,) = replay_jobs.train_together(workspace, [request], data, lambda count: None)
         assert np.array_equal(alone["logits"], found["logits"])
+        assert np.array_equal(alone["as_learned"], found["as_learned"])
         assert alone["rows"] == found["rows"]
     assert len({found["logits"].tobytes() for found in together}) == 3

@@ -15,6 +15,7 @@ from pipelines.lab.replay.load import load
 from pipelines.lab.replay.settings import Setting, settings_of
 from pipelines.lab.replay.workspace import Workspace
 from streaming.errors import BadInput
+from tests.support.pipelines.replay_workspaces import result_of
 from tests.support.pipelines.small_sweeps import MORE, SWEEP, run, with_small_stream, written
 
 
@@ -31,7 +32,7 @@ def test_a_grid_is_extended_beyond_its_edge_by_one_rule_for_all_arms(capsys, fol
             rate = request.student.model.dense_lr
             good = rate if request.student.model.arm.kind == "none" else -abs(rate - 0.032)
             logits = ((0.5 + 5 * good) * (2 * data.labels - 1)).astype(np.float32)
-            yield {"logits": logits, "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
+            yield result_of(logits)
 
     monkeypatch.setattr(replay_jobs, "train_together", planted)
     tune = {"dense_lr": [0.004, 0.008, 0.016]}

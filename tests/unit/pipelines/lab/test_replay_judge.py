@@ -7,13 +7,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
-from exfm.snapshots.checkpoint import save_checkpoint
-from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.judging.settings import Ranking
-from pipelines.lab.logits.starts import known_upto
-from pipelines.lab.parts import save_part
+from pipelines.lab.parts import load_part, save_part
 from pipelines.lab.replay.choice import choose
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.judge import Judge
@@ -26,6 +22,7 @@ from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report import policy
 from pipelines.lab.rows import Rows
 from pipelines.report.cells import MEAN, Cells
+from tests.support.pipelines.replay_workspaces import result_of
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 ARMS = {
@@ -73,12 +70,10 @@ def parts(workspace, tmp_path_factory):
     found, better = {}, {"none": 0.0, "all": 0.5, "few": 2.0, "warm": 0.5}
     for arm in ARMS:
         logits = (-2 + better[arm] * (2 * labels - 1)).astype(np.float32)
-        more = {}
         if arm in absent:
             logits[absent[arm]] = np.nan
-            more["absent"] = absent[arm]
         path = found["fresh", arm, 1] = tmp_path_factory.mktemp("parts") / f"{arm}.npz"
-        save_part(path, logits=logits, first=0, seconds=1.0, left_out=0, rows=len(own), **more)
+        save_part(path, **result_of(logits, absent.get(arm)))
     return found
 
 
@@ -115,20 +110,43 @@ def test_ten_rows_are_too_few_however_many_the_others_are_judged_on(workspace, p
         assert every.cell("gain").low is not None
 
 
-def test_rows_that_the_first_weights_have_learned_are_not_judged(workspace, parts, tmp_path):
-    run = RunDir(tmp_path / "run")
-    save_checkpoint(run.roster.start("feed").parent, "start", {"w": torch.zeros(1)}, {"lake_seq": 1999})
-    student = workspace.config.student("feed").model_copy(update={"starts_from": "brand"})
-    known = known_upto(student, run)
-    assert known == 1999
-    judge = Judge(workspace, workspace.config.student("feed"), "ctr", "none", parts, {"warm": known})
+def test_rows_that_the_first_weights_knew_too_much_of_are_not_judged(workspace, parts, tmp_path):
+    """Those were shown before all that the weights had learned had settled: no prediction was made of them."""
+    student, table = workspace.config.student("feed"), workspace.rows(1).table
+    own = places_of(table, workspace.of(1), student)
+    part = load_part(parts["fresh", "warm", 1])
+    known, warm_part, first = own <= 1999, tmp_path / "warm.npz", int(np.searchsorted(own, 1500))
+    save_part(warm_part, **result_of(np.where(known[:, None], np.nan, part["logits"])[first:], known[first:], first))
+    warm = {("fresh", "warm", 1): warm_part}
+    judge = Judge(workspace, student, "ctr", "none", parts | warm)
     table = Cells(judge.under("fresh").cells)
-    warm, none = (table.of("fresh", "feed", "ctr", arm) for arm in ("warm", "none"))
     (rows,), (window,) = judge.rows, judge.samples("fresh")[0].windows
-    assert warm.value("rows/1") == (rows.places[window] > 1999).sum()
-    assert warm.value("rows/1") < none.value("rows/1")
-    both = Judge(workspace, workspace.config.student("feed"), "ctr", "none", parts, {"none": known, "warm": known})
+    of_both = (rows.places[window] > 1999).sum()
+    assert table.of("fresh", "feed", "ctr", "warm").value("rows/1") == of_both
+    assert of_both < table.of("fresh", "feed", "ctr", "none").value("rows/1")
+    both = Judge(workspace, student, "ctr", "none", parts | warm | {("fresh", "none", 1): warm_part})
     assert both.rows[0].places[both.samples("fresh")[0].windows[0]].min() > 1999
+
+
+def test_a_teacher_leads_over_the_twin_as_learned_and_an_arm_gains_by_what_it_said_when_rows_were_shown(
+    workspace, parts, tmp_path
+):
+    student = workspace.config.student("feed")
+    hindsight = load_part(parts["fresh", "all", 1])["logits"]
+    shown, learned = tmp_path / "shown.npz", tmp_path / "learned.npz"
+    stored = load_part(parts["fresh", "none", 1])
+    save_part(shown, **stored | {"as_learned": hindsight})
+    save_part(learned, **load_part(parts["fresh", "warm", 1]) | {"as_learned": hindsight})
+    changed = parts | {("fresh", "none", 1): shown, ("fresh", "warm", 1): learned}
+    before, after = (Cells(Judge(workspace, student, "ctr", "none", p).under("fresh").cells) for p in (parts, changed))
+    was, now = (table.of("fresh", "feed", "ctr", "warm") for table in (before, after))
+    assert was.cell("gain") == now.cell("gain")
+    assert was.cell("ne") == now.cell("ne")
+    assert was.value("gain/as_learned") == pytest.approx(was.value("gain"))
+    assert now.value("gain/as_learned") == 0
+    leads = [table.of("fresh", "feed", "ctr", "(teacher)").value("gain") for table in (before, after)]
+    assert leads[0] == pytest.approx(0, abs=1e-6)
+    assert leads[1] < -1
 
 
 def test_requests_of_one_user_are_not_independent_in_the_worth_of_choices(workspace):

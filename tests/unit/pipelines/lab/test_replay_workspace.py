@@ -48,7 +48,7 @@ def test_a_twin_that_is_born_late_or_an_arm_with_a_filter_leave_rows_without_log
     own = places_of(table, workspace.of(1), student)
     twin = tmp_path / "twin.npz"
     learned = np.arange(len(own) - 7, dtype=np.float32)[:, None].repeat(2, axis=1)
-    save_part(twin, logits=learned, first=7)
+    save_part(twin, as_learned=learned, first=7)
     found = twin_logits(workspace, 1, student, twin)(table, 0)[:, workspace.config.tasks.index("ctr")]
     known = np.isfinite(found[own])
     assert not known[:7].any()

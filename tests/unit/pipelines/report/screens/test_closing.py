@@ -72,8 +72,8 @@ def test_the_closing_screen_leads_with_a_verdict_in_words_per_student(width):
         "positives), 1.2 % [1.0, 1.4] on cvr (98,765 positives)"
     )
     assert verdict in text
-    assert text.startswith("Verdict on the last half of the stream")
-    assert text.index("Verdict") < text.index(" try ") < text.index("NE (lower is better)")
+    assert text.startswith("Verdict on the last half of the stream, as learned")
+    assert text.index("Verdict") < text.index(" try ") < text.index("NE as learned (lower is better)")
     assert "try another seed: its gains show what one seed cannot" in text
 
 

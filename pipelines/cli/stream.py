@@ -125,11 +125,12 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
     from pipelines.data.profile.rows import read_parquet, rows_of_file, rows_of_lake
     from streaming.errors import BadInput
 
-    given = None
+    given, growing = None, []
     if what.is_dir():
         run_dir = RunDir(what)
         schema = config_of(run_dir).rows
         rows, given = rows_of_lake(run_dir.lake, schema), schema.given
+        growing = [column.name for column in schema.asof.columns]
     elif TEXT & {*what.suffixes} and what.exists():
         raise BadInput(f"{what} is text; `exfm check` reads rows from Parquet or a run's lake; `exfm init` takes text")
     else:
@@ -139,7 +140,7 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
         recorded = read_parquet(against)
         if "impression_id" not in {*recorded.schema.names} & {*rows.schema.names}:
             raise BadInput(f"rows of {what} and {against} are matched by `impression_id`, which one of them lacks")
-    report = examined(rows, recorded, given, name=str(what))
+    report = examined(rows, recorded, given, name=str(what), growing=growing)
     report.columns = [ColumnProfile.of(name, rows[name]) for name in rows.column_names]
     _show(report, json_=json_)
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.errors import BadInput
-from streaming.schema import RowSchema
+from streaming.schema import LABEL_PREFIXES, RowSchema
 
 LONGEST = 2000
 """Characters of a condition."""
@@ -194,7 +194,7 @@ class _Parsed:
         if name not in self._fields:
             near = difflib.get_close_matches(name, self._fields, n=1)
             hint = f"did you mean `{near[0]}`?" if near else f"columns: {', '.join(self._fields)}"
-            why = "it is known after the fact" if name.startswith(("label_", "teacher_logit_")) else hint
+            why = "it is known after the fact" if name.startswith(LABEL_PREFIXES) else hint
             raise self._refused(f"rows have no column `{name}`; {why}")
         if pa.types.is_list(self._fields[name].type):
             raise self._refused(f"`{name}` is a list in every row; a condition needs single values")

@@ -8,7 +8,7 @@ frequent ones and the rest together. Above 0.1 a change is seen, above 0.25 it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,9 +39,9 @@ class Drift(NamedTuple):
     psi: float
 
 
-def drifts(table: pa.Table) -> list[Drift]:
+def drifts(table: pa.Table, growing: Collection[str] = ()) -> list[Drift]:
     """The largest change of every feature in all rows, or in a vertical where that is larger; the largest first.
-    Columns that tell the time are left out."""
+    Columns that tell the time are left out, and those that are known to grow."""
     day, names = days_of(table)
     verticals: dict[str | None, np.ndarray] = {None: np.ones(table.num_rows, dtype=bool)}
     if "vertical" in table.schema.names:
@@ -50,7 +50,7 @@ def drifts(table: pa.Table) -> list[Drift]:
     largest = []
     for name in feature_names(table):
         whole = codes_of(table[name])
-        if name == "vertical" or _tells_the_time(whole, table["event_time_ms"].to_numpy()):
+        if name == "vertical" or name in growing or _tells_the_time(whole, table["event_time_ms"].to_numpy()):
             continue
         code = _frequent(whole)
         each = [

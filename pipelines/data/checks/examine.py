@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,16 @@ PIECES = 50
 
 
 def examined(
-    table: pa.Table, recorded: pa.Table | None = None, given: Mapping[str, str] | None = None, name: str = "rows"
+    table: pa.Table,
+    recorded: pa.Table | None = None,
+    given: Mapping[str, str] | None = None,
+    name: str = "rows",
+    growing: Collection[str] = (),
 ) -> CheckReport:
     """The report on settled rows in order of time, with columns `event_time_ms`, `label_<task>`, features, perhaps
     `vertical`, `settlement`, the teacher's logits, and values as they were served (`served_<feature>`, or in
-    `recorded`, by `impression_id`). `given`: which task another one is conditional on.
+    `recorded`, by `impression_id`). `given`: which task another one is conditional on. `growing`: columns such as
+    as-of counts, whose change over time says nothing.
 
     >>> y = np.arange(4000) % 5 == 0
     >>> rows = pa.table({"event_time_ms": np.arange(4000) * 60_000, "label_ctr": y.astype("int8"),
@@ -36,7 +41,7 @@ def examined(
     """
     seen = _sample(table)
     tasks = tasks_of(seen)
-    known, drifted = what_features_know(seen, tasks), drifts(seen) if seen.num_rows else []
+    known, drifted = what_features_know(seen, tasks), drifts(seen, growing) if seen.num_rows else []
     by_value = list(leaks(known))
     named = {finding.where for finding in by_value if stops([finding])}
     filled = [finding for finding in filled_by_label(seen, tasks) if finding.where not in named]

@@ -6,21 +6,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streaming.schema import LABEL_PREFIXES, RESERVED_NAMES, SAMPLE_WEIGHT
+
 LABEL, LOGIT, SERVED = "label_", "teacher_logit_", "served_"
 BINS = 20
 """A column of floats with more distinct values is cut into this many bins."""
 
-NOT_FEATURES = frozenset(
-    {"impression_id", "event_time_ms", "settlement", "lake_seq", "block", "teacher_version", "scored_at_ms",
-     "event_date", "source_topic", "source_partition", "source_offset", "source_row", "sample_weight"}
-)  # fmt: skip
+NOT_FEATURES = (RESERVED_NAMES | {SAMPLE_WEIGHT}) - {"vertical"}
 DAY_MS = 86_400_000
 FEWEST_DAYS = 4
 
 
 def feature_names(table: pa.Table) -> list[str]:
     """Columns that a model could read: no labels, logits or origins of rows."""
-    others = (LABEL, LOGIT, SERVED, "optimum_")
+    others = (*LABEL_PREFIXES, SERVED, "optimum_")
     return [n for n in table.schema.names if n not in NOT_FEATURES and not n.startswith(others)]
 
 

@@ -239,7 +239,7 @@ def feature_name(name: str, taken: set[str]) -> str:
     """
     clean = name.replace(".", "_").replace("/", "_").strip() or "column"
     while clean in taken or clean in RESERVED_NAMES or clean.startswith(LABEL_PREFIXES):
-        clean = f"of_{clean}" if clean.startswith(("label_", "teacher_logit_")) else f"{clean}_"
+        clean = f"of_{clean}" if clean.startswith(LABEL_PREFIXES) else f"{clean}_"
     return clean
 
 

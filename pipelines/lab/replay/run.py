@@ -112,7 +112,8 @@ class Runner:
         """Check the rows, and print what is wrong with them before anything is trained."""
         table = self._workspace.rows(self._spec.seeds[0]).table
         self._spec.check_rows(table)
-        data = examined(table, given=self._workspace.config.rows.given)
+        rows = self._workspace.config.rows
+        data = examined(table, given=rows.given, growing=[column.name for column in rows.asof.columns])
         for finding in data.findings:
             if finding.severity is not Severity.NOTE:
                 print(f"{finding.severity}  {finding.where}: {finding.seen}", file=sys.stderr)

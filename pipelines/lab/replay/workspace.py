@@ -24,7 +24,7 @@ from pipelines.lab.spec.span import Span, span_of
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
-from streaming.schema import POSITION_FIELDS
+from streaming.schema import FEEDBACK_TIME, MERGE_TIME, POSITION_FIELDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +88,10 @@ class Workspace:
 
     @cached_property
     def _columns(self) -> list[str]:
-        left_out = {field.name for field in POSITION_FIELDS} | {"event_date"}
+        left_out = {field.name for field in POSITION_FIELDS} | {"event_date", MERGE_TIME}
         rows = self.config.rows
-        return [name for name in (rows.augmented if self.run_dir else rows.settled).names if name not in left_out]
+        names = (rows.augmented if self.run_dir else rows.settled).names
+        return [name for name in names if name not in left_out and not name.startswith(FEEDBACK_TIME)]
 
     def _lake(self) -> LakeReader:
         assert self.run_dir is not None

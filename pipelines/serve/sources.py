@@ -21,10 +21,10 @@ from exfm.errors import ModelError
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.increments.follower import Follower, ServedState
 from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.text import choices
 from pipelines.core.run_dir.lease import Lease
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.core.config.evolve import with_roster
 from pipelines.track.registry.ledger import Ledger
 from streaming.errors import BadInput
 from streaming.schema import RowSchema

@@ -128,6 +128,7 @@ demo: setup  ## run the whole pipeline on a generated stream: minutes (QUICK=1: 
 
 # Hundreds of processes import the project, and asserts are rewritten once: bytecode is kept wherever tests run.
 test check soak: export PYTHONDONTWRITEBYTECODE =
+check soak: export EXFM_EVERY_EXAMPLE = 1
 
 test: setup  ## the tests of every change, about a quarter of an hour at most on two quiet cores
 	@exec $(PYTEST) $(IN_PROCESSES) $(ARGS)

@@ -1,5 +1,6 @@
 """Fixtures from outside: the broker of a test run, and real streams where somebody brought them."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -46,6 +47,18 @@ def pytest_configure():
         words = [sys.executable, "-c", WATCH, str(os.getpid()), os.environ[TEST_RUN]]
         detached = ["sh", "-c", 'exec >/dev/null 2>&1 </dev/null; "$@" &', "sh", *words]  # nobody's child
         subprocess.run(detached, check=True, start_new_session=True, cwd=ROOT)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect tests without the garbage collector, and keep what was imported out of its later passes: every process of
+    a test run imports everything, which frees nothing, and spent a tenth to a quarter of that time looking."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

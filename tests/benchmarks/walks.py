@@ -6,6 +6,7 @@ python -m tests.benchmarks.walks        writes nothing; runs the demo, shorter, 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import threading
@@ -16,7 +17,12 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-ROOT = Path(__file__).resolve().parents[2]
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.app import Server
+from pipelines.serve.model_store import model_store_of
+from tests.support.pipelines.served_runs import ROWS, ask, run_with_versions
+from tests.support.places import ROOT
+
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("exfm", "streaming", "pipelines"))
 DEMO = ROOT / "configs" / "demo.yaml"
 
@@ -79,6 +85,20 @@ def command(*args: str) -> Callable[[], None]:
     return call
 
 
+def served_request(root: Path) -> Callable[[], None]:
+    """A prediction request to a server of one version, without a network; `root`: a new run directory."""
+    run_with_versions(root, "v00000100")
+    server = Server(model_store_of(RunDir(root), ["feed"], "champion"))
+    body = json.dumps({"rows": ROWS}).encode()
+
+    def request() -> None:
+        answer = ask(server.app, "POST", "/v1/models/feed:predict", body)
+        if answer.code != 200:
+            raise RuntimeError(f"the server answered {answer.code}: {answer.body.decode()}")
+
+    return request
+
+
 def main() -> None:
     argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +114,9 @@ def main() -> None:
         replay = Walk("a replay")
         arms = ["--arm", "none: model.arm.kind=none", "--students", "feed", "--jobs", "1"]
         followed([replay], command("replay", run, *arms, "--out", f"{folder}/replay"))
-        for walk in (start, gradient, replay):
+        request = Walk("a served request")
+        followed([request], served_request(Path(folder) / "served"))
+        for walk in (start, gradient, replay, request):
             print(f"{walk.name}: {len(walk.files)} files")
             for file in walk.files:
                 print(f"    {file}")

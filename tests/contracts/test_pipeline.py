@@ -273,6 +273,7 @@ def test_versions_are_published_and_compared_while_the_stream_runs(finished):
     assert published > 6
 
 
+@pytest.mark.check
 def test_what_is_published_and_compared_changes_nothing_that_is_learned(finished, broker, tmp_path):
     plain = everything(
         broker.bootstrap_servers,
@@ -291,6 +292,7 @@ def test_what_is_published_and_compared_changes_nothing_that_is_learned(finished
     assert compared
 
 
+@pytest.mark.check
 def test_partitions_of_the_examples_topic_decide_which_rows_share_a_step_and_nothing_else(finished, broker, tmp_path):
     config = everything(
         broker.bootstrap_servers,

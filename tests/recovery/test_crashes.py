@@ -78,17 +78,16 @@ def moved_on(worker: str) -> Callable[..., bool]:
 
 POINTS = {
     "augmentation before it commits": [Point(Settlement, "save", 2), Point(CommitRecord, "save", 4)],
-    "augmentation once it has committed": [Point(LakeWriter, "commit", 1), Point(LakeWriter, "commit", 4)],
-    "augmentation at its last commit, which has no rows": [
-        Point(LakeWriter, "commit", 1, lambda writer, rows, **kwargs: rows is None)
+    "augmentation once it has committed": [
+        Point(LakeWriter, "commit", 1),
+        Point(LakeWriter, "commit", 4),
+        Point(LakeWriter, "commit", 1, lambda writer, rows, **kwargs: rows is None),  # the last, which has no rows
     ],
-    "augmentation while it delivers": [
+    "augmentation while it delivers and publishes": [
         Point(SideTable, "append", 1, to_table("late_feedback")),
         Point(SideTable, "append", 2, to_table("dead_letters")),
         Point(TopicWriter, "write", 9, to_topic("small-dead_letters", 0)),
         Point(Outbox, "deliver", 5),
-    ],
-    "augmentation while it publishes": [
         Point(TopicWriter, "write", 2, to_topic("small-examples", 0)),
         Point(TopicWriter, "write", 4, to_topic("small-examples", 1)),
         Point(ExamplesPublisher, "publish", 5),

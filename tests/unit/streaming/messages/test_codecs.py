@@ -11,6 +11,7 @@ from streaming.messages.codecs import make_codec
 from streaming.messages.examples import ExamplesCodec
 from streaming.messages.ipc import ipc_bytes, read_ipc, write_ipc
 from streaming.messages.message import END_HEADER, RawMessage, by_partition, is_end_marker
+from streaming.schema import RowSchema
 from tests.support.streams.messages import GOOD, SCHEMA, impressions, messages
 
 
@@ -70,7 +71,7 @@ def test_a_slice_is_encoded_like_any_rows(name):
 
 
 def test_string_ids_are_kept_as_strings():
-    schema = SCHEMA.model_copy(update={"impression_id": "string"})
+    schema = RowSchema(impression_id="string", columns=SCHEMA.columns, tasks=SCHEMA.tasks)
     codec = make_codec("json", "feedback", schema)
     values = [
         b'{"impression_id": "a-1", "event_time_ms": 3, "task": "ctr"}',

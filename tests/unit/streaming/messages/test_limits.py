@@ -53,7 +53,7 @@ def test_a_number_that_no_model_can_bear_is_a_dead_letter(codec):
 def test_a_list_longer_than_declared_or_than_a_row_can_carry_is_a_dead_letter_of_its_column(codec):
     declared = [c.model_copy(update={"max_length": 3} if c.name == "recent" else {}) for c in SCHEMA.columns]
     rows = [GOOD | {"recent": [7] * count} for count in (3, 4, 60)]
-    batch, dead = decoded_with(Limits(), rows, codec, SCHEMA.model_copy(update={"columns": tuple(declared)}))
+    batch, dead = decoded_with(Limits(), rows, codec, RowSchema(columns=tuple(declared), tasks=SCHEMA.tasks))
     assert batch.num_rows == 1
     assert [letter.reason for letter in dead] == ["too_long:recent", "too_long:recent"]
     assert dead[0].detail == "`recent` is [7, 7, 7, 7]; a list of at most 3 values is allowed"

@@ -65,6 +65,6 @@ def test_what_is_allowed_is_said():
 
 
 def test_other_floats_may_be_below_0():
-    schema = SCHEMA.model_copy(update={"columns": (Column(name="bid", type="float32"),)})
+    schema = RowSchema(columns=(Column(name="bid", type="float32"),), tasks=SCHEMA.tasks)
     below = pa.RecordBatch.from_pylist([{**row(0.0), "bid": -1.0}], schema.impression)
     assert RowRules("impression", schema).check(below) == {}

@@ -20,6 +20,7 @@ from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import settled_bytes
 from streaming.settlement.settlement import Settlement
 from streaming.store import deltas, numbered
+from tests.support.examples import examples
 from tests.support.streams.reference_asof import asof_reference
 from tests.support.streams.reference_settlement import Reference, Row, merge_reference
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
@@ -261,7 +262,7 @@ def sizes(request, monkeypatch):
         monkeypatch.setattr(emission, "LOOKED_AT", 0)
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(70), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25))
 def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_partition):
     random = Random(seed)
@@ -310,7 +311,7 @@ def _stored(value):
     return float(np.float32(value)) if isinstance(value, float) else value
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25))
 def test_dead_letters_come_in_one_order_however_the_stream_is_cut(seed, longest_partition):
     random = Random(seed)
@@ -329,7 +330,7 @@ def blocks_of(rows: list[int], most_rows: int, most_bytes: int) -> list[list[int
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["string", "list<float32>"]), st.integers(1, 30), st.integers(1, 3000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_rows_and_bytes_cut_blocks_at_the_same_rows_however_the_stream_comes(seed, kind, most_rows, most_bytes):
     """Some of the rows leave for no group; they count for nothing. A list counts more than it has in memory."""
     random = Random(seed)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streaming.errors import BadInput
-from streaming.schema import Task
+from streaming.schema import RowSchema, Task
 from streaming.sources.synthetic.stream import GeneratedStream, generated_stream
 from streaming.sources.synthetic.world_config import GeneratorConfig
 from tests.support.models.logged_choices import COLUMNS, WINDOWS, LoggedChoices, settled_choices
@@ -93,7 +93,7 @@ def test_clicks_that_are_not_given_what_was_shown_are_refused():
     schema = GeneratedStream(CONFIG, WINDOWS, columns=COLUMNS).schema
     plain = (schema.tasks[0].model_copy(update={"given": None}), Task(name="shown", window_s=3600))
     with pytest.raises(BadInput, match="ctr is given nothing; write `given: shown`"):
-        generated_stream(CONFIG, schema.model_copy(update={"tasks": plain}))
+        generated_stream(CONFIG, RowSchema(columns=schema.columns, tasks=plain))
 
 
 def test_a_stream_without_candidates_has_no_propensities():

@@ -57,14 +57,14 @@ def plain(entries) -> list[dict]:
 
 @pytest.fixture
 def student(tmp_path):
-    """`start(*settings)` starts a worker in the one run directory; `start.ledger` is its ledger."""
+    """`start()` starts a worker in the one run directory; `start.ledger` is its ledger."""
     with starting_in(tmp_path) as start:
         yield start
 
 
-def starting_in(root):
+def starting_in(root, *settings):
     class Started:
-        def __init__(self, *settings):
+        def __init__(self):
             self._context = starting(load(SMALL_RUN, [*SETTINGS, *settings]), root)
             self.ledger = Ledger(RunDir(root), "feed")
 
@@ -125,6 +125,19 @@ def test_what_is_published_is_the_student_of_that_moment(student):
     now = worker.state.engine.student.score(batch)
     learn(worker, 10, 13)
     assert np.array_equal(load_served(student.ledger.folder("v00000640")).score(batch), now)
+
+
+def test_what_is_published_and_compared_changes_nothing_that_is_learned(tmp_path):
+    with (
+        starting_in(tmp_path / "with") as publishing,
+        starting_in(tmp_path / "without", "registry.publish_every_rows=null") as plain_start,
+    ):
+        worker, without = publishing(), plain_start()
+        learn(worker, 0, 25)
+        learn(without, 0, 25)
+        assert "trial" in dict(actions(publishing.ledger))
+        assert actions(plain_start.ledger) == []
+        assert same(worker.state.engine.student.state(), without.state.engine.student.state())
 
 
 def test_an_export_that_is_another_model_is_refused_and_training_goes_on(student, monkeypatch):

@@ -142,13 +142,13 @@ def as_called(part: Any, program: str) -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run `exfm`. An error that the user can fix becomes one paragraph on stderr; a bug in ExFM shows a traceback."""
-    given = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in given
+    command_line = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in command_line
     try:
         program = command("exfm")
         as_called(typer.main.get_command(app), program)(
-            args=[argument for argument in given if argument != "--debug"],
-            prog_name="exfm" if COMPLETION & set(given) else program,  # a shell completes names, not paths
+            args=[argument for argument in command_line if argument != "--debug"],
+            prog_name="exfm" if COMPLETION & set(command_line) else program,  # a shell completes names, not paths
             complete_var="_EXFM_COMPLETE",
         )
     except (Exception, KeyboardInterrupt) as error:

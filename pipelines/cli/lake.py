@@ -50,10 +50,10 @@ def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(value, indent=2))
         return
-    kept = value["settings"]["retention_days"]
+    days = value["settings"]["retention_days"]
     typer.echo(
         f"lake of {value['run_dir']}: {value['rows']:,} rows, lake_seq {value['first_lake_seq']:,} to "
-        f"{value['last_lake_seq']:,}, kept {'for ever' if kept is None else f'{kept:g} days of event time'}"
+        f"{value['last_lake_seq']:,}, kept {'for ever' if days is None else f'{days:g} days of event time'}"
     )
     head = ["table", "rows", "MB", "files", "small", "partitions", "unneeded", "log"]
     names = ["name", "rows", "bytes", "files", "small_files", "partitions", "unneeded_files", "log_entries"]

@@ -41,8 +41,10 @@ def generate(
     from streaming.errors import BadInput
     from streaming.sources.synthetic.stream import generated_stream
 
-    asked = [("impressions", impressions), ("seed", seed)]
-    settings = load(config, (overrides or []) + [f"source.{key}={value}" for key, value in asked if value is not None])
+    options = [("impressions", impressions), ("seed", seed)]
+    settings = load(
+        config, (overrides or []) + [f"source.{key}={value}" for key, value in options if value is not None]
+    )
     if not isinstance(settings.source, Generated):
         kind = "null" if settings.source is None else settings.source.kind
         raise BadInput(f"{config} has a source of kind {kind}; exfm generate needs one of kind generated")

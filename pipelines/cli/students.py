@@ -70,7 +70,7 @@ def spawn(
     from streaming.errors import BadInput
 
     private_files()
-    asked = SpawnRequest(
+    request = SpawnRequest(
         name=name,
         verticals=_listed(verticals),
         where=where,
@@ -86,7 +86,7 @@ def spawn(
     )
     pipeline = Pipeline(run_dir)
     if dry_run:
-        estimate = pipeline.estimate(asked)
+        estimate = pipeline.estimate(request)
         if as_json:
             typer.echo(json.dumps(estimate.as_json() | {"state": "dry run"}, indent=2))
         else:
@@ -94,7 +94,7 @@ def spawn(
         return
     if offline and pipeline.lives:
         raise BadInput(f"{run_dir} is running: leave --offline out, and `{name}` joins it; or stop it first")
-    spawned = pipeline.spawn(asked)
+    spawned = pipeline.spawn(request)
     if not as_json:
         _say(spawned.estimate.lines, spawned.words)
     if offline:
@@ -122,12 +122,12 @@ def students(run_dir: RunDirOption, as_json: AsJson = False) -> None:
     from pipelines.live.roster.pipeline import Pipeline
     from pipelines.report.screens.students import students_table
 
-    found = Pipeline(run_dir).students()
+    students = Pipeline(run_dir).students()
     if as_json:
-        typer.echo(json.dumps([student.as_json() for student in found], indent=2))
+        typer.echo(json.dumps([student.as_json() for student in students], indent=2))
     else:
         console = Console()
-        console.print(students_table([student.as_json() for student in found], console.width))
+        console.print(students_table([student.as_json() for student in students], console.width))
 
 
 def pause(name: Name, run_dir: RunDirOption) -> None:

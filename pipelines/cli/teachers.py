@@ -130,9 +130,19 @@ def scale(
         )
     else:
         chosen = _numbers("--seeds", seeds, int) if seeds else [settings.seed]
-        asked = _numbers("--dense-lr", rates, float) if rates else []
+        dense_rates = _numbers("--dense-lr", rates, float) if rates else []
         folder = out or Path("runs") / f"{settings.name}-scale"
-        _fit(settings, folder, family, rows=rows, seeds=chosen, rates=asked, run_dir=run_dir, jobs=jobs, json_=json_)
+        _fit(
+            settings,
+            folder,
+            family,
+            rows=rows,
+            seeds=chosen,
+            rates=dense_rates,
+            run_dir=run_dir,
+            jobs=jobs,
+            json_=json_,
+        )
 
 
 def _fit(

@@ -135,21 +135,21 @@ def serve(
 
     kind = TableSettings(cast("Any", _chosen(tables, "--tables", ("fp32", "int8", "int4"))), max_ne_loss)
     limits = RequestLimits(max_bytes=round(max_mb * 1e6), max_rows=max_rows)
-    asked = ServerSettings(
+    server = ServerSettings(
         run_dir, tuple(names or ()), _follow(follow), host, port, limits, access_log, tracking_uri, kind
     )
-    asked = asked._replace(compiled=compiled)
+    server = server._replace(compiled=compiled)
     if log_topic is not None:
         from pipelines.serve.logged import LogSettings
         from streaming.kafka.settings import KafkaSettings
 
         settings = KafkaSettings.of_servers(bootstrap_servers)
-        asked = asked._replace(logged=LogSettings(settings, log_topic, log_share))
+        server = server._replace(logged=LogSettings(settings, log_topic, log_share))
 
     def ready(taken: int) -> None:
         typer.echo(f"serving on http://{host}:{taken}; try: curl http://{host}:{taken}/v1/models", err=True)
 
-    serve_until_stopped(asked, processes, ready)
+    serve_until_stopped(server, processes, ready)
 
 
 def score(

@@ -138,10 +138,10 @@ def part(name: str) -> str:
 
 def over_seeds(metric: str, values: Sequence[float | None], n: int | None = None) -> Measure:
     """The mean over seeds with its interval; unknown where a seed's value is."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values) or not known:
+    measured = [value for value in values if value is not None]
+    if len(measured) < len(values) or not measured:
         return Measure(metric, None, n=n)
-    summary = mean_of_seeds(known).summary()
+    summary = mean_of_seeds(measured).summary()
     return Measure(metric, summary["value"], summary["low"], summary["high"], n)
 
 
@@ -161,8 +161,8 @@ class Figures:
         return self._by_metric.get(metric)
 
     def value(self, metric: str) -> float | None:
-        found = self._by_metric.get(metric)
-        return None if found is None else found.value
+        cell = self._by_metric.get(metric)
+        return None if cell is None else cell.value
 
     def below(self, metric: str) -> dict[str, Cell]:
         """Figures one part below a metric, by that part.
@@ -185,8 +185,8 @@ class Figures:
         """A metric with its interval as text, or what there is too little of."""
         if (lacking := self.lacking(metric)) is not None:
             return f"too few {lacking} to tell"
-        found = self._by_metric.get(metric)
-        return None if found is None else interval(found.value, found.low, found.high, **form)
+        cell = self._by_metric.get(metric)
+        return None if cell is None else interval(cell.value, cell.low, cell.high, **form)
 
 
 class Cells(Sequence[Cell]):
@@ -203,10 +203,10 @@ class Cells(Sequence[Cell]):
 
     @cached_property
     def _by_key(self) -> dict[Key, dict[str, Cell]]:
-        found: dict[Key, dict[str, Cell]] = {}
+        by_key: dict[Key, dict[str, Cell]] = {}
         for cell in self._rows:
-            found.setdefault(cell.key, {})[cell.metric] = cell
-        return found
+            by_key.setdefault(cell.key, {})[cell.metric] = cell
+        return by_key
 
     def of(self, condition: str, student: str, task: str, arm: str) -> Figures:
         return Figures(self._by_key.get(Key(condition, student, task, arm), {}))

@@ -156,9 +156,11 @@ def _bars(axis: Axes, series: Series, shift: float) -> None:
     look = _look(series)
     places = [p.x + shift for p in series.points]
     axis.plot([p.y for p in series.points], places, linestyle="", label=series.name, markersize=5, **look)
-    known = [(at, p.low, p.high) for at, p in zip(places, series.points, strict=True) if None not in (p.low, p.high)]
-    if known:
-        axis.hlines(*zip(*known, strict=True), color=look["color"], linewidth=1.4)
+    intervals = [
+        (at, p.low, p.high) for at, p in zip(places, series.points, strict=True) if None not in (p.low, p.high)
+    ]
+    if intervals:
+        axis.hlines(*zip(*intervals, strict=True), color=look["color"], linewidth=1.4)
 
 
 def _levels(axis: Axes, figure: Figure) -> None:

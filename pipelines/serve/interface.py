@@ -61,8 +61,8 @@ def _content(by_kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def _get(summary: str, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    said = {code: {"description": summary, "content": _content(by_kind)} for code, by_kind in answers.items()}
-    return {"get": {"summary": summary, "responses": said}}
+    responses = {code: {"description": summary, "content": _content(by_kind)} for code, by_kind in answers.items()}
+    return {"get": {"summary": summary, "responses": responses}}
 
 
 def _models() -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _predict(inputs: pa.Schema, tasks: tuple[str, ...]) -> dict[str, Any]:
         + ("; event_time_ms: left out, the rows are shown now" if "event_time_ms" in inputs.names else ""),
     }
     row_said = _object({task: {"type": "number", "minimum": 0, "maximum": 1} for task in tasks}, list(tasks))
-    said = _object(
+    answer = _object(
         {
             "model": {"type": "string"},
             "version": {"type": "string"},
@@ -122,7 +122,7 @@ def _predict(inputs: pa.Schema, tasks: tuple[str, ...]) -> dict[str, Any]:
         "200": {
             "description": "a probability for each row and task",
             "headers": {"x-exfm-version": header},
-            "content": _content({JSON: said, ARROW: binary}),
+            "content": _content({JSON: answer, ARROW: binary}),
         }
     }
     for code, why in CODES.items():
@@ -142,11 +142,11 @@ def _of(kind: pa.DataType, *, nullable: bool) -> dict[str, Any]:
     ({'type': ['integer', 'null']}, {'type': 'integer'})
     """
     if pa.types.is_list(kind):
-        found: dict[str, Any] = {"type": "array", "items": _of(kind.value_type, nullable=False)}
+        schema: dict[str, Any] = {"type": "array", "items": _of(kind.value_type, nullable=False)}
     elif pa.types.is_integer(kind):
-        found = {"type": "integer"}
+        schema = {"type": "integer"}
     elif pa.types.is_floating(kind):
-        found = {"type": "number"}
+        schema = {"type": "number"}
     else:
-        found = {"type": "string"}
-    return found | ({"type": [found["type"], "null"]} if nullable else {})
+        schema = {"type": "string"}
+    return schema | ({"type": [schema["type"], "null"]} if nullable else {})

@@ -66,16 +66,16 @@ class ServerSettings(NamedTuple):
 
 def listening(host: str, port: int) -> socket.socket:
     """A listening socket shared by all processes of a server. Raises BadInput where the port is taken."""
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
+        listener.bind((host, port))
     except OSError as error:
-        found.close()
+        listener.close()
         raise BadInput(f"cannot listen on {host}:{port}: {error.strerror}; give another --port (0: any)") from None
-    found.listen(1024)
-    found.set_inheritable(True)
-    return found
+    listener.listen(1024)
+    listener.set_inheritable(True)
+    return listener
 
 
 def serve(asked: ServerSettings, processes: int, ready: Callable[[int], None] = lambda port: None) -> None:

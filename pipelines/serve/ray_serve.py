@@ -57,9 +57,9 @@ class RaySettings(BaseModel):
 class Replica:
     """A model store with its interface. Ray Serve builds one in each of its processes."""
 
-    def __init__(self, asked: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         set_threads(1)
-        self._server = server_of(asked, asked.sources())
+        self._server = server_of(settings, settings.sources())
 
     def __serve_build_asgi_app__(self) -> Any:
         return self._server.app
@@ -75,8 +75,8 @@ def application(args: dict[str, Any]) -> serve.Application:
     Raises BadInput where there is no such run, student or model, ValueError where a setting is not one of these.
     """
     settings = RaySettings.model_validate(args)
-    asked = settings.serving()
-    for origin in asked.sources():  # what cannot be is said here, before a replica starts
+    server = settings.serving()
+    for origin in server.sources():  # what cannot be is said here, before a replica starts
         origin.close()
     in_a_replica = serve.deployment(
         name="students",
@@ -85,5 +85,5 @@ def application(args: dict[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": 1},
     )
     deployment: Any = in_a_replica(serve.ingress()(Replica))
-    bound: serve.Application = deployment.bind(asked)
+    bound: serve.Application = deployment.bind(server)
     return bound

@@ -52,14 +52,14 @@ class DeadLetters:
         The record is the letter's own copy; the first 64 KiB of a longer one."""
         letters = self._offline()
         rows = letters.rows(reason)
-        known = places_of(rows)
-        if place is None and not known:
+        places = places_of(rows)
+        if place is None and not places:
             raise BadInput(
                 f"no dead letter{'' if reason is None else f' with reason `{reason}`'}; see: dead-letters list"
             )
-        place = known[0] if place is None else place
+        place = places[0] if place is None else place
         payload, length = letters.payload(place)
-        row = rows.slice(known.index(place), 1).to_pylist()[0] if place in known else {}
+        row = rows.slice(places.index(place), 1).to_pylist()[0] if place in places else {}
         record = decoded(payload, place.row, self.config.kafka.max_message_bytes)
         return row | {"place": str(place), "payload_bytes": length, "record": record}
 
@@ -106,8 +106,8 @@ class DeadLetters:
         """An offset of another topic, or cluster, is another record."""
         require_cluster(kafka, stored)
         partitions = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
-        found = source_topics(kafka, partitions)
-        found.require_same(SourceTopics.of_json(stored), str(kafka.bootstrap_servers), grown=True)
+        topics = source_topics(kafka, partitions)
+        topics.require_same(SourceTopics.of_json(stored), str(kafka.bootstrap_servers), grown=True)
 
     def _offline(self) -> Letters:
         """For what needs no broker."""
@@ -148,8 +148,8 @@ def decoded(value: bytes, row: int, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
 
 
 def _event_time(record: OriginalRecord, max_bytes: int) -> int | None:
-    found = decoded(record.value, 0, max_bytes)
-    if isinstance(found, dict) and "arrow_rows" in found:
-        found = (found["row"] or [None])[0]
-    time_ms = found.get("event_time_ms") if isinstance(found, dict) else None
+    message = decoded(record.value, 0, max_bytes)
+    if isinstance(message, dict) and "arrow_rows" in message:
+        message = (message["row"] or [None])[0]
+    time_ms = message.get("event_time_ms") if isinstance(message, dict) else None
     return time_ms if isinstance(time_ms, int) else None

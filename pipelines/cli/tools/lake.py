@@ -83,7 +83,7 @@ class LakeCare:
     def reader_rows(self) -> list[dict[str, Any]]:
         """Registered and awaited readers, the slowest first."""
         now_s, expiry_s = self._clock(), self.config.lake.reader_expiry_s
-        known = self.readers.all()
+        readers = self.readers.all()
         rows: list[dict[str, Any]] = [
             {
                 "name": reader.name,
@@ -96,9 +96,9 @@ class LakeCare:
                 else "pin" if reader.last is not None
                 else "reading",
             }
-            for reader in known
+            for reader in readers
         ]  # fmt: skip
-        absent = [name for name in self.config.reader_names if name not in {reader.name for reader in known}]
+        absent = [name for name in self.config.reader_names if name not in {reader.name for reader in readers}]
         return [
             *(
                 {"name": name, "position": -1, "pinned_upto": None, "lag_rows": self._lake.last_lake_seq + 1,
@@ -179,10 +179,10 @@ class LakeCare:
 
     def _check(self, names: Collection[str]) -> None:
         """Raises BadInput for a name that no reader has."""
-        known = {row["name"] for row in self.reader_rows()}
+        reader_names = {row["name"] for row in self.reader_rows()}
         for name in names:
-            if name not in known:
-                raise BadInput(f"no reader `{name}`; known readers: {', '.join(sorted(known)) or 'none'}")
+            if name not in reader_names:
+                raise BadInput(f"no reader `{name}`; known readers: {', '.join(sorted(reader_names)) or 'none'}")
 
 
 @contextmanager

@@ -102,15 +102,15 @@ def _ledger(root: Path, student: str, reason: str) -> Ledger:
     ledger = Ledger(run_dir, student)
     if ledger.path.exists():
         return ledger
-    known = sorted(path.stem for path in run_dir.registry.glob("*.jsonl"))
-    if not known:
+    published = sorted(path.stem for path in run_dir.registry.glob("*.jsonl"))
+    if not published:
         raise BadInput(
             f"no student of {root} has published a version yet; they do so every registry.publish_every_rows rows, and "
             "at the end of the run"
         )
-    close = get_close_matches(student, known, 1)
+    close = get_close_matches(student, published, 1)
     meant = f"; did you mean `{close[0]}`?" if close else ""
-    raise BadInput(f"no student `{student}` of {root} has published a version; {', '.join(known)} have{meant}")
+    raise BadInput(f"no student `{student}` of {root} has published a version; {', '.join(published)} have{meant}")
 
 
 def _there(ledger: Ledger, writing: LedgerWriter) -> list[str]:

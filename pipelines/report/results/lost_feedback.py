@@ -34,9 +34,9 @@ def lost_feedback(config: Config, run_dir: RunDir) -> list[TaskFeedback]:
     late = side_rows(run_dir.side_tables, LATE_FEEDBACK, late_schema(config.rows), limit_rows=MOST_ROWS)
     unmatched = _unmatched(config, run_dir)
     shown_at = _event_times(lake, unmatched["impression_id"])
-    known = pc.is_valid(shown_at)
-    delays = pc.subtract(unmatched["event_time_ms"], shown_at).filter(known)
-    tasks, unknown = unmatched["task"].filter(known), unmatched["task"].filter(pc.invert(known))
+    has_time = pc.is_valid(shown_at)
+    delays = pc.subtract(unmatched["event_time_ms"], shown_at).filter(has_time)
+    tasks, unknown = unmatched["task"].filter(has_time), unmatched["task"].filter(pc.invert(has_time))
     return [
         task_feedback(
             task,
@@ -101,7 +101,7 @@ def _unmatched(config: Config, run_dir: RunDir) -> pa.Table:
 
 def _event_times(lake: LakeReader, ids: pa.ChunkedArray) -> pa.ChunkedArray:
     """When the impression of each id was shown; null where the lake has none."""
-    found = lake.read(
+    impressions = lake.read(
         columns=["impression_id", "event_time_ms"], filter=pc.field("impression_id").isin(ids.unique())
     ).table
-    return pc.take(found["event_time_ms"], pc.index_in(ids, value_set=found["impression_id"]))
+    return pc.take(impressions["event_time_ms"], pc.index_in(ids, value_set=impressions["impression_id"]))

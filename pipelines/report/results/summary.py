@@ -55,8 +55,8 @@ def students_of(config: Config, run_dir: RunDir, last_seq: int) -> dict[str, dic
     is numpy's sorting, which holds no lock of Python's."""
     truth = load_truth(run_dir.truth, config.tasks)
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(lambda student: _student(config, run_dir, student, truth, last_seq), config.students)
-        return {student.name: each for student, each in zip(config.students, found, strict=True)}
+        figures = pool.map(lambda student: _student(config, run_dir, student, truth, last_seq), config.students)
+        return {student.name: each for student, each in zip(config.students, figures, strict=True)}
 
 
 def _student(
@@ -83,9 +83,9 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
     counters = reports[writer].counts or {}
     last_seq = counters["lake_rows"] - 1
     workers = {name: _worker(worker) for name, worker in status.workers.items() if worker.whole}
-    for name, given in _given_rows(config, run_dir, reports, counters["lake_rows"]).items():
+    for name, labelled_rows in _given_rows(config, run_dir, reports, counters["lake_rows"]).items():
         if name in workers:
-            workers[name] |= _rows_of_model(reports[name].counts or {}, given)
+            workers[name] |= _rows_of_model(reports[name].counts or {}, labelled_rows)
     students = students_of(config, run_dir, last_seq)
     value: dict[str, Any] = {
         "format": FORMAT,
@@ -125,22 +125,22 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
 def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Profile of every column of the lake; empty for one that cannot be read, which its writer names."""
     try:
-        found = columns_read(LakeReader(run_dir.lake, config.rows), counters["dead_letters"]["impression"])
+        columns = columns_read(LakeReader(run_dir.lake, config.rows), counters["dead_letters"]["impression"])
     except StreamingError:
         return []
-    return [{"rows": column.rows, **column.as_json()} for column in found]
+    return [{"rows": column.rows, **column.as_json()} for column in columns]
 
 
 def _given_rows(config: Config, run_dir: RunDir, reports: Mapping[str, Report], lake_rows: int) -> dict[str, int]:
     """Count of the rows that gave labels to each model, as far as the run's files say: a teacher those of the lake, a
     student those with a prediction, and those of other verticals where it learns their labels."""
-    given = {"teacher": lake_rows}
+    labelled_rows = {"teacher": lake_rows}
     for student in config.students:
         name = f"student-{student.name}"
-        given[name] = count_predictions(run_dir.predictions(student.name))
+        labelled_rows[name] = count_predictions(run_dir.predictions(student.name))
         if student.label_rows == "all" and (report := reports.get(name)) is not None:
-            given[name] += (report.counts or {}).get("other_rows", 0)
-    return given
+            labelled_rows[name] += (report.counts or {}).get("other_rows", 0)
+    return labelled_rows
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
@@ -167,11 +167,11 @@ def _ranks(whole: list[Report]) -> dict[str, Any]:
     return {"ranks": rows} if rows else {}
 
 
-def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
+def _rows_of_model(counts: dict[str, Any], labelled_rows: int) -> dict[str, Any]:
     """Rows of the whole run whose labels a model was given (a teacher: the lake's; a student: those with a prediction,
     those of other verticals where it learns their labels, and those that sampling left out), trained on, and left out
     because a logit, the loss or a gradient was not finite."""
-    found = {"given_rows": given + counts.get("left_out_by_sampling", 0)}
+    rows = {"given_rows": labelled_rows + counts.get("left_out_by_sampling", 0)}
     for key in (
         "trained_rows",
         "quarantined_rows",
@@ -180,8 +180,8 @@ def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
         "other_rows",
     ):
         if key in counts:
-            found[key] = counts[key]
-    return found
+            rows[key] = counts[key]
+    return rows
 
 
 def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:

@@ -64,12 +64,12 @@ def _share_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[str, 
     sorting: 40 %
     (None, None)
     """
-    said = clock()
+    last_line = clock()
 
     def advance(doing: str, share: float) -> None:
-        nonlocal said
-        if (now := clock()) - said >= LINE_EVERY_S:
-            said = now
+        nonlocal last_line
+        if (now := clock()) - last_line >= LINE_EVERY_S:
+            last_line = now
             print(f"{doing}: {100 * share:.0f} %", file=sys.stderr, flush=True)
 
     return advance
@@ -86,13 +86,13 @@ def _lines(doing: str, total: int, clock: Callable[[], float] = time.monotonic) 
     training: 1,000 of 4,000 rows, 25/s, 2 min left
     (None, None, None)
     """
-    began = said = clock()
+    began = last_line = clock()
 
     def advance(rows: int, of: int = total) -> None:
-        nonlocal said
-        if (now := clock()) - said < LINE_EVERY_S:
+        nonlocal last_line
+        if (now := clock()) - last_line < LINE_EVERY_S:
             return
-        said = now
+        last_line = now
         speed = rows / (now - began)
         left = f", {(of - rows) / speed / 60:.0f} min left" if speed and of > rows else ""
         print(f"{doing}: {rows:,} of {of:,} rows, {speed:,.0f}/s{left}", file=sys.stderr, flush=True)

@@ -52,8 +52,8 @@ def ne_text(ne: dict[str, float | None] | None, per_line: int = 2) -> str:
     >>> ne_text({"ctr": 0.91, "cvr": None, "like": 0.87})
     'ctr 0.9100 like 0.8700'
     """
-    known = [f"{task} {value:.4f}" for task, value in (ne or {}).items() if value is not None]
-    lines = [" ".join(known[at : at + per_line]) for at in range(0, len(known), per_line)]
+    figures = [f"{task} {value:.4f}" for task, value in (ne or {}).items() if value is not None]
+    lines = [" ".join(figures[at : at + per_line]) for at in range(0, len(figures), per_line)]
     return "\n".join(lines) or "–"
 
 
@@ -115,10 +115,10 @@ def overall(status: RunStatus, width: int) -> Group:
     eta = eta_s(status)
     rest = f"ETA {duration(eta)}" if eta is not None else ""
     head.add_row(Text(status.name, style="bold"), str(status.state), bar, share, duration(status.wall_s), rest)
-    said = [Text(status.reason, style=STYLES[status.losses["severity"]] or "yellow")] if status.reason else []
+    reason = [Text(status.reason, style=STYLES[status.losses["severity"]] or "yellow")] if status.reason else []
     waits = [Text(status.waits_for, style="dim")] if status.waits_for else []
     notes = [Text(words, style="dim") for words in status.notes]
-    return Group(head, *waits, *said, *notes)
+    return Group(head, *waits, *reason, *notes)
 
 
 class Screen:

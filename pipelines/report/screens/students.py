@@ -63,8 +63,8 @@ def _loss(tables: dict[str, Any] | None) -> str:
         return "–"
     worst = []
     for kind in ("int8", "int4"):
-        known = [change for change in tables[kind]["ne_change"].values() if change is not None]
-        worst.append(f"{100 * max(known):+.2f}" if known else "–")
+        changes = [change for change in tables[kind]["ne_change"].values() if change is not None]
+        worst.append(f"{100 * max(changes):+.2f}" if changes else "–")
     return f"{' '.join(worst)} %"
 
 

@@ -21,6 +21,7 @@ have settled for every group, since rows enter the lake in order of merge time +
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,15 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from streaming.asof.features import NO_LABELS, AsOfState, LabelEvents
-from streaming.errors import BadInput
+from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.lake.asof_table import ASOF_FEATURES, PARTITION_BY, AsOfRange, AsOfTable, asof_schema
 from streaming.lake.delta.files import NoTable
 from streaming.lake.delta.identifiers import NUMBER
 from streaming.lake.delta.table import CheckedTable, TableCommit
 from streaming.lake.reader import LakeReader
-from streaming.position import NOTHING_YET
 from streaming.schema import FEEDBACK_TIME, MERGE_TIME, POSITION_FIELDS, AsOf, RowSchema
-from streaming.store.files import replacing_folder
+from streaming.store.files import remove_folder, replacing_folder
+from streaming.store.lock import file_lock
 
 KEY = (MERGE_TIME, *(field.name for field in POSITION_FIELDS))
 """Columns of the merge key, in whose order impressions were admitted."""
@@ -68,36 +69,41 @@ def with_asof(schema: RowSchema, asof: AsOf) -> RowSchema:
 
 def write_asof(lake: LakeReader, asof: AsOf, advance: Callable[[int], None] = lambda rows: None) -> AsOfRange:
     """Compute as-of features for the rows of a lake, and put their table beside it, over any that is there; one that
-    holds these already is left as it is. Killed at any moment, it leaves the table of before. `advance` is called with
+    holds these already is left as it is. Killed at any moment, it leaves no part of a table. `advance` is called with
     the number of rows done.
 
-    Raises BadInput where the features do not fit the lake's rows, or there are none.
+    Raises BadInput where the features do not fit the lake's rows, or there are none; StreamingError where another one
+    writes the table.
     """
-    rows = AsOfRows(lake, asof)
-    folder = lake.path.parent
-    if (there := _holding(folder, asof)) is not None and there.range == rows.range._replace(unknown=there.range.unknown):
-        return there.range
-    schema = asof_schema(asof)
-    with replacing_folder(folder / ASOF_FEATURES) as part:
-        table = CheckedTable(
-            part, schema, partition_by=PARTITION_BY, statistics=["lake_seq"], identifiers={NUMBER: NOTHING_YET}
-        )
-        for number, values in enumerate(rows):
-            _append(table, values.cast(schema), number, {})
-            advance(rows.rows)
-        described = rows.range
-        metadata = {"asof": asof.model_dump(mode="json"), "range": described._asdict()}
-        _append(table, schema.empty_table(), rows.rows, metadata)
-    return described
+    rows, place = AsOfRows(lake, asof), lake.path.parent / ASOF_FEATURES
+    with file_lock(place.with_suffix(".lock")) as alone:
+        if not alone:
+            raise StreamingError(f"another `exfm lake asof` writes {place}; let it end first")
+        for left in place.parent.glob(f".{ASOF_FEATURES}.*"):  # by one that was killed
+            shutil.rmtree(left)
+        if (there := _range_of(place, asof)) is not None and there == rows.range._replace(unknown=there.unknown):
+            return there
+        with replacing_folder(place) as part:
+            table = CheckedTable(
+                part, asof_schema(asof), partition_by=PARTITION_BY, statistics=["lake_seq"], identifiers={NUMBER: -1}
+            )
+            for values in rows:
+                _append(table, values, rows.rows, {})
+                advance(rows.rows)
+            metadata = {"asof": asof.model_dump(mode="json"), "range": rows.range._asdict()}
+            _append(table, asof_schema(asof).empty_table(), rows.rows + 1, metadata)
+            if place.exists():
+                remove_folder(place)
+    return rows.range
 
 
-def _holding(folder: Path, asof: AsOf) -> AsOfTable | None:
-    """The table there, if it holds these features."""
+def _range_of(place: Path, asof: AsOf) -> AsOfRange | None:
+    """Rows in the table at `place`; None where it holds other features, or cannot be read."""
     try:
-        table = AsOfTable(folder)
-    except NoTable:
+        table = AsOfTable(place.parent)
+    except (NoTable, DataLost):
         return None
-    return table if table.asof == asof else None
+    return table.range if table.asof == asof else None
 
 
 def _append(table: CheckedTable, rows: pa.Table, number: int, metadata: dict[str, Any]) -> None:
@@ -185,7 +191,8 @@ class AsOfRows:
         of = pa.array(impression)
         names = [column.name for column in self._schema.asof.columns]
         columns = {name: column.take(of) for name, column in zip(names, values, strict=True)}
-        return pa.table({"lake_seq": rows["lake_seq"], "settlement": rows["settlement"], **columns})
+        table = pa.table({"lake_seq": rows["lake_seq"], "settlement": rows["settlement"], **columns})
+        return table.cast(asof_schema(self._schema.asof))
 
     def _take_labels(self, rows: pa.Table, number: np.ndarray, shown_ms: np.ndarray) -> None:
         """Add the labels of rows to those whose time has not come."""

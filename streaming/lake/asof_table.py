@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ValidationError
 
 from streaming.errors import BadInput, DataLost
 from streaming.lake.delta.files import NoTable, TableFiles
@@ -53,11 +54,19 @@ class AsOfTable:
 
     def __init__(self, folder: Path) -> None:
         self._table = TableFiles(folder / ASOF_FEATURES)
-        metadata = self._table.metadata()
-        if metadata is None:
-            raise DataLost(f"the table {self._table.path} does not say what it holds; run `exfm lake asof` again")
-        self.asof = AsOf.model_validate(metadata["asof"])
-        self.range = AsOfRange(**metadata["range"])
+        metadata = self._table.metadata() or {}
+        try:
+            self.asof = AsOf.model_validate(metadata["asof"])
+            self.range = AsOfRange(**metadata["range"])
+        except (KeyError, TypeError, ValidationError):
+            raise DataLost(
+                f"the table {self._table.path} does not say what it holds; run `exfm lake asof` again"
+            ) from None
+
+    @property
+    def id(self) -> str:
+        """The table's unique id: another after it was computed anew."""
+        return self._table.id
 
     @property
     def path(self) -> Path:

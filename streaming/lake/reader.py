@@ -80,6 +80,8 @@ class LakeReader:
             raise BadInput(
                 f"no lake at {self.path}; a run makes one (exfm stream), and --run-dir says where an existing run is"
             ) from None
+        if self._beside is not None and self._beside.range.lake != self.id:
+            raise BadInput(f"{self._beside.path} is of another lake than {self.path}; run `exfm lake asof` again")
         self._look()
 
     def _look(self) -> None:
@@ -101,6 +103,11 @@ class LakeReader:
     def id(self) -> str:
         """The lake's unique id."""
         return self._table.id
+
+    @property
+    def content_id(self) -> str:
+        """The same for the same rows: the lake's id, and that of the table beside it, if columns are read from it."""
+        return f"lake {self.id}" + ("" if self._beside is None else f" with {self._beside.id}")
 
     @property
     def rows(self) -> int:

@@ -85,7 +85,9 @@ def random_stream(random: Random, impressions: int) -> RandomStream:
         )
         for name in schema.feedback_tasks:
             if random.random() < 0.4 and name not in ("unknown:ctr", "unknown:like"):
-                events.append(Event(identity, max(0, clock + random.choice([-5, 0, 1, 5, 20, 50, 100])), name, None, None))
+                events.append(
+                    Event(identity, max(0, clock + random.choice([-5, 0, 1, 5, 20, 50, 100])), name, None, None)
+                )
     rows[PARTITIONS[2]] = sorted(events, key=lambda event: event.time_ms + random.choice([0, 0, 0, 10]))
     return RandomStream(schema, rows)
 

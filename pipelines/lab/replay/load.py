@@ -106,7 +106,7 @@ def _with_asof(config: Config, run_dir: RunDir) -> tuple[Config, ArmSpec]:
             f"`exfm lake asof {run_dir.root} --features FILE`"
         ) from None
     asof = config.rows.asof.model_copy(update={"features": (*config.rows.asof.features, *features)})
-    rows = config.rows.model_copy(update={"asof": asof})
+    rows = type(config.rows).model_validate(config.rows.model_dump() | {"asof": asof.model_dump()})
     inputs = {each["name"]: each | {"kind": "dense"} for feature in features for each in inputs_of(feature)}
     inputs = {name: {key: value for key, value in each.items() if key != "name"} for name, each in inputs.items()}
     return config.model_copy(update={"rows": rows}), ArmSpec(features=inputs)

@@ -131,7 +131,7 @@ def _batch(schema: RowSchema, kind: str, partition: Partition, rows: list[Event]
 
 
 def without_asof(schema: RowSchema) -> RowSchema:
-    return schema.model_copy(update={"asof": AsOf()})
+    return RowSchema.model_validate(schema.model_dump(exclude={"asof"}))
 
 
 def write_lake(path: Path, schema: RowSchema, rows: pa.Table, counts: dict, random: Random) -> None:

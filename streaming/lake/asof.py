@@ -139,7 +139,7 @@ class AsOfRows:
 
     @property
     def range(self) -> AsOfRange:
-        """Which rows have values; once all were made, also how many impressions are not in the lake."""
+        """The rows that have values; `unknown` is counted once all were made."""
         return AsOfRange(self._lake.id, self._first, self._last, self._settled_ms, self._unknown)
 
     @property

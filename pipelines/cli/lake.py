@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     )
     commands.command("compact", epilog="Example: exfm lake compact --run-dir runs/demo --all")(takes_run(compact))
     commands.command("retain", epilog="Example: exfm lake retain --run-dir runs/demo --days 30")(takes_run(retain))
+    commands.command("asof", epilog="Example: exfm lake asof runs/demo --features asof.yaml")(takes_run(asof))
     commands.command("vacuum", epilog="Example: exfm lake vacuum --run-dir runs/demo --older-than 0")(takes_run(vacuum))
     app.add_typer(commands, name="lake")
 
@@ -139,6 +140,47 @@ def retain(
 
     done = _care(run_dir).retain(days=days, force=force or ())
     _print_done({"augmented_examples": plain(done)}, {"augmented_examples": str(done)}, as_json)
+
+
+def asof(
+    run_dir: RunDirOption,
+    features: Annotated[
+        Path,
+        typer.Option("--features", metavar="FILE", help="YAML: `features.asof` as a config has it."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Compute as-of features for the rows that the lake has already, as if the run had them from its start.
+
+    They are written beside the lake, by `lake_seq` (lake/asof_features), all of them or none: in place of those of
+    before. `exfm replay RUN --asof` judges them. Given again, it covers the rows that have settled meanwhile.
+    """
+    from pipelines.cli.tools.asof import compute_asof
+
+    described = compute_asof(run_dir, features)
+    if as_json:
+        typer.echo(json.dumps(described._asdict(), indent=2))
+        return
+    upto = "" if described.settled_ms is None else f", of those shown before merge_time_ms {described.settled_ms}"
+    typer.echo(
+        f"as-of features of rows lake_seq {described.first:,} to {described.last:,}{upto}: "
+        f"{run_dir / 'lake' / 'asof_features'}"
+    )
+    if described.settled_ms is not None:
+        typer.echo("rows shown later wait for their last window; the same command adds them then")
+    if described.first:
+        typer.echo(
+            f"warning: rows before lake_seq {described.first:,} are deleted (lake.retention_days): the features "
+            "know nothing of them",
+            err=True,
+        )
+    if described.unknown:
+        most = "" if described.settled_ms is None else "up to "
+        typer.echo(
+            f"warning: {most}{described.unknown:,} impressions are not in the lake, because none of their labels "
+            "became known: the features do not count them, as those of a run would have",
+            err=True,
+        )
 
 
 def vacuum(

@@ -26,7 +26,7 @@ OPTIONS = {
     "--verify": {"names", "verify", "json_"},
     "--compare": {"names", "compare", "out", "json_"},
     "a spec": {"names", *RUN},
-    "arms": {"arms", "conditions", "teachers", "baseline", "students", *RUN},
+    "arms": {"arms", "asof", "conditions", "teachers", "baseline", "students", *RUN},
 }
 """Fields of a request that each job reads."""
 
@@ -44,6 +44,7 @@ class ReplayRequest:
     arms: list[str]
     conditions: list[str]
     teachers: list[str]
+    asof: bool
     baseline: str | None
     students: str | None
     seeds: int | None
@@ -63,7 +64,7 @@ class ReplayRequest:
         for field, option in options.items():
             if getattr(self, field, None) and field not in OPTIONS[self.job]:
                 return f"{option} is of no use with {self.job}; leave one of the two out"
-        compared = self.arms or self.conditions or self.teachers
+        compared = self.arms or self.asof or self.conditions or self.teachers
         problems: dict[str, list[tuple[bool, str]]] = {
             "--verify": [],
             "--compare": [
@@ -118,6 +119,9 @@ def replay(
             "--teacher", metavar="'NAME: SETTING=VALUE, …'", help="A teacher trained in the replay. May be repeated."
         ),
     ] = None,
+    asof: Annotated[
+        bool, typer.Option("--asof", help="An arm that also reads the features that `exfm lake asof` has computed.")
+    ] = False,
     baseline: Annotated[
         str | None, typer.Option("--baseline", help="The arm to compare with; default: the run's own settings.")
     ] = None,
@@ -155,8 +159,8 @@ def replay(
     if verify is None and not compare and run_dir is None and names and Path(names[0]).is_dir():
         run_dir, names = Path(names[0]), names[1:]
     request = ReplayRequest(
-        names, verify, compare, run_dir, since, until, arms or [], conditions or [], teachers or [], baseline, students,
-        seeds, out, jobs, overrides or [], json_,
+        names, verify, compare, run_dir, since, until, arms or [], conditions or [], teachers or [], asof, baseline,
+        students, seeds, out, jobs, overrides or [], json_,
     )  # fmt: skip
     problem = request.problem({str(parameter.name): parameter.opts[0] for parameter in context.command.params})
     if problem is not None:
@@ -191,6 +195,7 @@ def _run_arms(context: typer.Context, request: ReplayRequest) -> None:
         seeds=request.seeds or 1,
         since=request.since,
         until=request.until,
+        asof=request.asof,
         overrides=request.overrides,
         folder_of=folder_of,
     )

@@ -100,7 +100,7 @@ def are_copied(
     config: Config, folder: Path, lake: LakeReader, *, limit: int | None, columns: Sequence[str], span: tuple[int, int]
 ) -> bool:
     """True if `folder` holds a copy of these rows, so that the lake may delete them."""
-    return _named(config, folder, f"lake {lake.id}", limit, list(columns), span, of_a_lake=True).path.exists()
+    return _named(config, folder, lake.content_id, limit, list(columns), span, of_a_lake=True).path.exists()
 
 
 def _named(
@@ -139,7 +139,7 @@ def _lake(
             after = read.complete_upto
             yield _with_truth(read.table, truth, config, columns)
 
-    return f"lake {lake.id}", batches()
+    return lake.content_id, batches()
 
 
 def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iterator[pa.Table]]:

@@ -11,6 +11,8 @@ compaction    merges small files
 retention     deletes old rows
 housekeeping  does both, and vacuum, in a thread of its own
 side_tables   dead letters and late feedback
+asof_table    as-of features of rows that came without them, by `lake_seq`
+asof          computes them from the lake
 times         rows by their event time
 where         a condition on rows, in words
 settings      layout, and sizes and times of compaction, retention and vacuum

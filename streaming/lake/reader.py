@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.fs
 
 from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.lake.asof_table import side_columns
 from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.lake.delta.identifiers import FIRST_SEQ, LAKE_SEQ, STATE
 from streaming.lake.delta.torn import torn_files
@@ -47,8 +48,9 @@ class LakeReader:
     """Reads the rows committed as of the last `refresh`.
 
     `chunk_rows` bounds the memory of limited reads. Several may read with it, each with a `cursor` of its own; up to
-    `shared_bytes` of chunks that one of them read are kept for the others. Raises BadInput when there is no lake at
-    `path`.
+    `shared_bytes` of chunks that one of them read are kept for the others. As-of columns of `schema` that the lake
+    lacks are read from the table beside it (`exfm lake asof`). Raises BadInput when there is no lake at `path`, or no
+    table has such a column.
     """
 
     def __init__(
@@ -69,11 +71,17 @@ class LakeReader:
         self._format = ds.ParquetFileFormat(default_fragment_scan_options=as_they_lie)
         self._disk = pyarrow.fs.LocalFileSystem()
         try:
-            self._table = TableFiles(self.path, schema.augmented)
+            lake_names = TableFiles(self.path).names if schema.asof.features else ()
+            self._beside, self._beside_names = side_columns(self.path, schema, lake_names)
+            stored = [field for field in schema.augmented if field.name not in self._beside_names]
+            self._stored = pa.schema(stored)
+            self._table = TableFiles(self.path, self._stored)
         except NoTable:
             raise BadInput(
                 f"no lake at {self.path}; a run makes one (exfm stream), and --run-dir says where an existing run is"
             ) from None
+        if self._beside is not None and self._beside.range.lake != self.id:
+            raise BadInput(f"{self._beside.path} is of another lake than {self.path}; run `exfm lake asof` again")
         self._look()
 
     def _look(self) -> None:
@@ -95,6 +103,11 @@ class LakeReader:
     def id(self) -> str:
         """The lake's unique id."""
         return self._table.id
+
+    @property
+    def content_id(self) -> str:
+        """The same for the same rows: the lake's id, and that of the table beside it, if columns are read from it."""
+        return f"lake {self.id}" + ("" if self._beside is None else f" with {self._beside.id}")
 
     @property
     def rows(self) -> int:
@@ -268,11 +281,11 @@ class LakeReader:
             for i in chosen
         ]
         inside = (pc.field("lake_seq") > low) & (pc.field("lake_seq") <= high)
-        data = self._data_set(fragments, self.schema.augmented, self._format, self._disk)
+        data = self._data_set(fragments, self._stored, self._format, self._disk)
+        beside = [name for name in query.columns if name in self._beside_names]
+        stored = {name: column for name, column in query.projection.items() if name not in beside}
         try:
-            rows = data.to_table(
-                columns=query.projection, filter=inside if query.filter is None else inside & query.filter
-            )
+            rows = data.to_table(columns=stored, filter=inside if query.filter is None else inside & query.filter)
         except FileNotFoundError:
             raise
         except (pa.ArrowInvalid, OSError) as error:
@@ -281,6 +294,11 @@ class LakeReader:
         if (np.diff(seq) < 0).any():  # files overlap, or compaction left one out of order
             order = np.argsort(seq, kind="stable")
             rows, seq = rows.take(pa.array(order)), seq[order]
+        if beside:
+            assert self._beside is not None
+            values = self._beside.rows(seq, beside)
+            for name in beside:
+                rows = rows.append_column(values.schema.field(name), values[name])
         return ScannedChunk(query, low, high, rows, seq)
 
     def _torn(self, error: Exception) -> StreamingError:

@@ -5,6 +5,7 @@ recording      the synthetic stream as Parquet files
 dead_letters   of a run: counted, shown, put back onto their topics
 event_time     of a run that a record from the future has moved, set back by hand
 lake           a run's lake: contents, readers, housekeeping by hand
+asof           as-of features for the rows that a run's lake has already
 log_tail       the end of a worker's log
 versions       a student's champion, chosen by hand
 stored_config  the config that a run stored

@@ -15,6 +15,19 @@ INPUTS = {"rate": "logit", "count": "log1p", "residual": "standardise", "since":
 """Transform of the number that a feature of each kind is; a list is read by features of its own."""
 
 
+def inputs_of(feature: AsOfFeature) -> list[dict[str, Any]]:
+    """Dense features that read the numbers of an as-of feature.
+
+    >>> [each["transform"] for each in inputs_of(AsOfFeature(name="user_rate", by="user_id", rate="ctr"))]
+    ['logit', 'log1p']
+    """
+    transforms = (INPUTS[feature.kind], "log1p")
+    if transforms[0] is None:
+        return []
+    columns = zip(feature.columns, transforms, strict=False)
+    return [{"name": column.name, "transform": each, "statistics": "online"} for column, each in columns]
+
+
 def place_asof(settings: dict[str, Any]) -> dict[str, Any]:
     """Move `features.asof` and the section `asof` of a config's settings to `rows.asof`, and add dense features that
     read them, where none of the name is there. Raises ValueError.
@@ -37,10 +50,7 @@ def place_asof(settings: dict[str, Any]) -> dict[str, Any]:
     names = {feature.get("name") for feature in dense if isinstance(feature, dict)}
     for written in rows.get("asof", {}).get("features", []) if isinstance(rows.get("asof", {}), dict) else []:
         feature = written if isinstance(written, AsOfFeature) else AsOfFeature.model_validate(written)
-        transforms = (INPUTS[feature.kind], "log1p")
-        for column, transform in zip(feature.columns, transforms, strict=False):
-            if transforms[0] is not None and column.name not in names:
-                dense.append({"name": column.name, "transform": transform, "statistics": "online"})
+        dense += [each for each in inputs_of(feature) if each["name"] not in names]
     placed = {key: value for key, value in settings.items() if key != "asof"}
     rest = {key: value for key, value in features.items() if key != "asof"}
     return placed | {"rows": rows, "features": rest | ({"dense": dense} if dense else {})}

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from pipelines.core.config.asof import inputs_of
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.settings import Config
 from pipelines.core.config.settings import load as load_config
@@ -22,6 +23,8 @@ from pipelines.lab.replay.problems import check_spec
 from pipelines.lab.replay.settings import OF_STUDENT, Spec
 from pipelines.lab.spec.arms import ArmSpec, arm_of_line, condition_of_line
 from streaming.errors import BadInput
+from streaming.lake.asof_table import AsOfTable
+from streaming.lake.delta.files import NoTable
 
 T = TypeVar("T")
 
@@ -30,6 +33,9 @@ FolderOf = Callable[[Config], Path]
 
 RUNS_OWN = "as run"
 """The arm of the run's own settings, the first baseline where no other is named."""
+
+WITH_ASOF = "as-of"
+"""The arm that reads the features of `exfm lake asof`."""
 
 STARTS_FROM = "starts_from"
 
@@ -56,18 +62,23 @@ def load_run(
     seeds: int = 1,
     since: str | None = None,
     until: str | None = None,
+    asof: bool = False,
     overrides: Sequence[str] = (),
     folder_of: FolderOf | None = None,
 ) -> tuple[Spec, Config]:
     """A spec of these arms, conditions and further teachers, each a line, over the lake of a run; and the run's config
     with the students that were spawned. A teacher is a condition, too: that students learn from it. Without `baseline`
-    the run's own settings are an arm, which the others are compared with.
+    the run's own settings are an arm, which the others are compared with. `asof`: an arm more reads the as-of features
+    that were computed beside the lake, and the others may.
 
     Raises BadInput."""
     if not run_dir.config.exists():
         raise BadInput(f"no run in {run_dir.root} (no config.yaml there); give the folder of one with --run-dir")
     config = with_roster(load_config(run_dir.config), run_dir.roster)
     own = [] if baseline is not None else [(RUNS_OWN, ArmSpec())]
+    if asof:
+        config, arm = _with_asof(config, run_dir)
+        own.append((WITH_ASOF, arm))
     further = _each_once("teacher", [condition_of_line(line, "--teacher") for line in teachers])
     by_teacher = [(name, {"teacher": name}) for name in further]
     raw: dict[str, Any] = {
@@ -83,6 +94,22 @@ def load_run(
         "until": until,
     }
     return _resolved(_parsed(raw, overrides, "the replay is not valid"), config, "the replay", folder_of)
+
+
+def _with_asof(config: Config, run_dir: RunDir) -> tuple[Config, ArmSpec]:
+    """The config whose rows have the columns of the table beside the lake, and an arm that reads them."""
+    try:
+        features = AsOfTable(run_dir.side_tables).asof.features
+    except NoTable:
+        raise BadInput(
+            f"--asof: no as-of features were computed for the lake of {run_dir.root}; compute them with "
+            f"`exfm lake asof {run_dir.root} --features FILE`"
+        ) from None
+    asof = config.rows.asof.model_copy(update={"features": (*config.rows.asof.features, *features)})
+    rows = type(config.rows).model_validate(config.rows.model_dump() | {"asof": asof.model_dump()})
+    inputs = {each["name"]: each | {"kind": "dense"} for feature in features for each in inputs_of(feature)}
+    inputs = {name: {key: value for key, value in each.items() if key != "name"} for name, each in inputs.items()}
+    return config.model_copy(update={"rows": rows}), ArmSpec(features=inputs)
 
 
 def _each_once(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:

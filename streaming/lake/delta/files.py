@@ -244,6 +244,11 @@ class TableFiles:
         return statistics_of(self._handle)
 
     @property
+    def names(self) -> list[str]:
+        """Names of the table's columns."""
+        return [field.name for field in self._handle.schema().fields]
+
+    @property
     def partition_by(self) -> tuple[str, ...]:
         """The columns that the table is partitioned by."""
         return tuple(self._handle.metadata().partition_columns)

@@ -13,7 +13,7 @@ from pipelines.core.config.settings import Config
 from pipelines.lab.rows import rows_of
 from streaming.lake.writer import LakeTable
 
-MADE_HERE = ("teacher_", "scored_", "lake_", "source_", "block", "event_date")
+MADE_HERE = ("teacher_", "scored_", "lake_", "block", "event_date")
 SEED = 1
 
 

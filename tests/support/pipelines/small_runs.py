@@ -52,12 +52,21 @@ def small(servers: str, **changes: Any) -> Config:
 
 
 def everything(servers: str, **changes: Any) -> Config:
-    """`small` with all that it leaves off: baselines, twins, blocks and batches that grow, versions
+    """`small` with all that it leaves off: as-of features, baselines, twins, blocks and batches that grow, versions
     that are published and compared, and students of other verticals' rows. `brand` distils on all rows, and `clicks`
     learns labels of all."""
     raw = _raw(servers)
     raw["registry"] = {"publish_every_rows": 600, "block_rows": 8, "pilot_blocks": 4}
     raw["pace"]["first_block_rows"] = 256
+    raw["asof"] = {"tick_s": 30, "max_keys": 100}
+    raw["features"]["asof"] = [
+        {"name": "user_rate", "by": "user_id", "rate": "ctr"},
+        {"name": "user_ad_rate", "by": ["user_id", "ad_id"], "rate": "ctr", "half_life_s": 3600},
+        {"name": "bought", "by": "ad_id", "count": "cvr"},
+        {"name": "above", "by": "ad_id", "residual": "ctr", "against": "user_rate"},
+        {"name": "since_click", "by": "user_id", "since": "ctr"},
+        {"name": "clicked", "by": "user_id", "last": 3, "of": ["ad_id", "gap_s"], "having": "ctr"},
+    ]
     for model in (raw["teacher"], *raw["students"]):
         del model["first_batch_rows"]
     for student in raw["students"]:

@@ -113,7 +113,7 @@ class ProposedAsOf(NamedTuple):
     def table(self) -> TextTable:
         """The evidence: NE with each alone, and with each that is proposed beside those above it."""
         title = f"as-of rates: NE of a regression on the first {self.rows:,} rows, {ne_text(self.without)} without"
-        head = ["rate of", "NE with it alone", "and those above", "gain %", "feature"]
+        head = ["rate of", "NE with it alone", "beside those above", "gain %", "feature"]
         return TextTable(title, head, [list(self._row(rate)) for rate in self.rates])
 
     def _row(self, rate: AsOfRate) -> Iterator[str | None]:

@@ -270,8 +270,8 @@ def _that_pay(rates: Sequence[AsOfRate], label: Label, rows: FirstRows) -> Propo
 
 
 def _inputs(rates: Sequence[AsOfRate], label: Label, rows: FirstRows) -> np.ndarray:
-    """What a model reads of each rate, its logit and the logarithm of its impressions, (N, rates, 2) float32, of mean 0
-    and deviation 1: computed as a run does."""
+    """Inputs that a model reads of each rate, its logit and the logarithm of its impressions, (N, rates, 2) float32, of
+    mean 0 and deviation 1: computed as a run does."""
     schema = RowSchema(
         columns=tuple(Column(name=name, nullable=True) for name in rows.codes if name != "vertical"),
         tasks=(Task(name=label.task, window_s=label.window_s),),

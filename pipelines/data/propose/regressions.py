@@ -37,7 +37,7 @@ class ProgressiveRows(NamedTuple):
     settled: np.ndarray
 
 
-class Losses(NamedTuple):
+class ProgressiveLosses(NamedTuple):
     """Loss of M regressions in each batch of rows, (S, M): the sum over its rows, in NE's unit, so that all of a
     regression's add up to its NE."""
 
@@ -50,7 +50,7 @@ class Losses(NamedTuple):
 
     @property
     def gain(self) -> np.ndarray:
-        """How much each lies below the first, as a share of the first's NE, (M,)."""
+        """Share of the first one's NE by which each lies below it, (M,)."""
         return 1 - self.ne / self.ne[0]
 
     @property
@@ -60,7 +60,7 @@ class Losses(NamedTuple):
         return np.sqrt(np.square(less - less.mean(0)).sum(0)) / self.ne[0]
 
 
-def progressive_losses(rows: ProgressiveRows, shared: np.ndarray, own: np.ndarray) -> Losses:
+def progressive_losses(rows: ProgressiveRows, shared: np.ndarray, own: np.ndarray) -> ProgressiveLosses:
     """`shared`: numbers that all regressions read, (N, D). `own`: those of each, (N, M, K).
 
     >>> rows, label = np.arange(2048), np.arange(2048) % 2
@@ -103,4 +103,4 @@ def progressive_losses(rows: ProgressiveRows, shared: np.ndarray, own: np.ndarra
     entropy = base_rate_entropy(rows.labels.mean())
     if entropy is None:
         raise ValueError("all labels are the same: nothing remains to be predicted")
-    return Losses(np.add.reduceat(loss, np.arange(0, N, BATCH)) / (N * entropy))
+    return ProgressiveLosses(np.add.reduceat(loss, np.arange(0, N, BATCH)) / (N * entropy))

@@ -114,10 +114,15 @@ def init(
             "data": str(proposal.prepared.path),
             "rows": proposal.rows,
             "findings": findings,
+            "asof": [rate.as_json() for rate in proposal.asof.rates],
         }
         typer.echo(json.dumps(shown | {"said": list(proposal.said), "next": [check, run]}, indent=2))
         return
     typer.echo("\n".join(summary(proposal)))
+    if proposal.asof.rates:
+        from pipelines.report.terminal import console, rendered
+
+        console().print(rendered(proposal.asof.table()))
     if proposal.findings:
         from pipelines.data.findings import finding_lines
 

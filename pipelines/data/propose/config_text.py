@@ -11,6 +11,7 @@ from typing import Any
 from ruamel.yaml import CommentedMap
 
 from pipelines.data.findings import Finding, Severity
+from pipelines.data.propose.asof import ProposedAsOf
 from pipelines.data.propose.features import Feature, SkippedColumn
 from pipelines.data.propose.labels import Label
 from pipelines.data.propose.prepared import PreparedSource
@@ -41,6 +42,7 @@ class Proposal:
     roles: Roles
     id_type: str
     features: list[Feature]
+    asof: ProposedAsOf
     left_out: list[SkippedColumn]
     findings: list[Finding]
     sizes: Sizes
@@ -187,6 +189,7 @@ def _features(proposal: Proposal) -> CommentedMap:
         and proposal.time.reading.high_ms - proposal.time.reading.low_ms > 2 * DAY_MS
     ):
         before(tables, len(tables) - 1, [HOUR], indent=4)
+    lists["asof"] = proposal.asof.items
     return block(("sparse", tables), *((kind, items(each)) for kind, each in lists.items() if each))
 
 

@@ -62,7 +62,9 @@ MOST = 4
 FEW_EARLY = FEW_OUTSIDE = 0.01
 WINDOWS_S = (60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86_400, 2 * 86_400, 3 * 86_400, 7 * 86_400,
              14 * 86_400, 30 * 86_400)  # fmt: skip
-AT_ONCE_S = 600
+AT_ONCE_S = 10
+"""The tick of as-of features: nothing is waited for."""
+
 ENOUGH = 0.99
 LATEST_S = 60 * 86_400
 
@@ -76,17 +78,19 @@ class Positive(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """When labels come: what source.labels says of it, the window that holds most of them, and why."""
+    """When labels come: what source.labels says of it, the window that holds most of them, and why. `ms_sql`: the time
+    from a positive row to its label."""
 
     setting: dict[str, Any]
     window_s: int
     words: str
     findings: tuple[Finding, ...] = ()
+    ms_sql: str = "0"
 
 
 class Label(NamedTuple):
     """A task. `sql` is true for a positive row, false for a negative one, null for an unknown one. `setting`: what
-    source.labels says of it."""
+    source.labels says of it. `delay_ms_sql`: the time from a positive row to its label."""
 
     task: str
     guess: Guess
@@ -96,6 +100,7 @@ class Label(NamedTuple):
     positives: int
     window_s: int
     window_why: str
+    delay_ms_sql: str = "0"
     given: str | None = None
     given_why: str = ""
 
@@ -210,7 +215,8 @@ def _label(
     if between:
         findings.append(RULES("init.label-between", column=column.name, between=between, rows=rows))
     setting = positive.setting | delay.setting
-    return Label(_task(column), guess, setting, y, rows, positives, delay.window_s, delay.words), findings
+    label = Label(_task(column), guess, setting, y, rows, positives, delay.window_s, delay.words, delay.ms_sql)
+    return label, findings
 
 
 def _delay(file: FileProfile, time: EventTimeColumn, label: ColumnProfile, positive: Positive, last_year: int) -> Delay:
@@ -249,9 +255,9 @@ def _delay(file: FileProfile, time: EventTimeColumn, label: ColumnProfile, posit
         window = next((w for w in WINDOWS_S if w * 1000 >= most), LATEST_S)
         words = f"half come within {_span(half)}, 99 % within {_span(most)}, all within {_span(all_)}"
         if not early:
-            return Delay(setting, window, words)
+            return Delay(setting, window, words, ms_sql=delay)
         odd = RULES("init.label-early", column=column.name, early=early, rows=rows)
-        return Delay(setting, window, f"{words}; {early:,} before their impression", (odd,))
+        return Delay(setting, window, f"{words}; {early:,} before their impression", (odd,), delay)
     return Delay({}, AT_ONCE_S, "known at once: nothing says when it came")
 
 

@@ -16,6 +16,7 @@ from pipelines.data.checks.examine import examined
 from pipelines.data.findings import Finding, Severity, gravest_first
 from pipelines.data.profile.column import ColumnProfile
 from pipelines.data.profile.file import FileProfile, profile_file
+from pipelines.data.propose.asof import find_asof
 from pipelines.data.propose.config_text import Proposal, config_text, student_name
 from pipelines.data.propose.features import RECIPE, SkippedColumn, find_features, unbounded, useless
 from pipelines.data.propose.feedback import as_column, with_feedback
@@ -108,10 +109,14 @@ def begin_on_topics(request: TopicRequest, out: Path, hints: Hints = Hints(), *,
     proposal.prepared = proposal.prepared._replace(path=Path(proposal.origin), said=tuple(sampled.said))
     proposal.path, proposal.kafka = proposal.origin, sampled.kafka
     proposal.rows, proposal.sizes = sampled.rows, live_sizes(sampled.rows, proposal.labels[0].positives)
-    proposal.labels = _as_on_the_topic(proposal.labels, kinds)
+    names = _names_on_the_topic(proposal.labels, kinds)
+    proposal.labels = [
+        label._replace(task=names[label.task], given=names.get(label.given or "")) for label in proposal.labels
+    ]
     unnamed = [f for f in proposal.features if f.name != f.source]  # messages are read by the names that they have
     proposal.features = [unbounded(f) for f in proposal.features if f.name == f.source]
     proposal.left_out += [SkippedColumn(f.source, "no name that a column of rows can have") for f in unnamed]
+    proposal.asof = proposal.asof.renamed(names, [f.name for f in proposal.features])
     return _written(proposal)
 
 
@@ -122,10 +127,9 @@ def _written(proposal: Proposal) -> Proposal:
     return proposal
 
 
-def _as_on_the_topic(labels: list[Label], kinds: Collection[str]) -> list[Label]:
-    """Tasks by the names that feedback has for them."""
-    names = {label.task: next(k for k in kinds if as_column(k) == label.guess.column) for label in labels}
-    return [label._replace(task=names[label.task], given=names.get(label.given or "")) for label in labels]
+def _names_on_the_topic(labels: list[Label], kinds: Collection[str]) -> dict[str, str]:
+    """Names that feedback has for the tasks."""
+    return {label.task: next(k for k in kinds if as_column(k) == label.guess.column) for label in labels}
 
 
 def _memory(config: Path) -> str:
@@ -181,11 +185,12 @@ def _proposed(
     if propensity.column is not None:
         logged[propensity.column] = f"a propensity, for `exfm replay`: {propensity.words}"
     features, without, odd_columns = find_features(file, left_out, logged, named_ones)
+    asof = find_asof(file, time, back, labels, roles, features)
     ready = as_it_lies(path, source, file, time, back)
     if ready is None:
         _free(copy, force)
         ready = prepared(source, file, time, back, copy)
-    findings = [*findings, *odd_times, *odd_labels, *odd_roles, *of_rows, *odd_columns]
+    findings = [*findings, *odd_times, *odd_labels, *asof.findings, *odd_roles, *of_rows, *odd_columns]
     return Proposal(
         config=out,
         columns=len(columns),
@@ -202,6 +207,7 @@ def _proposed(
         roles=roles,
         id_type="string" if roles.id.column and _is_text(columns[roles.id.column]) else "int64",
         features=features,
+        asof=asof,
         left_out=without,
         findings=[_named_as_left_out(finding, left_out) for finding in gravest_first(findings)],
         sizes=sizes(file.rows, labels[0].positives),
@@ -307,4 +313,5 @@ def summary(proposal: Proposal) -> Iterator[str]:
         yield f"  {what:<11} {column or '–'}: {words}"
     kinds = [f.kind for f in proposal.features]
     counts = [f"{kinds.count(kind)} {kind}" for kind in ("sparse", "dense", "sequence") if kinds.count(kind)]
+    counts += [f"{len(proposal.asof.taken)} as-of"] if proposal.asof.taken else []
     yield f"  features    {', '.join(counts) or 'the vertical alone'}; {len(proposal.left_out)} left out"

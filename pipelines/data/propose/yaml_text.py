@@ -39,9 +39,9 @@ def block(*entries: tuple[str, Any, str] | tuple[str, Any]) -> CommentedMap:
 def items(entries: Iterable[tuple[Any, str]]) -> CommentedSeq:
     """A list with a line for every value and its comment.
 
-    >>> print(dumped(block(("tasks", items([({"name": "ctr", "window_s": 600}, "known at once")])))), end="")
+    >>> print(dumped(block(("tasks", items([({"name": "ctr", "window_s": 10}, "known at once")])))), end="")
     tasks:
-      - {name: ctr, window_s: 600}                            # known at once
+      - {name: ctr, window_s: 10}                             # known at once
     """
     section = CommentedSeq()
     for place, (value, comment) in enumerate(entries):

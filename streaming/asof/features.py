@@ -204,9 +204,21 @@ class AsOfState:
         place = np.argsort(in_order)[len(self._waiting.time) :][: rows.num_rows]
         events = events.at(in_order)
         now = max((int(times.max()) for times in (key_time, labels.time) if len(times)), default=0)
-        tick = np.append(key_time, now) // self._asof.tick_ms * self._asof.tick_ms
-        asked = _Asked(keys, tick[:-1], np.searchsorted(events.time, tick))
+        until = np.searchsorted(events.time, self._ticks(np.append(key_time, now)))
+        columns = self._columns(events, keys, key_time, until, place)
+        self._waiting = events.at(slice(until[-1], None))
+        return columns
 
+    def _ticks(self, time: np.ndarray) -> np.ndarray:
+        """The last tick before each time, in ms."""
+        return time // self._asof.tick_ms * self._asof.tick_ms
+
+    def _columns(
+        self, events: Events, keys: np.ndarray, key_time: np.ndarray, until: np.ndarray, place: np.ndarray
+    ) -> list[pa.Array]:
+        """The columns of `AsOf.columns` for R rows by key time, as of `until` (R + 1,) of the events, the last of which
+        are applied too. `place`: which events the rows are, or empty."""
+        asked = _Asked(keys, self._ticks(key_time), until)
         sums = {
             by: self._accumulated(table, events, asked) for (by, weight), table in self._sums.items() if weight is None
         }
@@ -222,7 +234,8 @@ class AsOfState:
                 since = pa.array(((key_time - last) / 1000).astype(np.float32), mask=last == NEVER)
                 columns[feature.name] = value if feature.kind == "count" else since
         for weight, feature in enumerate(self._residuals):
-            events.weights[place, weight] = rates[str(feature.against)]
+            if len(place):
+                events.weights[place, weight] = rates[str(feature.against)]
             table = self._table(feature.by, weight)
             trials_at, labels_at = self._trials_and_labels(feature, table)
             value = self._accumulated(table, events, asked).value
@@ -232,7 +245,6 @@ class AsOfState:
             columns |= {feature.name: residual, f"{feature.name}_shown": value[:, trials_at]}
         for feature in self._lasts:
             columns |= self._last(feature, events, asked, key_time)
-        self._waiting = events.at(slice(asked.until[-1], None))
         return [_typed(columns[column.name], column.arrow_type) for column in self._asof.columns]
 
     def _keys_of(self, rows: pa.RecordBatch) -> np.ndarray:
@@ -376,9 +388,12 @@ class AsOfState:
         self._append(np.zeros((waits - first, len(self._keys)), np.uint64))
         for batch in rows:
             self._append(self._keys_of(batch))
+        self._waiting = self._stored_events(files)
+
+    def _stored_events(self, files: AsOfFiles) -> Events:
         (waiting,), folder = files.segments[-1]
         stored = waiting.read(folder)
-        self._waiting = Events(
+        return Events(
             *(unpacked(stored[name], like.dtype, like.shape[1:]) for name, like in self._waiting._asdict().items())
         )
 

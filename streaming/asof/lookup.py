@@ -88,10 +88,15 @@ class AsOfLookup(AsOfState):
                 keys.become(whole)
         self._held, self._waiting = [table.held for table in newer.tables], newer.waiting
 
+    @property
+    def until_ms(self) -> int | None:
+        """Key time of the last event."""
+        return int(self._waiting.time[-1]) if len(self._waiting.time) else None
+
     def look(self, rows: pa.RecordBatch, time: np.ndarray) -> dict[str, pa.Array]:
         """The columns of `AsOf.columns`, by name, for R rows that have `key_columns`, shown at `time` (R,), in ms."""
-        last = self._ticks(self._waiting.time[-1:])
-        time = np.maximum(time, last) if len(last) else time
+        if self.until_ms is not None:
+            time = np.maximum(time, self.until_ms // self._asof.tick_ms * self._asof.tick_ms)
         in_order = np.argsort(time, kind="stable")
         until = np.searchsorted(self._waiting.time, self._ticks(time[in_order]))
         until = np.append(until, until[-1:])

@@ -19,11 +19,11 @@ LOOKS = 3
 
 
 class Followed(NamedTuple):
-    """The state that answers: its manifest, when it was written (seconds since 1970), and its event time."""
+    """The state that answers: its manifest, when it was written (seconds since 1970), the time of its last event."""
 
     manifest: Path
     written_s: float
-    watermark_ms: int
+    until_ms: int | None
 
 
 class AsOfFollower:
@@ -74,7 +74,7 @@ class AsOfFollower:
             if newer is not None:
                 lookup.take(newer)
             self._lookup, self._schema = lookup, stored
-            self.state = Followed(manifest, written_s, state.meta["watermark_ms"])
+            self.state = Followed(manifest, written_s, lookup.until_ms)
         return True
 
     def look(self, rows: pa.RecordBatch, event_time_ms: np.ndarray) -> dict[str, pa.Array]:

@@ -68,12 +68,9 @@ class AsOfSource:
         return None if self._follower.state is None else self._follower.state.written_s
 
     @property
-    def known_until(self) -> str:
-        """The event time of the state that answers, in words."""
-        state = self._follower.state
-        if state is None or state.until_ms is None:
-            return "no event"
-        return f"{datetime.fromtimestamp(state.until_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    def until_ms(self) -> int | None:
+        """Event time of the last event that the state knows."""
+        return None if self._follower.state is None else self._follower.state.until_ms
 
     def look(self, rows: pa.RecordBatch, time_ms: np.ndarray) -> dict[str, pa.Array]:
         return self._follower.look(rows, time_ms)
@@ -96,7 +93,8 @@ class AsOfInputs:
         given = [name for name in self.columns if name in names]
         parts = [f"{', '.join(given)} as the rows have them"] if given else []
         if absent and self.source is not None and self.source.there:
-            state = f"the run's newest state, of {self.source.known_until}"
+            until = datetime.fromtimestamp((self.source.until_ms or 0) / 1000, UTC)
+            state = f"the run's newest state, of {until:%Y-%m-%d %H:%M:%S} UTC"
             parts.append(f"{', '.join(absent)} from {state}: rows of earlier times are answered as if shown then")
         elif absent:
             parts.append(f"{', '.join(absent)} missing, and no state of a run to look them up in: rows are refused")

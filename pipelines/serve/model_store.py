@@ -43,7 +43,7 @@ class ModelStore:
         """`packages`: versions are served compiled."""
         self._tables, self._packages = tables, packages
         self._sources = {source.model: source for source in sources}
-        self._asof = {source.asof for source in sources if source.asof is not None}
+        self.asof_sources = {source.asof for source in sources if source.asof is not None}
         self._versions: dict[str, ServedVersion | None] = dict.fromkeys(self._sources)
         self.freshness = {model: Freshness() for model in self._sources}
         self._refused: dict[str, tuple[str, str]] = {}
@@ -72,7 +72,7 @@ class ModelStore:
     @property
     def asof_written_s(self) -> float | None:
         """When the state that as-of features are looked up in was written; None if none is looked up."""
-        return next((asof.written_s for asof in self._asof), None)
+        return next((asof.written_s for asof in self.asof_sources), None)
 
     @property
     def missing(self) -> list[str]:
@@ -81,7 +81,7 @@ class ModelStore:
 
     def look(self) -> None:
         """Update to the registry's current versions."""
-        for asof in self._asof:
+        for asof in self.asof_sources:
             asof.refresh()
         for model in self._versions:
             try:
@@ -134,7 +134,7 @@ class ModelStore:
         """Update periodically in a thread until `close`, every half second or as often as a source asks."""
         self._thread = threading.Thread(target=self._looking, name="shelf", daemon=True)
         self._thread.start()
-        for asof in self._asof:
+        for asof in self.asof_sources:
             asof.follow()
 
     def _looking(self) -> None:
@@ -146,7 +146,7 @@ class ModelStore:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        for asof in self._asof:
+        for asof in self.asof_sources:
             asof.close()
         for source in self._sources.values():
             source.close()

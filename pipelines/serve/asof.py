@@ -88,7 +88,7 @@ class AsOfInputs:
             self._rules = RowRules("impression", schema, only=self.keys, optional=self.keys)
 
     def assumed(self, names: Collection[str]) -> str:
-        """What is assumed of as-of features of rows that have the columns `names`; empty where none is read."""
+        """Describe where as-of features of rows with the columns `names` are taken from; empty where none is read."""
         absent = [name for name in self.columns if name not in names]
         given = [name for name in self.columns if name in names]
         parts = [f"{', '.join(given)} as the rows have them"] if given else []

@@ -152,7 +152,7 @@ class KeyTable:
         self.arrays, self.used = other.arrays, other.used
 
     def before(self, keys: np.ndarray) -> TableBefore:
-        """What `undo` needs after events of `keys`."""
+        """The state that `undo` needs after events of `keys`."""
         arrays = {"hashes": self.hashes, "touched": self.touched, "changed": self.changed, "index": self.index}
         slots = slots_of(self.index, self.hashes, np.unique(keys))
         rows = {"hashes": self.hashes[slots], "touched": self.touched[slots]}
@@ -160,7 +160,7 @@ class KeyTable:
         return TableBefore(arrays | self.arrays, self.used, SlotRows(slots, rows))
 
     def undo(self, before: TableBefore) -> None:
-        """Be as before the events that came last. Arrays that made room in between are left to themselves."""
+        """Go back to before the events that came last. Arrays that made room in between are left to themselves."""
         same = self.hashes is before.arrays["hashes"]
         arrays = dict(before.arrays)
         self.hashes, self.touched = arrays.pop("hashes"), arrays.pop("touched")

@@ -17,7 +17,7 @@ from streaming.schema import RowSchema
 
 
 class _Held(NamedTuple):
-    """What was taken of a table: the names of its segments, and its slots."""
+    """Names of the segments that a table was read from, and its slots."""
 
     names: list[str]
     slots: int

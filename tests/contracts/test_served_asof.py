@@ -15,6 +15,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import BlockCommit
 from pipelines.serve.app import Server
 from pipelines.serve.model_store import model_store_of
+from streaming.settlement.follower import AsOfFollower
 from tests.support.pipelines.served_runs import ask
 from tests.support.pipelines.small_runs import small, to_the_end
 
@@ -47,22 +48,25 @@ class Noted:
 
 
 def a_run_with_an_earlier_state(servers: str, root: Path):
-    """A finished run whose as-of state is that of its third commit: what came later is asked about, and in the lake."""
+    """A finished run whose as-of state is that of an earlier commit: what came later is asked about, and in the lake."""
     config = small(
         servers, source__impressions=3000, features__asof=ASOF, asof={"tick_s": TICK_S}, pace__first_block_rows=256
     )
-    commit, commits, states = BlockCommit.commit, [0], RunDir(root).checkpoints("augmentation")
+    commit, states, earlier = BlockCommit.commit, RunDir(root).checkpoints("augmentation"), root.with_name("earlier")
 
     def kept(self, *args, **options):
         commit(self, *args, **options)
-        commits[0] += 1
-        if commits[0] == 3:
-            shutil.copytree(states, root.with_name("earlier"))
+        state = AsOfFollower(states)
+        assert state.refresh()
+        if (
+            not earlier.exists() and state.state.until_ms % (1000 * TICK_S) < 300 * TICK_S
+        ):  # much of the tick is to come
+            shutil.copytree(states, earlier)
 
     with patch.object(BlockCommit, "commit", kept):
         run = to_the_end(config, root)
     shutil.rmtree(states)
-    shutil.move(root.with_name("earlier"), states)
+    shutil.move(earlier, states)
     return run
 
 

@@ -111,7 +111,7 @@ def _of_one(config: Config, run_dir: RunDir, model: str, of: ServedRows) -> Iter
 
 
 def _asof(model: str, name: str, rebuilt: pa.Table, recorded: pa.Table) -> Finding:
-    """How often an as-of feature was served as the lake holds it, and how far from it else."""
+    """Share of rows that were served an as-of feature as the lake holds it, and the distance of the others."""
     place = pc.index_in(rebuilt["impression_id"].combine_chunks(), recorded["impression_id"].combine_chunks())
     served = recorded[name].take(place.drop_null()).combine_chunks()
     logged = rebuilt[name].filter(place.is_valid()).combine_chunks()
@@ -119,13 +119,17 @@ def _asof(model: str, name: str, rebuilt: pa.Table, recorded: pa.Table) -> Findi
     share = 1 - float(apart.mean()) if len(apart) else 1.0
     more = _distance(*(column.filter(pa.array(apart)).to_pylist() for column in (served, logged))) if share < 1 else ""
     severity = Severity.NOTE if share >= ASOF_EQUAL else Severity.WARN
-    remedy = "" if severity is Severity.NOTE else "what is served lags by a commit (pace.commit_interval_s)"
+    remedy = (
+        ""
+        if severity is Severity.NOTE
+        else "what is served knows what was committed (pace.commit_interval_s); times count from the merge"
+    )
     return RULES("served.asof", severity, model=model, feature=name, share=percent(share), rows=len(apart), more=more,
                  remedy=remedy)  # fmt: skip
 
 
 def _distance(served: list[Any], logged: list[Any]) -> str:
-    """How far values that differ lie apart, in words."""
+    """Distance between values that differ, in words."""
     both = [(a, b) for a, b in zip(served, logged, strict=True) if a is not None and b is not None]
     words = f"; {len(served) - len(both):,} have none on one side" if len(both) < len(served) else ""
     if not both:

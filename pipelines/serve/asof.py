@@ -87,6 +87,12 @@ class AsOfInputs:
             self.keys = tuple(dict.fromkeys([TIME, *(name for feature in schema.asof.features for name in feature.by)]))
             self._rules = RowRules("impression", schema, only=self.keys, optional=self.keys)
 
+    def inputs(self, reads: pa.Schema) -> pa.Schema:
+        """The columns of a request for a model that reads `reads`; those that are looked up may be left out."""
+        if self.source is None:
+            return reads
+        return pa.schema([field.with_nullable(True) if field.name in self.columns else field for field in reads])
+
     def assumed(self, names: Collection[str]) -> str:
         """Describe where as-of features of rows with the columns `names` are taken from; empty where none is read."""
         absent = [name for name in self.columns if name not in names]

@@ -89,6 +89,7 @@ class ServedVersion:
         self._model: ServedModel = ServedModel(served, schema, like, self.asof.keys)
         assert self._model.rules is not None
         self._rules = self._model.rules
+        self._inputs = self.asof.inputs(self._rules.schema)
         self.value = value  # it stays as it is while it is kept
         self.signature = Signature(model, name, served.tasks, self._rules.schema, schema)
         self.loaded_at = time.time()
@@ -100,8 +101,7 @@ class ServedVersion:
     @property
     def inputs(self) -> pa.Schema:
         """The raw columns that it reads, or looks up as-of features by; nullable ones may be left out."""
-        looked_up = self.asof.columns if self.asof.source is not None else ()
-        return pa.schema([f.with_nullable(True) if f.name in looked_up else f for f in self._rules.schema])
+        return self._inputs
 
     def completed(self, asked: PredictionRequest, now_ms: int) -> PredictionRequest:
         """The request with what it may leave out: event times, and as-of features as of these. Once for each request:

@@ -20,7 +20,7 @@ from tests.support.pipelines.served_runs import ask
 from tests.support.pipelines.small_runs import small, to_the_end
 
 pytestmark = pytest.mark.broker
-TICK_S = 7200
+TICK_S = 20_000
 ASOF = [
     {"name": "user_rate", "by": "user_id", "rate": "ctr", "prior": 5},
     {"name": "ad_rate", "by": ["ad_id", "user_id"], "rate": "ctr", "half_life_s": 9000},

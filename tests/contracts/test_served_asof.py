@@ -59,7 +59,7 @@ def a_run_with_an_earlier_state(servers: str, root: Path):
         state = AsOfFollower(states)
         assert state.refresh()
         if (
-            not earlier.exists() and state.state.until_ms % (1000 * TICK_S) < 300 * TICK_S
+            not earlier.exists() and state.state.until_ms % (1000 * TICK_S) < 600 * TICK_S
         ):  # much of the tick is to come
             shutil.copytree(states, earlier)
 

@@ -50,7 +50,13 @@ class Noted:
 def a_run_with_an_earlier_state(servers: str, root: Path):
     """A finished run whose as-of state is that of an earlier commit: what came later is asked about, and in the lake."""
     config = small(
-        servers, source__impressions=3000, features__asof=ASOF, asof={"tick_s": TICK_S}, pace__first_block_rows=256
+        servers,
+        source__impressions=3000,
+        source__chunk_rows=64,
+        augmentation__buffer_rows=64,
+        features__asof=ASOF,
+        asof={"tick_s": TICK_S},
+        pace__first_block_rows=256,
     )
     commit, states, earlier = BlockCommit.commit, RunDir(root).checkpoints("augmentation"), root.with_name("earlier")
 
@@ -99,8 +105,7 @@ def test_requests_have_the_features_that_the_lake_will_hold_and_a_feature_store_
     assert set(log.rows[1]["user_rate"].to_pylist()) == {0.25}
     assert log.rows[1].select(COLUMNS[1:]).equals(served.select(COLUMNS[1:]))
 
-    stranger = {"user_id": 10**6, "ad_id": 1, "bid": 0.5, "vertical": None, "impression_id": 1}
-    stranger["vertical"] = "feed"
+    stranger = rows[0] | {"user_id": 10**6}
     assert ask(server.app, "POST", PREDICT, json.dumps({"rows": [stranger]}).encode()).code == 200
     (new,) = log.rows[2].to_pylist()
     assert (new["user_rate_shown"], 0 < new["user_rate"] < 0.2) == (0, True)

@@ -30,19 +30,26 @@ class ServedModel:
     With a row schema `rows` are checked first; models that 0.1 registered have none.
     """
 
-    def __init__(self, served: ServedStudent, schema: RowSchema | None = None, like: ServedModel | None = None) -> None:
-        """`like`: another model; where it is asked about the same rows, what reads them is shared."""
-        self.served, self.tasks, self._schema = served, served.tasks, schema
+    def __init__(
+        self,
+        served: ServedStudent,
+        schema: RowSchema | None = None,
+        like: ServedModel | None = None,
+        lookup: tuple[str, ...] = (),
+    ) -> None:
+        """`like`: another model; where it is asked about the same rows, what reads them is shared. `lookup`: columns
+        that as-of features are looked up by before it is asked."""
+        self.served, self.tasks, self._schema, self._lookup = served, served.tasks, schema, lookup
         self._build: BatchBuilder
         self.rules: RowRules | None
         if like is not None and like._reads() == self._reads():
             self._build, self.rules = like._build, like.rules
         else:
             self._build = BatchBuilder(served.features, served.tasks, serving=True)
-            self.rules = None if schema is None else serving_rules(schema, served.features)
+            self.rules = None if schema is None else serving_rules(schema, served.features, lookup)
 
     def _reads(self) -> tuple[Any, ...]:
-        return self.served.meta, self._schema
+        return self.served.meta, self._schema, self._lookup
 
     def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """`rows` holds the columns that the student's features read, as a DataFrame, a list of records, or lists by

@@ -6,7 +6,7 @@ number that is not finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,11 @@ SHOWN = 5
 """At most this many reasons are named; all refused rows are counted."""
 
 
-def serving_rules(schema: RowSchema, features: FeatureSet) -> RowRules:
-    """The rules of ingestion for the columns that a model reads; its `schema` is the model's input."""
-    limits = Limits(features.index_rows, features.ranges)
-    return RowRules("impression", schema, only=features.serving_columns(), limits=limits)
+def serving_rules(schema: RowSchema, features: FeatureSet, lookup: Collection[str] = ()) -> RowRules:
+    """The rules of ingestion for the columns that a model reads; its `schema` is the model's input. `lookup`: columns
+    that its as-of features are looked up by; a row may lack those that the model does not read itself."""
+    limits, reads = Limits(features.index_rows, features.ranges), features.serving_columns()
+    return RowRules("impression", schema, only={*reads, *lookup}, optional={*lookup} - {*reads}, limits=limits)
 
 
 def checked(frame: pd.DataFrame, rules: RowRules) -> tuple[pa.RecordBatch, Refusals]:

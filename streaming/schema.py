@@ -155,13 +155,13 @@ class AsOfFeature(BaseModel):
         default=None, description="how far the key's rate of this task lies above what the rate `against` predicts"
     )
     since: str | None = Field(
-        default=None, description="seconds since the last impression (`shown`), or label of a task"
+        default=None, description="seconds from the last impression (`shown`), or label of a task, to the tick"
     )
     last: int | None = Field(default=None, gt=0, le=1024, description="the last impressions of the key, newest last")
     of: tuple[str, ...] = Field(
         default=(),
         description="for `last`, what to list of each: int64 columns, tasks (1 where the label has come), and `gap_s`, "
-        "the seconds between it and the row",
+        "the seconds between it and the tick",
     )
     having: str | None = Field(
         default=None, description="for `last`: only impressions with this task's label, once it has come; null: all"

@@ -165,6 +165,7 @@ def score(
 ) -> None:
     """Predict the rows of a file with a student, in constant memory: its columns, and prediction_TASK for each task.
     Rows that ingestion would refuse have null there, and are counted by reason. Exit code 2 where all are refused.
+    As-of features that the file lacks are looked up in the run's newest state; a line says so.
 
     Example: exfm score feed ads.parquet --run-dir runs/demo
     """
@@ -184,14 +185,20 @@ def score(
     target = out or file.with_name(f"{file.stem}.scored.parquet")
     target.parent.mkdir(parents=True, exist_ok=True)
     with rows_of(version, file, target.parent) as rows, rows_bar("predicting", rows.metadata.num_rows) as advance:
+        assumed = version.asof.assumed(rows.schema_arrow.names)
         done = score_file(version, rows, file, target, advance)
     refused = sum(done.refused.values())
     if as_json:
         typer.echo(
-            json.dumps({"version": version.name, "rows": done.rows, "refused": done.refused, "out": str(target)})
+            json.dumps(
+                {"version": version.name, "rows": done.rows, "refused": done.refused, "out": str(target)}
+                | ({"asof": assumed} if assumed else {})
+            )
         )
     else:
         typer.echo(f"{done.rows - refused:,} of {done.rows:,} rows predicted by {name} {version.name}: {target}")
+        if assumed:
+            typer.echo(f"  as-of features: {assumed}")
         for reason, count in sorted(done.refused.items()):
             typer.echo(f"  {count:,} refused, their prediction is null: {reason}")
     if done.rows and refused == done.rows:

@@ -1,6 +1,7 @@
 """Serving: students answer prediction requests, following the registry.
 
 prediction_request  what a request asks: JSON or Arrow, as columns
+asof       features of a request that are looked up, as of its time
 tables     of int8 or int4, judged before they answer
 version    one version of a student, immutable
 sources    where versions come from: a run, a student in training, MLflow's registry

@@ -121,8 +121,7 @@ class Server:
             asked = parse_request(body, kind, only=names, max_rows=self._limits.max_rows)
         except Unreadable as error:
             raise _Refused(400, str(error)) from None
-        if "event_time_ms" in version.inputs.names:  # once: what is logged says the time that was answered for
-            asked = asked.at(int(time.time() * 1000))
+        asked = version.completed(asked, int(time.time() * 1000))
         answer = version.answer(asked)
         if answer.refusals and request.query_params.get("on_bad_rows") != "null":
             found = [{"row": row, "why": answer.refusals[row].detail} for row in sorted(answer.refusals)[:SHOWN]]

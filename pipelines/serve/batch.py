@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -46,7 +47,7 @@ def score_file(
 
     Raises BadInput where the kind of `target` is not known, or the file has predictions already.
     """
-    rows, refused = 0, Counter[str]()
+    rows, refused, now_ms = 0, Counter[str](), int(time.time() * 1000)
     writer: pq.ParquetWriter | csv.CSVWriter | None = None
     if target.suffix not in (".parquet", ".csv"):
         raise BadInput(f"{target}: predictions are written as .parquet or .csv")
@@ -54,7 +55,8 @@ def score_file(
         for batch in file.iter_batches(ROWS, use_threads=False):
             if there := [n for n in batch.schema.names if n.startswith(PREDICTION)]:
                 raise BadInput(f"{source} has a column `{there[0]}` already; score the file that it was made of")
-            answer = version.answer(PredictionRequest(TableColumns(pa.Table.from_batches([batch])), {}, len(batch)))
+            asked = PredictionRequest(TableColumns(pa.Table.from_batches([batch])), {}, len(batch))
+            answer = version.answer(version.completed(asked, now_ms))
             for t, task in enumerate(version.tasks):
                 values = pa.array(answer.probabilities[:, t], from_pandas=True)
                 batch = batch.append_column(PREDICTION + task, values)
@@ -77,7 +79,7 @@ def rows_of(version: ServedVersion, source: Path, folder: Path) -> Iterator[pq.P
     Raises BadInput where the file cannot be read, or a value is not what its column is declared to be.
     """
     schema = version.signature.schema
-    declared: dict[str, str] = {column.name: column.type for column in schema.columns}
+    declared: dict[str, str] = {column.name: column.type for column in schema.feature_columns}
     declared |= {"impression_id": schema.impression_id, "vertical": "string"}
     files = files_at(source)
     try:

@@ -67,6 +67,10 @@ class _Served(Collector):
             answered.add_metric((me, model), *fresh.answers.histogram())
             served.add_metric((me, model), *fresh.served.histogram())
         yield from (info, age, answered, served)
+        if (written_s := self._model_store.asof_written_s) is not None:
+            asof = GaugeMetricFamily("exfm_asof_age_seconds", "Since as-of state was written", labels=("process",))
+            asof.add_metric((me,), now_s - written_s)
+            yield asof
         counts = {
             "exfm_swaps": ("Versions taken up", self._model_store.swaps),
             "exfm_refused_versions": ("Versions refused", self._model_store.refusals),

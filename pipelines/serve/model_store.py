@@ -43,6 +43,7 @@ class ModelStore:
         """`packages`: versions are served compiled."""
         self._tables, self._packages = tables, packages
         self._sources = {source.model: source for source in sources}
+        self.asof_sources = {source.asof for source in sources if source.asof is not None}
         self._versions: dict[str, ServedVersion | None] = dict.fromkeys(self._sources)
         self.freshness = {model: Freshness() for model in self._sources}
         self._refused: dict[str, tuple[str, str]] = {}
@@ -69,12 +70,19 @@ class ModelStore:
         return None if refusal is None else f"{refusal[0]} is not served: {refusal[1]}"
 
     @property
+    def asof_written_s(self) -> float | None:
+        """When the state that as-of features are looked up in was written; None if none is looked up."""
+        return next((asof.written_s for asof in self.asof_sources), None)
+
+    @property
     def missing(self) -> list[str]:
         """Students without a served version."""
         return [model for model, version in self._versions.items() if version is None]
 
     def look(self) -> None:
         """Update to the registry's current versions."""
+        for asof in self.asof_sources:
+            asof.refresh()
         for model in self._versions:
             try:
                 self._follow_one(model)
@@ -92,7 +100,7 @@ class ModelStore:
         try:
             version = ServedVersion(
                 model, wanted.name, wanted.path, wanted.schema, wanted.about, self._tables, wanted.labelled,
-                wanted.value, self._packages, before,
+                wanted.value, self._packages, before, self._sources[model].asof,
             )  # fmt: skip
         except ModelError as error:
             if wanted.path.exists():
@@ -126,6 +134,8 @@ class ModelStore:
         """Update periodically in a thread until `close`, every half second or as often as a source asks."""
         self._thread = threading.Thread(target=self._looking, name="shelf", daemon=True)
         self._thread.start()
+        for asof in self.asof_sources:
+            asof.follow()
 
     def _looking(self) -> None:
         every = min(source.look_every_s for source in self._sources.values())
@@ -136,6 +146,8 @@ class ModelStore:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
+        for asof in self.asof_sources:
+            asof.close()
         for source in self._sources.values():
             source.close()
 

@@ -25,6 +25,7 @@ from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.text import choices
 from pipelines.core.run_dir.lease import Lease
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.serve.asof import AsOfSource
 from pipelines.track.registry.ledger import Ledger
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
@@ -57,10 +58,12 @@ class DesiredVersion(NamedTuple):
 
 
 class ModelSource(Protocol):
-    """Source of the versions of one model. `model` is its name to callers; every `look_every_s` it is asked."""
+    """Source of the versions of one model. `model` is its name to callers; every `look_every_s` it is asked. `asof`:
+    where its as-of features are looked up, the same for all students of a run."""
 
     model: str
     look_every_s: float
+    asof: AsOfSource | None
 
     def wanted(self) -> DesiredVersion | None:
         """The version to be served now; None while there is none. Asked again and again. Raises ModelError where
@@ -76,8 +79,10 @@ class RunSource:
 
     look_every_s = LOOK_EVERY_S
 
-    def __init__(self, run_dir: RunDir, schema: RowSchema, student: str, follow: Follow) -> None:
-        self.model = student
+    def __init__(
+        self, run_dir: RunDir, schema: RowSchema, student: str, follow: Follow, asof: AsOfSource | None = None
+    ) -> None:
+        self.model, self.asof = student, asof
         self._run_dir, self._schema, self._follow = run_dir, schema, follow
         self._read: tuple[int, DesiredVersion | None] = (-1, None)
 
@@ -129,8 +134,8 @@ class LiveSource:
 
     look_every_s = LOOK_LIVE_EVERY_S
 
-    def __init__(self, run_dir: RunDir, schema: RowSchema, student: str) -> None:
-        self.model = student
+    def __init__(self, run_dir: RunDir, schema: RowSchema, student: str, asof: AsOfSource | None = None) -> None:
+        self.model, self.asof = student, asof
         self._schema, self._folder = schema, run_dir.live(student)
         self._lease, self._mute = Lease(self._folder / "wanted"), False
         self._follower = Follower(self._folder)
@@ -166,6 +171,7 @@ class RegisteredSource:
     folder that goes with this, however it ends."""
 
     look_every_s = LOOK_EVERY_S
+    asof: AsOfSource | None = None
 
     def __init__(self, models: RegisteredModels, uri: str) -> None:
         """Raises BadInput where that is no such address, or the registry has no such model."""
@@ -230,9 +236,10 @@ def model_sources(
         if run_dir is None:
             raise BadInput("which run's students? Give --run-dir; or name registered models, models:/NAME@champion")
         schema, students = students_to_serve(RunDir(run_dir), names)
+        asof = AsOfSource(RunDir(run_dir)) if schema.asof.features else None
         if follow == "live":
-            return [LiveSource(RunDir(run_dir), schema, student) for student in students]
-        return [RunSource(RunDir(run_dir), schema, student, follow) for student in students]
+            return [LiveSource(RunDir(run_dir), schema, student, asof) for student in students]
+        return [RunSource(RunDir(run_dir), schema, student, follow, asof) for student in students]
     if len(registered) < len(names) or run_dir is not None:
         raise BadInput("students of a run (--run-dir) and registered models (models:/…) need a server each")
     if follow != "champion":

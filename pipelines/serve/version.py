@@ -13,6 +13,7 @@ import pyarrow as pa
 from exfm.models.compiled import Packages
 from exfm.models.served import load_served
 from exfm.snapshots.increments.follower import ServedState
+from pipelines.serve.asof import TIME, AsOfInputs, AsOfSource
 from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.tables import JUDGED_ROWS, TableSettings, refuse_stated, take_tables
 from pipelines.served_model import ServedModel
@@ -62,10 +63,12 @@ class ServedVersion:
         value: ServedState | None = None,
         packages: Packages | None = None,
         before: ServedVersion | None = None,
+        asof: AsOfSource | None = None,
     ) -> None:
         """`labelled`: rows to judge other `tables` than those of fp32 on. `value`: the version, where it is in memory
         already, to be served as it is. `packages`: compiled code; None: not compiled. `before`: a version of the model;
-        what depends on its shape alone is shared, so that little is computed while that one answers.
+        what depends on its shape alone is shared, so that little is computed while that one answers. `asof`: where
+        as-of features are looked up that a request does not give.
 
         Raises ModelError where the files are damaged or hold something else, such tables predict worse than they may,
         or it cannot be compiled.
@@ -82,9 +85,11 @@ class ServedVersion:
         if packages is not None:
             packages.compile(served)
             self.about |= {"compiled": True}
-        self._model: ServedModel = ServedModel(served, schema, like)
+        self.asof = AsOfInputs(schema, served.features.serving_columns(), asof)
+        self._model: ServedModel = ServedModel(served, schema, like, self.asof.keys)
         assert self._model.rules is not None
         self._rules = self._model.rules
+        self._inputs = self.asof.inputs(self._rules.schema)
         self.value = value  # it stays as it is while it is kept
         self.signature = Signature(model, name, served.tasks, self._rules.schema, schema)
         self.loaded_at = time.time()
@@ -95,12 +100,20 @@ class ServedVersion:
 
     @property
     def inputs(self) -> pa.Schema:
-        """The raw columns that it reads."""
-        return self._rules.schema
+        """The raw columns that it reads, or looks up as-of features by; nullable ones may be left out."""
+        return self._inputs
+
+    def completed(self, asked: PredictionRequest, now_ms: int) -> PredictionRequest:
+        """The request with what it may leave out: event times, and as-of features as of these. Once for each request:
+        what is logged says what was answered for."""
+        if TIME in self._rules.schema.names:
+            asked = asked.at(now_ms)
+        return self.asof.completed(asked, now_ms)
 
     def answer(self, asked: PredictionRequest) -> Answer:
         """A probability for each row and task. Rows that ingestion would refuse are refused with its words."""
         batch, refusals = checked_columns(asked.columns, asked.context, asked.size, self._rules)
+        refusals = self.asof.explained(refusals) if refusals else refusals
         return Answer(self._model.answer(batch, refusals), refusals)
 
     def as_json(self) -> dict[str, Any]:

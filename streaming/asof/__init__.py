@@ -1,6 +1,7 @@
 """As-of features: what was known of a row's key when the row was shown, computed once, where topics are merged.
 
 features    the state of all features of a stream: rows in merge order in, columns of the lake out
+lookup      the features of rows that are asked about, from a stored state
 key_table   accumulators of each key, with a cap and expiry
 loops       the compiled loops over events and rows
 """

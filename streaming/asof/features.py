@@ -208,9 +208,21 @@ class AsOfState:
         place = np.argsort(in_order)[len(self._waiting.time) :][: rows.num_rows]
         events = events.at(in_order)
         now = max((int(times.max()) for times in (key_time, labels.time) if len(times)), default=0)
-        tick = np.append(key_time, now) // self._asof.tick_ms * self._asof.tick_ms
-        asked = _Asked(keys, tick[:-1], np.searchsorted(events.time, tick))
+        until = np.searchsorted(events.time, self._ticks(np.append(key_time, now)))
+        columns = self._columns(events, keys, key_time, until, place)
+        self._waiting = events.at(slice(until[-1], None))
+        return columns
 
+    def _ticks(self, time: np.ndarray) -> np.ndarray:
+        """The last tick before each time, in ms."""
+        return time // self._asof.tick_ms * self._asof.tick_ms
+
+    def _columns(
+        self, events: Events, keys: np.ndarray, key_time: np.ndarray, until: np.ndarray, place: np.ndarray
+    ) -> list[pa.Array]:
+        """The columns of `AsOf.columns` for R rows by key time, as of `until` (R + 1,) of the events, the last of which
+        are applied too. `place`: which events the rows are, or empty."""
+        asked = _Asked(keys, self._ticks(key_time), until)
         sums = {
             by: self._accumulated(table, events, asked) for (by, weight), table in self._sums.items() if weight is None
         }
@@ -223,10 +235,11 @@ class AsOfState:
             elif feature.kind in ("count", "since"):
                 at = self._table(feature.by).place(self._counted(feature))
                 value, last = sums[feature.by].value[:, at], sums[feature.by].time[:, at]
-                since = pa.array(((key_time - last) / 1000).astype(np.float32), mask=last == NEVER)
+                since = pa.array(((asked.tick - last) / 1000).astype(np.float32), mask=last == NEVER)
                 columns[feature.name] = value if feature.kind == "count" else since
         for weight, feature in enumerate(self._residuals):
-            events.weights[place, weight] = rates[str(feature.against)]
+            if len(place):
+                events.weights[place, weight] = rates[str(feature.against)]
             table = self._table(feature.by, weight)
             trials_at, labels_at = self._trials_and_labels(feature, table)
             value = self._accumulated(table, events, asked).value
@@ -235,8 +248,7 @@ class AsOfState:
             )
             columns |= {feature.name: residual, f"{feature.name}_shown": value[:, trials_at]}
         for feature in self._lasts:
-            columns |= self._last(feature, events, asked, key_time)
-        self._waiting = events.at(slice(asked.until[-1], None))
+            columns |= self._last(feature, events, asked)
         return [_typed(columns[column.name], column.arrow_type) for column in self._asof.columns]
 
     def _keys_of(self, rows: pa.RecordBatch) -> np.ndarray:
@@ -313,7 +325,7 @@ class AsOfState:
             rate = (labels + feature.prior * rate) / (trials + feature.prior) if length else (labels + 1) / (trials + 2)
         return rate, trials
 
-    def _last(self, feature: AsOfFeature, events: Events, asked: _Asked, key_time: np.ndarray) -> dict[str, pa.Array]:
+    def _last(self, feature: AsOfFeature, events: Events, asked: _Asked) -> dict[str, pa.Array]:
         keys, rows, most = self._rings[feature.name], len(asked.tick), feature.last or 0
         entering = self._kind(feature.event)
         at = self._keys.index(feature.by)
@@ -333,7 +345,7 @@ class AsOfState:
         _with_room(keys, loop, events, asked)
         listed = np.arange(most) < count[:, None]
         offsets = pa.array(np.append(0, np.cumsum(count)).astype(np.int32))
-        values: dict[str, np.ndarray] = {"gap_s": ((key_time[:, None] - times) / 1000).astype(np.float32)}
+        values: dict[str, np.ndarray] = {"gap_s": ((asked.tick[:, None] - times) / 1000).astype(np.float32)}
         values |= {name: items[:, :, place] for place, name in enumerate(self._items)}
         values |= {name: labels >> place & 1 for name, place in self._tasks.items() if name not in values}
         return {
@@ -378,9 +390,12 @@ class AsOfState:
         self._append(np.full((gone, len(self._keys)), NO_KEY, np.uint64), np.zeros((gone, len(self._items)), np.int64))
         for batch in rows:
             self._append(self._keys_of(batch), self._items_of(batch))
+        self._waiting = self._stored_events(files)
+
+    def _stored_events(self, files: AsOfFiles) -> Events:
         (waiting,), folder = files.segments[-1]
         stored = waiting.read(folder)
-        self._waiting = Events(
+        return Events(
             *(unpacked(stored[name], like.dtype, like.shape[1:]) for name, like in self._waiting._asdict().items())
         )
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from streaming.asof.loops import NEVER, fill_index
+from streaming.asof.loops import NEVER, empty_index, fill_index, slots_of
 from streaming.errors import DataLost
-from streaming.store.deltas import Deltas
-from streaming.store.segments import Segments
+from streaming.store.deltas import Deltas, numbers_of
+from streaming.store.segments import Segments, StoredSegment
 
 FIRST_SLOTS = 1024
+
+
+class SlotRows(NamedTuple):
+    """Rows of slots: their numbers (N,), and arrays by name, (N, …)."""
+
+    slots: np.ndarray
+    rows: Mapping[str, np.ndarray]
+
+
+class TableBefore(NamedTuple):
+    """A table as it was before events of some keys: its arrays, how many slots held a key, and the rows of theirs."""
+
+    arrays: Mapping[str, np.ndarray]
+    used: int
+    rows: SlotRows
 
 
 class KeyTable:
@@ -65,7 +81,7 @@ class KeyTable:
         self._allocate(slots)
         self._put(np.arange(len(keep)), rows | arrays)
         self.used = len(keep)
-        fill_index(self.index, self.hashes, self.used)
+        fill_index(self.index, self.hashes, 0, self.used)
         if moved:
             self._deltas.forget()
         else:
@@ -106,9 +122,52 @@ class KeyTable:
         for numbers, rows in self._deltas.restore(state):
             self._put(numbers, self._unpacked(rows))
         self.used = used
-        fill_index(self.index, self.hashes, self.used)
+        fill_index(self.index, self.hashes, 0, self.used)
         if len(np.unique(self.hashes[:used])) < used:
             raise DataLost("two slots of a table of as-of features hold one key")
+
+    # What is followed, as it is stored again and again
+
+    def empty(self) -> KeyTable:
+        """A table of the same shapes, without a key."""
+        return KeyTable(self._shapes, self._max_keys, self.expire_ms)
+
+    def read(self, segment: StoredSegment, folder: Path | None) -> SlotRows:
+        """The rows that a segment of such a table holds. Raises StreamingError."""
+        rows = segment.read(folder)
+        return SlotRows(numbers_of(segment, rows), self._unpacked(rows))
+
+    def take(self, changed: Iterable[SlotRows], slots: int, used: int) -> None:
+        """Let rows that were stored replace those here, the oldest first; then `used` of `slots` hold a key."""
+        if slots != len(self.hashes):
+            self._allocate(slots)
+        for each in changed:
+            self._put(*each)
+        fill_index(self.index, self.hashes, self.used, used)
+        self.used = used
+
+    def become(self, other: KeyTable) -> None:
+        """Hold what another table of the same shapes holds, which is not used any more."""
+        self.hashes, self.touched, self.changed, self.index = other.hashes, other.touched, other.changed, other.index
+        self.arrays, self.used = other.arrays, other.used
+
+    def before(self, keys: np.ndarray) -> TableBefore:
+        """The state that `undo` needs after events of `keys`."""
+        arrays = {"hashes": self.hashes, "touched": self.touched, "changed": self.changed, "index": self.index}
+        slots = slots_of(self.index, self.hashes, np.unique(keys))
+        rows = {"hashes": self.hashes[slots], "touched": self.touched[slots]}
+        rows |= {name: array[slots] for name, array in self.arrays.items()}
+        return TableBefore(arrays | self.arrays, self.used, SlotRows(slots, rows))
+
+    def undo(self, before: TableBefore) -> None:
+        """Go back to before the events that came last. Arrays that made room in between are left to themselves."""
+        same = self.hashes is before.arrays["hashes"]
+        arrays = dict(before.arrays)
+        self.hashes, self.touched = arrays.pop("hashes"), arrays.pop("touched")
+        self.changed, self.index, self.arrays = arrays.pop("changed"), arrays.pop("index"), arrays
+        empty_index(self.index, self.hashes, before.used, self.used if same else len(self.hashes))
+        self.used = before.used
+        self._put(*before.rows)
 
     def _rows(self, numbers: np.ndarray) -> pa.RecordBatch:
         parts = {"hashes": self.hashes, "touched": self.touched, **self.arrays}

@@ -44,10 +44,33 @@ def slot_of(index: np.ndarray, hashes: np.ndarray, key: np.uint64) -> np.int64:
 
 
 @_compiled
-def fill_index(index: np.ndarray, hashes: np.ndarray, used: int) -> None:
-    """Enter the keys of the first `used` slots into an empty index."""
-    for slot in range(used):
+def fill_index(index: np.ndarray, hashes: np.ndarray, first: int, stop: int) -> None:
+    """Enter the keys of slots [first, stop), none of which the index has."""
+    for slot in range(first, stop):
         index[-1 - slot_of(index, hashes, hashes[slot])] = slot
+
+
+@_compiled
+def empty_index(index: np.ndarray, hashes: np.ndarray, first: int, stop: int) -> None:
+    """Take the keys of slots [first, stop) out again, which were entered last and in this order."""
+    mask = len(index) - 1
+    for slot in range(stop - 1, first - 1, -1):
+        at = np.int64(hashes[slot] & np.uint64(mask))
+        while index[at] != slot:
+            at = (at + 1) & mask
+        index[at] = -1
+
+
+@_compiled
+def slots_of(index: np.ndarray, hashes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """The slots of those of the keys that have one."""
+    slots, count = np.empty(len(keys), np.int64), 0
+    for key in keys:
+        slot = slot_of(index, hashes, key) if key != 0 else -1
+        if slot >= 0:
+            slots[count] = slot
+            count += 1
+    return slots[:count]
 
 
 @_compiled

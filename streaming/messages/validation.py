@@ -71,13 +71,23 @@ class RowRules:
     """
 
     def __init__(
-        self, kind: Kind, schema: RowSchema, *, only: Collection[str] | None = None, limits: Limits = Limits()
+        self,
+        kind: Kind,
+        schema: RowSchema,
+        *,
+        only: Collection[str] | None = None,
+        optional: Collection[str] = (),
+        limits: Limits = Limits(),
     ) -> None:
-        """`only`: the columns that records have here; default: all of their kind."""
+        """`only`: the columns that records have here, those of as-of features among them; default: all that messages
+        of their kind have. `optional`: those of them that may be null or absent, whatever the schema says."""
         self.kind: Kind = kind
         whole: pa.Schema = schema.impression if kind == "impression" else schema.feedback
-        self.schema = whole if only is None else pa.schema([field for field in whole if field.name in only])
-        columns = schema.columns if kind == "impression" else ()
+        if only is not None and kind == "impression":
+            whole = schema.admitted
+        fields = [field for field in whole if only is None or field.name in only]
+        self.schema = pa.schema([field.with_nullable(True) if field.name in optional else field for field in fields])
+        columns = schema.feature_columns if kind == "impression" else ()
         self._bounds = {column.name: bounds_of(column, limits) for column in columns}
         self._lengths = {column.name: most for column in columns if (most := most_values(column, limits)) is not None}
         self._exactly = {column.name: column.length for column in columns if column.length is not None}

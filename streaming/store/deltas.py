@@ -89,11 +89,9 @@ class Deltas:
         """Numbers and rows of each segment, oldest first: later ones replace earlier ones. Raises StreamingError."""
         for segment in state.segments:
             rows = segment.read(state.folder)
+            numbers = numbers_of(segment, rows)
             if _is_delta(segment):
-                numbers = rows[NUMBER].to_numpy().copy()
                 self._numbers.append(numbers)
-            else:
-                numbers = np.arange(segment.first, segment.stop)
             yield numbers, rows
         self._stored, self.folder = list(state.segments), state.folder
         if any(segment.rows is not None for segment in state.segments):
@@ -110,6 +108,11 @@ class Deltas:
     def _base(self, first: int, stop: int) -> StoredSegment:
         rows = self._rows_of(np.arange(first, stop))
         return StoredSegment.of(BASE, first, rows, content_of(rows))
+
+
+def numbers_of(segment: StoredSegment, rows: pa.RecordBatch) -> np.ndarray:
+    """Numbers of the rows that a segment holds."""
+    return rows[NUMBER].to_numpy().copy() if _is_delta(segment) else np.arange(segment.first, segment.stop)
 
 
 def _most(count: int) -> int:

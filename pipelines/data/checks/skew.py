@@ -56,7 +56,7 @@ def skews(rows: pa.Table, recorded: pa.Table | None = None) -> Iterator[Finding]
         names = [n for n in rows.schema.names if n in recorded.schema.names and n not in NOT_FEATURES]
         its = mine["impression_id"]
         pairs += [(n, theirs[n], mine[n], its) for n in names if not n.startswith((LABEL, LOGIT))]
-    compared = [(_differ(a, b), name, a, b, of) for name, a, b, of in pairs if len(a)]
+    compared = [(rows_apart(a, b), name, a, b, of) for name, a, b, of in pairs if len(a)]
     for differ, name, served, rebuilt, of in sorted(compared, key=lambda one: -float(one[0].mean())):
         if apart := float(differ.mean()):
             severity = Severity.STOP if apart >= STOPS else Severity.WARN if apart >= WARNS else Severity.NOTE
@@ -67,9 +67,9 @@ def skews(rows: pa.Table, recorded: pa.Table | None = None) -> Iterator[Finding]
             yield RULES("skew.differ", severity, **about, **values)
 
 
-def _differ(served: pa.ChunkedArray, rebuilt: pa.ChunkedArray) -> np.ndarray:
-    """(N,) bool; two nulls are the same."""
-    a, b = served.combine_chunks(), rebuilt.combine_chunks()
+def rows_apart(served: pa.ChunkedArray | pa.Array, rebuilt: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """Mask (N,) bool of rows whose values differ; two nulls are the same."""
+    a, b = (each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in (served, rebuilt))
     absent_a, absent_b = (column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False) for column in (a, b))
     if pa.types.is_floating(a.type) or pa.types.is_floating(b.type):
         x, y = (column.cast(pa.float64()).to_numpy(zero_copy_only=False) for column in (a, b))

@@ -128,13 +128,13 @@ def asof_reference(schema: RowSchema, impressions: list[Shown]) -> list[dict]:
                 row[f.name] = _sum(key, f.event, now, half)
             elif f.kind == "since":
                 last = None if key is None or f.event not in key.sums else key.sums[f.event][1]
-                row[f.name] = None if last is None else (shown.key - last) / 1000
+                row[f.name] = None if last is None else (now - last) / 1000
             else:
                 newest = [] if key is None else key.last
                 for item in f.of:
                     names = [task.name for task in schema.tasks]
                     row[f"{f.name}_{item}"] = [
-                        (shown.key - time) / 1000 if item == "gap_s" else
+                        (now - time) / 1000 if item == "gap_s" else
                         int(item in labels) if item in names else (values[item] or 0)
                         for _, time, values, labels in newest
                     ]  # fmt: skip

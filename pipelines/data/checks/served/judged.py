@@ -7,7 +7,9 @@ from, does the version say the same again, and is it calibrated on what became o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +24,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.report import CheckReport
 from pipelines.data.checks.served.joined import ServedRows, joined
 from pipelines.data.checks.served.log import PREDICTION, VERSION, ServedLogRows
-from pipelines.data.checks.skew import skews
+from pipelines.data.checks.skew import rows_apart, skews
 from pipelines.data.findings import Finding, Rules, Severity, percent
 from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.version import ServedVersion
@@ -44,6 +46,9 @@ note|warn|stop  served.coverage  {model}: coverage
     -> {remedy}
 note  served.same  {model}: predictions of {task}
     {version} predicts {rows:,} rows again as they were served: within {within:.1g}
+note|warn  served.asof  {model}: as-of feature {feature}
+    {share} of {rows:,} rows were served the value that the lake holds{more}
+    -> {remedy}
 warn  served.differs  {model}: predictions of {task}
     {version} predicts {share} of {rows:,} rows otherwise than was served; first impression {id}: {served:.6f} was
     served, {now:.6f} now
@@ -63,6 +68,8 @@ AGAIN_ROWS = 20_000
 CLOSE = 1e-6
 """Probabilities: a request of another size adds up in another order."""
 FEW_MATCHED = 0.5
+ASOF_EQUAL = 0.95
+"""Share of rows whose as-of feature is served as it is logged, below which a warning says so."""
 
 
 def judge_served(run_dir: RunDir, logged: ServedLogRows, student: str | None = None) -> CheckReport:
@@ -92,9 +99,45 @@ def judge_served(run_dir: RunDir, logged: ServedLogRows, student: str | None = N
 def _of_one(config: Config, run_dir: RunDir, model: str, of: ServedRows) -> Iterator[Finding]:
     yield from _coverage(model, of)
     recorded = of.served.select([name for name in of.served.schema.names if not name.startswith("served_")])
+    asof = [column for column in config.rows.asof.columns if column.name in of.rebuilt.schema.names]
+    for column in asof if of.rebuilt.num_rows else ():
+        if column.name in recorded.schema.names:
+            yield _asof(model, column.name, of.rebuilt, recorded)
+    names = [column.name for column in asof if column.name in recorded.schema.names]
+    recorded = recorded.drop_columns(names)
     for finding in skews(of.rebuilt, recorded) if of.rebuilt.num_rows else ():
         yield finding._replace(where=f"{model}: {finding.where}")
     yield from _again(config, run_dir, model, of)
+
+
+def _asof(model: str, name: str, rebuilt: pa.Table, recorded: pa.Table) -> Finding:
+    """Share of rows that were served an as-of feature as the lake holds it, and the distance of the others."""
+    place = pc.index_in(rebuilt["impression_id"].combine_chunks(), recorded["impression_id"].combine_chunks())
+    served = recorded[name].take(place.drop_null()).combine_chunks()
+    logged = rebuilt[name].filter(place.is_valid()).combine_chunks()
+    apart = rows_apart(served, logged)
+    share = 1 - float(apart.mean()) if len(apart) else 1.0
+    more = _distance(*(column.filter(pa.array(apart)).to_pylist() for column in (served, logged))) if share < 1 else ""
+    severity = Severity.NOTE if share >= ASOF_EQUAL else Severity.WARN
+    remedy = (
+        ""
+        if severity is Severity.NOTE
+        else "what is served knows what was committed (pace.commit_interval_s); times count from the merge"
+    )
+    return RULES("served.asof", severity, model=model, feature=name, share=percent(share), rows=len(apart), more=more,
+                 remedy=remedy)  # fmt: skip
+
+
+def _distance(served: list[Any], logged: list[Any]) -> str:
+    """Distance between values that differ, in words."""
+    both = [(a, b) for a, b in zip(served, logged, strict=True) if a is not None and b is not None]
+    words = f"; {len(served) - len(both):,} have none on one side" if len(both) < len(served) else ""
+    if not both:
+        return words
+    if isinstance(both[0][0], list):
+        lacking = np.median([len(b) - (Counter(a) & Counter(b)).total() for a, b in both])
+        return f"; of the others the median lacks {lacking:g} of the values listed there{words}"
+    return f"; of the others the median difference is {np.median([abs(a - b) for a, b in both]):.3g}{words}"
 
 
 def _coverage(model: str, of: ServedRows) -> Iterator[Finding]:

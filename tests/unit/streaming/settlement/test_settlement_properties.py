@@ -18,6 +18,7 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement import emission, id_index, label_join, pending
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import settled_bytes
+from streaming.settlement.follower import AsOfFollower
 from streaming.settlement.settlement import Settlement
 from streaming.store import deltas, numbered
 from tests.support.examples import examples
@@ -148,6 +149,7 @@ class Play:
                     names = ["order", "key_time_ms", *(f.name for f in POSITION_FIELDS)]
                     self.merged += zip(*(part[name].to_pylist() for name in names), strict=True)
                 for piece in self._cut(chunk):
+                    self._ask(piece)
                     self._collect(self.settlement.step(piece, self.max_rows))
             if self.folder and self.random.random() < 0.3:
                 self._save()
@@ -177,6 +179,9 @@ class Play:
             self.merge, self.settlement = self._new()
             self.settlement.restore(state)
         self.merge.restore(merge_state)
+
+    def _ask(self, chunk: MergedChunk) -> None:
+        """Have the follower of the saved states say what it knows of rows that come next."""
 
     def _cut(self, chunk: MergedChunk) -> list[MergedChunk]:
         """Cut where a merge would not: between rows of one key."""
@@ -227,6 +232,35 @@ class Play:
                 return
             assert settled.batch.num_rows <= self.max_rows
             settled = self.settlement.release(self.max_rows)
+
+
+class Followed(Play):
+    """The same, and what a follower of its saved states says of rows of which it can know all that they may know."""
+
+    def __init__(self, stream, random, folder):
+        super().__init__(stream, random, folder=folder)
+        self.follower, self.looked = AsOfFollower(folder), {}
+        self.next_ms: dict[str, int] = {}
+        """By saved state, the key time of what came next: all of before is in the state."""
+
+    def _ask(self, chunk):
+        tick, keys = (
+            self.schema.asof.tick_ms,
+            [np.array(rows["key_time_ms"]) for rows in (chunk.impressions, chunk.feedback)],
+        )
+        if len(chunk.impressions) + len(chunk.feedback):
+            self.next_ms.setdefault(str(self.saves), int(np.concatenate(keys).min()))
+        if self.random.random() < 0.7:
+            self.follower.refresh()
+        if self.follower.state is None or self.follower.state.manifest.stem not in self.next_ms:
+            return
+        rows, times = chunk.impressions, keys[0]
+        for _ in range(self.random.randint(0, 2)):  # what others ask about changes nothing
+            self.follower.look(rows, times + self.random.randint(-100, 100))
+        looked = self.follower.look(rows, times)
+        for n in np.flatnonzero(times - times % tick <= self.next_ms[self.follower.state.manifest.stem]):
+            values = {name: column[n].as_py() for name, column in looked.items()}
+            self.looked[_position(rows.slice(n, 1).to_pylist()[0])] = values
 
 
 def _position(row):
@@ -309,6 +343,17 @@ def as_stored(row: dict) -> dict:
 
 def _stored(value):
     return float(np.float32(value)) if isinstance(value, float) else value
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 2**32), st.integers(8, 40))
+def test_a_follower_of_saved_states_knows_of_a_row_what_the_lake_will_say(seed, longest_partition):
+    random = Random(seed)
+    stream = random_stream(random, longest_partition)
+    with TemporaryDirectory() as folder:
+        play = Followed(stream, random, Path(folder)).run()
+    shown = play.looked.keys() & play.asof.keys()  # others are refused, or repeat one
+    assert {position: play.looked[position] for position in shown} == {n: play.asof[n] for n in shown}
 
 
 @settings(max_examples=examples(25), deadline=None)

@@ -34,7 +34,7 @@ from tests.simulation.history import (
 )
 from tests.simulation.live import live_events, live_settings
 
-FEW_ROWS_BYTES = {1: 5700, 2: 6200, 4: 7200}
+FEW_ROWS_BYTES = {1: 6800, 2: 7700, 4: 9500}
 """By the number of tasks, a size of messages into which a few rows of the lake fit."""
 
 GROWN = 0.1

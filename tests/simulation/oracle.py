@@ -42,8 +42,8 @@ class Impression:
     row: Row
     key: int
     number: int
-    seen: set[str] = field(default_factory=set)
-    """Tasks with a label, and `unknown:` tasks."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Tasks with a label, and `unknown:` tasks: the key time at which it counted."""
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Model:
             why, by = ("before_impression", delay) if delay < 0 else ("outside_window", delay - window)
             self.found.late.append((keyed.place, why, by, impression.row.time, deadline))
         else:
-            impression.seen.add(task)
+            impression.seen[task] = max(keyed.key, impression.key)
             counts["labels"] += 1
 
     def _time_is(self, now: int | None) -> None:
@@ -203,6 +203,11 @@ class Model:
         given = self._given[task]
         return given is None or (given in impression.seen and self._applies(impression, given))
 
+    def _came(self, impression: Impression, task: str) -> int:
+        """The key time at which a positive label had come, with those of its conditions."""
+        given = self._given[task]
+        return max(impression.seen[task], -1 if given is None else self._came(impression, given))
+
     # how it is stored
 
     def lake_rows(self, expected: Expected, lag: int) -> list[dict[str, Any]]:
@@ -219,6 +224,11 @@ class Model:
             row |= {"event_time_ms": impression.row.time, "vertical": impression.row.what, "age": impression.row.age}
             row |= {"settlement": first[self.groups[group]]}
             row |= {f"label_{name}": labels.get(name) for name in names}
+            row |= {"merge_time_ms": impression.key}
+            row |= {
+                f"feedback_time_ms_{name}": self._came(impression, name) if labels.get(name) == 1 else None
+                for name in names
+            }
             row |= {f"source_{name}": value for name, value in impression.place._asdict().items()}
             for number, name in enumerate(names, 1):  # a label that the teacher may have learned has no prediction
                 ahead = self._window[name] >= self.groups[group]

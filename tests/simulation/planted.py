@@ -162,8 +162,8 @@ FURTHER = (
     Planted(
         "labels are not restored",
         "streaming/settlement/settlement.py",
-        "        self._labels.bits.restore(state.labels, self._pending.stop)\n",
-        "        self._labels.bits.append(np.zeros(self._pending.stop - self._pending.first, np.uint8))\n",
+        "            marks.restore(segments, self._pending.stop)\n",
+        "            marks.append(np.zeros(self._pending.stop - self._pending.first, marks.dtype))\n",
     ),
     Planted(
         "claimed feedback is claimed again after a restart",
@@ -204,8 +204,8 @@ FURTHER = (
     Planted(
         "labels change after they were stored and are not stored again",
         "streaming/settlement/marks.py",
-        "        if not self._stored:\n            return\n",
-        "        return\n",
+        "        self._deltas.change(numbers, self.stop - self.first)\n",
+        "",
     ),
     Planted(
         "feedback waits for its impression for a window only",

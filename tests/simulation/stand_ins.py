@@ -21,7 +21,8 @@ import streaming.kafka.writer as writer_module
 import streaming.lake.delta.handle as handle_module
 import streaming.lake.delta.table as table_module
 import streaming.lake.writer as lake_writer_module
-from streaming.settlement import id_index, marks, pending
+from streaming.settlement import id_index, pending
+from streaming.store import deltas, numbered
 from tests.simulation.broker import Broker
 from tests.simulation.history import LARGE
 from tests.simulation.tables import Tables
@@ -92,10 +93,10 @@ def stand_ins(broker: Broker, tables: Tables, rows: int, take_in: Callable[..., 
         (stream_module, "repair", lambda *args: []),
         (stream_module, "with_partitions", take_in),
         (pending, "SEGMENT_ROWS", rows),
-        (marks, "CHUNK_ROWS", min(rows, 4096)),
+        (numbered, "CHUNK_ROWS", min(rows, 4096)),
         (id_index, "RUN_ROWS", rows),
         (id_index, "FILTERED_ROWS", rows),
-        (marks, "FEW", 4096 if rows == LARGE else 1),
+        (deltas, "FEW", 4096 if rows == LARGE else 1),
     ]
     with ExitStack() as stack:
         for owner, name, fake in fakes:

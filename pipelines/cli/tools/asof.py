@@ -63,7 +63,8 @@ def compute_asof(root: Path, features: Path) -> AsOfRange:
 
     Raises BadInput where the features or the run are not fit for it, StreamingError where another one does the same.
     """
-    run_dir, asof = RunDir(root), asof_of_file(features)
-    lake = LakeReader(run_dir.lake, with_kept_columns(config_of(run_dir), run_dir).rows)
+    run_dir = RunDir(root)
+    config, asof = config_of(run_dir), asof_of_file(features)
+    lake = LakeReader(run_dir.lake, with_kept_columns(config, run_dir).rows)
     with rows_bar("as-of features", lake.rows) as advance:
         return write_asof(lake, asof, advance)

@@ -145,7 +145,7 @@ def test_a_run_is_the_last_argument_or_an_option_whichever_comes_to_mind(name, c
     (tmp_path / "some run").mkdir()
     (tmp_path / "x").write_text("{}")
     others = ["x" for part in command.params if part.param_type_name == "argument" and part.required]
-    others += ["--reason=why"] if any(part.name == "reason" and part.required for part in command.params) else []
+    others += [f"--{part.name}=x" for part in command.params if part.param_type_name == "option" and part.required]
 
     def said(*arguments):
         with pytest.raises(SystemExit) as end:

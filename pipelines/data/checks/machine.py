@@ -12,11 +12,12 @@ from exfm.models.teacher_config import wide_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.data.findings import Finding, Rules, Severity
+from streaming.asof.features import AsOfState
 
 RULES = Rules("""
 warn|stop  machine.memory  resources
     about {takes} are needed: {tables} for tables and their optimizers, {libraries} for libraries, {own} for
-    {processes}, broker and Ray; this machine has {have}
+    {processes}, broker, Ray and as-of features; this machine has {have}
     -> {remedy}
 stop  machine.compiler  teacher.model.compile
     it needs a C++ compiler, and there is none
@@ -42,7 +43,7 @@ def judge_memory(config: Config, have: int, *, local: bool) -> Iterator[Finding]
         return
     tables, processes = tables_bytes(config), 1 if local else worker_count(config)
     around = 0 if config.kafka.bootstrap_servers and local else AROUND
-    own = around + (0 if local else processes * FORKED)
+    own = around + (0 if local else processes * FORKED) + asof_bytes(config)
     takes = tables + LIBRARIES + own
     if takes <= have:
         return
@@ -53,6 +54,12 @@ def judge_memory(config: Config, have: int, *, local: bool) -> Iterator[Finding]
     words = f"{processes} process{'es' * (processes != 1)}"
     gigabytes = {name: f"{count / GB:,.1f} GB" for name, count in sizes.items()}
     yield RULES("machine.memory", severity, **gigabytes, processes=words, remedy=remedy)
+
+
+def asof_bytes(config: Config) -> int:
+    """Bytes of the as-of features where every table holds as many keys as it may (`asof.max_keys`)."""
+    asof = config.rows.asof
+    return asof.max_keys * sum(AsOfState(config.rows).bytes_per_key.values()) if asof.features else 0
 
 
 def worker_count(config: Config) -> int:

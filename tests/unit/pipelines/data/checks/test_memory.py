@@ -1,6 +1,6 @@
 """What a run takes of the machine's memory."""
 
-from pipelines.data.checks.machine import FORKED, GB, LIBRARIES, judge_memory, tables_bytes, worker_count
+from pipelines.data.checks.machine import FORKED, GB, LIBRARIES, asof_bytes, judge_memory, tables_bytes, worker_count
 from tests.support.pipelines.small_runs import everything
 
 
@@ -9,5 +9,6 @@ def test_libraries_count_once_and_every_worker_for_what_is_its_own():
     fewest = tables_bytes(config) + LIBRARIES + worker_count(config) * FORKED
     assert not list(judge_memory(config, fewest + 2 * GB, local=False))
     assert [f.severity.value for f in judge_memory(config, fewest, local=False)] == ["warn"]
-    assert not list(judge_memory(config, tables_bytes(config) + LIBRARIES, local=True))
+    assert 0 < asof_bytes(config) < GB / 100
+    assert not list(judge_memory(config, tables_bytes(config) + LIBRARIES + asof_bytes(config), local=True))
     assert [f.severity.value for f in judge_memory(config, tables_bytes(config) // 2, local=True)] == ["stop"]

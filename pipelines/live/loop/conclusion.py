@@ -23,11 +23,11 @@ from pipelines.live.rules.causes import cause_of
 from pipelines.live.rules.course import Move
 from pipelines.live.rules.restarts import Cause, Death, GiveUp, Patience, verdict
 from pipelines.live.rules.states import RunState
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.status.status import RunStatus
 from pipelines.live.training.predictions import count_predictions
 from pipelines.report.results.champion import Champion, champion_of, outcomes_of
 from pipelines.report.results.figures import TaskFigures, clustered_by
-from pipelines.report.results.losses import Losses, LossSeverity
 from pipelines.report.results.picture import draw
 from pipelines.report.results.stored import stored_summary
 from pipelines.report.results.summary import Summary, final_metrics, summarise
@@ -121,8 +121,8 @@ class Conclusion:
             self._waiting = status.waiting = f"disk full: the summary waits for room ({error})"
             return None
         status.waiting = None
-        state = RunState.FAILED if status.losses["severity"] == LossSeverity.FAIL else RunState.DONE
-        return Move(state, "; ".join(status.losses["words"]) or None)
+        state = RunState.FAILED if status.losses.severity is LossSeverity.FAIL else RunState.DONE
+        return Move(state, "; ".join(status.losses.words) or None)
 
     def conclude(self, config: Config) -> None:
         """Write the results; called again, it writes what is missing."""
@@ -133,7 +133,7 @@ class Conclusion:
             drawing = thread.submit(draw, config, run_dir)
             summary = summarise(config, run_dir, self._status)
         losses = summary.losses_under(config)
-        self._status.losses = losses.as_json()
+        self._status.losses = losses
         self._drawn(drawing)
         grave = losses if losses.severity is LossSeverity.FAIL else None
         kept_champions = conclude_versions(config, run_dir, summary.students, grave)

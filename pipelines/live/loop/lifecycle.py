@@ -36,10 +36,10 @@ from pipelines.live.loop.signals import interruptible, undisturbed_cleanup
 from pipelines.live.rules.restarts import Patience
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.file import Heartbeat, StatusFile
+from pipelines.live.status.losses import LossSeverity
 from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import earlier_attempts, last_status, read_status
 from pipelines.live.workers.ingest import files_name
-from pipelines.report.results.losses import LossSeverity
 from pipelines.report.results.summary import Summary
 from streaming.broker.broker import LocalBroker
 from streaming.errors import StreamingError

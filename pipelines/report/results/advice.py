@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exfm.distillation.arm import Arm
-from pipelines.report.results.counts import Counts
+from pipelines.live.status.counts import Counts
 from pipelines.report.results.figures import TaskFigures, WindowFigures
 from pipelines.report.results.verdict import GainInterval, Outcome, interval_of, outcome_of, saw_no_row
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import PlainSerializer
@@ -18,8 +17,9 @@ from pydantic import PlainSerializer
 from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import Config
 from pipelines.live.rules.shares import sure_share
+from pipelines.live.status.counts import UNMATCHED, Counts, counts_of
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.training.live_metrics import HEAVY
-from pipelines.report.results.counts import UNMATCHED, Counts, counts_of
 from pipelines.report.results.figures import TaskFigures
 from pipelines.report.results.remedies import remedy_of
 from streaming.messages.dead_letters import TOMBSTONE
@@ -35,24 +35,6 @@ ROWS_BEFORE_STUDENTS = 1000
 
 MOST_EARLY_MS = 60_000
 """Feedback that lies further before its impression is not of a clock that is a little off: no tolerance is proposed."""
-
-
-class LossSeverity(StrEnum):
-    FINE = "fine"
-    WARN = "warn"  # said loudly, wherever the run is shown
-    FAIL = "fail"  # and a bounded run ends with exit code 1
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Losses and their severity."""
-
-    severity: LossSeverity
-    lines: tuple[str, ...]
-    words: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"severity": self.severity, "lines": list(self.lines), "words": list(self.words)}
 
 
 class TaskFeedback(NamedTuple):

@@ -17,6 +17,8 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.profile.column import ColumnProfile
+from pipelines.live.status.counts import Absent, Counts, counts_of
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.training.predictions import count_predictions, read_predictions
 from pipelines.live.workers.report import Report
@@ -25,9 +27,8 @@ from pipelines.report.results.advice import lost_share, next_step
 from pipelines.report.results.age import by_tenth
 from pipelines.report.results.cells import summary_cells
 from pipelines.report.results.columns_read import columns_read
-from pipelines.report.results.counts import Absent, Counts, counts_of
 from pipelines.report.results.figures import TaskFigures, columns_of, judge, no_rows
-from pipelines.report.results.losses import Losses, LossEvidence, LossSeverity, final_losses
+from pipelines.report.results.losses import LossEvidence, final_losses
 from pipelines.report.results.lost_feedback import lost_feedback
 from pipelines.report.results.verdict import interval_of
 from streaming.errors import BadInput, StreamingError

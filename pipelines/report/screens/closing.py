@@ -12,9 +12,9 @@ from rich.text import Text
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.profile.column import ColumnProfile, columns_text
+from pipelines.live.status.counts import counts_hold
 from pipelines.report.results.advice import WARM_IMPRESSIONS
 from pipelines.report.results.age import worse_by_age
-from pipelines.report.results.counts import counts_hold
 from pipelines.report.results.figures import TaskFigures, clustered_by
 from pipelines.report.results.summary import Summary
 from pipelines.report.results.verdict import JUDGED, Outcome, outcome_of, verdict_on

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.text import Text
 
-from pipelines.report.results.losses import Losses
+from pipelines.live.status.losses import Losses
 
 STYLES = {"fine": "", "warn": "yellow", "fail": "bold red"}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from pipelines.report.results import counts
-from pipelines.report.results.counts import Counts
+from pipelines.live.status import counts
+from pipelines.live.status.counts import Counts
 from pipelines.report.results.summary import WorkerTotals
 
 

@@ -16,8 +16,8 @@ from exfm.models.served import load_served
 from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import conclude_versions
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.training.predictions import PredictionLog
-from pipelines.report.results.losses import Losses, LossSeverity
 from pipelines.report.results.summary import Summary
 from pipelines.track.mirror import Mirror, Mirrors
 from pipelines.track.mlflow import Tracker

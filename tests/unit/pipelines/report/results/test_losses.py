@@ -10,9 +10,10 @@ import pytest
 
 from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import parse
-from pipelines.report.results.counts import Counts, counts_hold, counts_of
+from pipelines.live.status.counts import Counts, counts_hold, counts_of
+from pipelines.live.status.losses import LossSeverity
 from pipelines.report.results.figures import Columns, TaskFigures, judge
-from pipelines.report.results.losses import LossEvidence, LossSeverity, TaskFeedback, final_losses, losses_of
+from pipelines.report.results.losses import LossEvidence, TaskFeedback, final_losses, losses_of
 from streaming.settlement.admission import RAN_AWAY
 from tests.support.pipelines.raw_configs import small
 

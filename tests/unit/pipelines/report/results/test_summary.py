@@ -13,10 +13,10 @@ from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import WorkerState
+from pipelines.live.status.counts import counts_hold
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.training.predictions import PredictionLog
 from pipelines.live.workers.report import Report
-from pipelines.report.results.counts import counts_hold
 from pipelines.report.results.figures import ModelFigures, TaskFigures, WindowFigures
 from pipelines.report.results.stored import read_summary
 from pipelines.report.results.summary import final_metrics, students_of, summarise

@@ -149,12 +149,12 @@ class Summary:
     @staticmethod
     def from_json(value: Any) -> Summary:
         """The summary in a summary.json. Raises BadInput for another format, StreamingError for no summary."""
-        if isinstance(value, dict) and value.get("format", FORMAT) != FORMAT:
-            raise BadInput(
-                f"it has format {value['format']}, this ExFM reads {FORMAT}; read it with the version that wrote it, "
-                "or start the run over with --fresh"
-            )
         try:
+            if (stored := value["format"]) != FORMAT:
+                raise BadInput(
+                    f"it has format {stored}, this ExFM reads {FORMAT}; read it with the version that wrote it, or "
+                    "start the run over with --fresh"
+                )
             return _JSON.validate_python(value | {"evidence": value["losses"]})
         except (ValidationError, KeyError, TypeError):
             raise StreamingError("it is not a summary that exfm wrote; delete it: the run computes it again") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from pipelines.cli.options import AsJson, RunDirOption, takes_run
 
 if TYPE_CHECKING:
     from pipelines.cli.tools.lake import LakeCare
+    from pipelines.report.table import Entry
 
 Force = Annotated[
     list[str] | None,
@@ -47,6 +49,8 @@ def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
     `small` files are those that compaction may still merge; `unneeded` ones stay on the disk until vacuum; `log`
     counts the commits whose entries are kept.
     """
+    from pipelines.report.words import count
+
     value = _care(run_dir).status()
     if as_json:
         typer.echo(json.dumps(value, indent=2))
@@ -57,11 +61,17 @@ def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
         f"{value['last_lake_seq']:,}, kept {'for ever' if days is None else f'{days:g} days of event time'}"
     )
     head = ["table", "rows", "MB", "files", "small", "partitions", "unneeded", "log"]
-    names = ["name", "rows", "bytes", "files", "small_files", "partitions", "unneeded_files", "log_entries"]
-    _print(head, [[table[name] for name in names] for table in value["tables"]], mb=2)
+    names = ["files", "small_files", "partitions", "unneeded_files", "log_entries"]
+    _print(
+        head,
+        [
+            [table["name"], count(table["rows"]), f"{table['bytes'] / 2**20:,.1f}", *(count(table[n]) for n in names)]
+            for table in value["tables"]
+        ],
+    )
     if value["counts"]:
-        flat = {name: count for name, count in value["counts"].items() if isinstance(count, int)}
-        typer.echo("at the last commit: " + ", ".join(f"{name} {count:,}" for name, count in flat.items()))
+        flat = {name: number for name, number in value["counts"].items() if isinstance(number, int)}
+        typer.echo("at the last commit: " + ", ".join(f"{name} {number:,}" for name, number in flat.items()))
     _print_readers(value["readers"])
 
 
@@ -212,12 +222,14 @@ def _print_done(values: dict[str, Any], sentences: dict[str, str], as_json: bool
 
 
 def _print_readers(rows: list[dict[str, Any]]) -> None:
-    cells = [
-        [row["name"], row["position"], row["lag_rows"], _age(row["silent_s"]),
+    from pipelines.report.words import count
+
+    entries = [
+        [row["name"], count(row["position"]), count(row["lag_rows"]), _age(row["silent_s"]),
          f"pin upto {row['pinned_upto']:,}" if row["state"] == "pin" else row["state"]]
         for row in rows
     ]  # fmt: skip
-    _print(["reader", "position", "lag", "last seen", "state"], cells)
+    _print(["reader", "position", "lag", "last seen", "state"], entries)
 
 
 def _age(seconds: float | None) -> str:
@@ -229,14 +241,8 @@ def _age(seconds: float | None) -> str:
     return f"{seconds:.0f} s ago"
 
 
-def _print(head: list[str], rows: list[list[Any]], mb: int | None = None) -> None:
-    """A table; column `mb` holds bytes."""
+def _print(head: Sequence[str], rows: Sequence[Sequence[Entry]]) -> None:
     from pipelines.report.table import TextTable
     from pipelines.report.terminal import console, rendered
 
-    shown = [[value / 2**20 if at == mb else value for at, value in enumerate(row)] for row in rows]
-    texts = [
-        [f"{v:,.1f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in row]
-        for row in shown
-    ]
-    console().print(rendered(TextTable("", head, texts)))
+    console().print(rendered(TextTable("", head, rows)))

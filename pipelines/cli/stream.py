@@ -221,7 +221,7 @@ def stream(
             drop=drop or (), forks=forks, watch=screen.show, say=screen.say,
         )  # fmt: skip
     if summary is not None:
-        print_closing(Console(), summary.value, where, settings)
+        print_closing(Console(), summary, where, settings)
     if status.state is RunState.FAILED:
         then = _next(status, where, finished=summary is not None)
         typer.echo(f"exfm: the run failed: {status.reason}\nlogs: {where.logs}; {then}", err=True)
@@ -362,15 +362,14 @@ def report(
     from rich.console import Console
 
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.report.results.advice import next_step
     from pipelines.report.results.stored import read_summary
     from pipelines.report.results.verdict import verdict_on
     from pipelines.report.screens.report import print_report
 
     summary = read_summary(RunDir(run_dir))
     if json_:
-        verdicts = {name: verdict_on(tasks) for name, tasks in summary["students"].items()}
-        typer.echo(json.dumps(summary | {"verdicts": verdicts, "try": next_step(summary)}, indent=2))
+        verdicts = {name: verdict_on(tasks) for name, tasks in summary.students.items()}
+        typer.echo(json.dumps(summary.as_json() | {"verdicts": verdicts, "try": summary.next_step}, indent=2))
     else:
         print_report(Console(), summary, whole=all_)
 

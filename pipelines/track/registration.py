@@ -7,7 +7,7 @@ models:/RUN-STUDENT@twin        the same student without a teacher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.training.predictions import count_predictions
 from pipelines.report.results.champion import Champion, champion_of, gain_tags, outcomes_of
-from pipelines.report.results.figures import clustered_by
+from pipelines.report.results.figures import TaskFigures, clustered_by
 from pipelines.report.results.verdict import verdict_on
 from pipelines.served_rows import ROWS, serving_rules
 from pipelines.track.registry.aliases import twin_version
@@ -77,19 +77,19 @@ class Registration:
 
 
 def registration_of(
-    config: Config, run_dir: RunDir, student: StudentSettings, result: dict[str, Any]
+    config: Config, run_dir: RunDir, student: StudentSettings, tasks: Mapping[str, TaskFigures]
 ) -> Registration | None:
-    """Registration of a student whose part of summary.json is `result`; None if it learned no row."""
+    """Registration of a student with these figures by task; None if it learned no row."""
     exports = sorted(run_dir.served(student.name).glob("v*"))
     if not exports or not count_predictions(run_dir.predictions(student.name)):
         return None
     newest, model = exports[-1], f"{config.name}-{student.name}"
     of_twin = run_dir.served_twin(student.name) / newest.name
-    champion = champion_of(outcomes_of(result), twin=of_twin.exists())
-    why = verdict_on(result)
+    champion = champion_of(outcomes_of(tasks), twin=of_twin.exists())
+    why = verdict_on(tasks)
     lineage = {"config_hash": config.hash, "lake": str(run_dir.lake), "position": newest.name}
-    lineage["intervals_clustered_by"] = clustered_by({"cluster_by": config.metrics.clusters})
-    tags = {**lineage, "champion": str(champion), "why": why, **gain_tags(result)}
+    lineage["intervals_clustered_by"] = clustered_by(config.metrics.clusters)
+    tags = {**lineage, "champion": str(champion), "why": why, **gain_tags(tasks)}
     how = interface_of(config, run_dir, student)
     return Registration(
         model=model,

@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.report.results.counts import counts_hold
 from tests.support.pipelines.small_runs import assert_learned_the_lake, small, to_the_end
+from tests.support.pipelines.summaries import counts_hold
 
 pytestmark = pytest.mark.broker
 

@@ -16,10 +16,10 @@ from examples.datasets.writing import init_arguments, write_dataset
 from pipelines.cli.console import app
 from pipelines.core.config.settings import load
 from pipelines.data.checks.check import check_config
-from pipelines.report.results.counts import counts_hold
 from streaming.errors import BadInput
 from streaming.kafka.writer import TopicWriter
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import by_hand, fill, ipc, make_inputs, send
 from tests.support.places import NUMBERS
 from tests.support.streams import foreign_files

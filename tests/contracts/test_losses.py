@@ -124,15 +124,15 @@ def test_wall_time_and_counters_are_those_of_all_starts(broker, tmp_path):
     status, summary = run(config, RunDir(root), local=True)
     assert status.state is RunState.DONE, status.reason
     assert summary is not None
-    told, last = summary.value["run"], read_status(root).as_json()
-    assert (told["legs"], told["started_at"]) == (2, first["started_at"])
+    told, last = summary.run, read_status(root).as_json()
+    assert (told.legs, told.started_at) == (2, first["started_at"])
     assert last["wall_s"] == pytest.approx(first["wall_s"] + last["leg_wall_s"], abs=0.01)
-    assert told["wall_s"] > first["wall_s"]
+    assert told.wall_s > first["wall_s"]
     for name, worker in last["workers"].items():
         assert worker["rows"] >= first["workers"][name]["rows"]
         assert worker["busy_s"] >= first["workers"][name]["busy_s"]
         assert not worker["lag_rows"], f"{name} has finished and is shown as lagging"
     assert last["fraction"] == 1.0
-    workers, counts = summary.value["workers"], summary.value["counts"]
-    assert workers["teacher"]["rows"] == counts["lake_rows"]
-    assert workers["augmentation"]["rows"] == counts["impressions_read"] + counts["feedback_read"]
+    workers, counts = summary.workers, summary.counts
+    assert workers["teacher"].rows == counts.lake_rows
+    assert workers["augmentation"].rows == counts.impressions_read + counts.feedback_read

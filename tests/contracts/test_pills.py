@@ -12,10 +12,10 @@ from kafka import KafkaProducer
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import prepare
-from pipelines.report.results.counts import counts_hold
 from streaming.errors import BadInput
 from streaming.kafka.topics import ensure_topics
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import by_hand, send
 
 pytestmark = pytest.mark.broker

@@ -23,7 +23,6 @@ from pipelines.lab.spec.arms import ArmSpec
 from pipelines.lab.spec.conditions import Condition, LogitSource
 from pipelines.live.feeds.student import StudentFeed
 from pipelines.live.training.predictions import read_predictions
-from pipelines.report.results.counts import counts_hold
 from pipelines.track.registry.ledger import CONCLUSION, POLICY, Ledger
 from streaming.lake.reader import LakeReader
 from streaming.lake.source import LakeSource
@@ -39,6 +38,7 @@ from tests.support.pipelines.small_runs import (
     origin,
     to_the_end,
 )
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import messages_of
 
 pytestmark = pytest.mark.broker

@@ -16,11 +16,11 @@ from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
-from pipelines.report.results.counts import counts_hold
 from streaming.kafka.topics import ensure_topics
 from streaming.ports import free_port
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import assert_learned_the_lake, origin, small, to_the_end
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 
 pytestmark = pytest.mark.broker

@@ -21,11 +21,11 @@ from pipelines.live.workers.augmentation.worker import AugmentationWorker
 from pipelines.live.workers.student.worker import StudentWorker
 from pipelines.live.workers.teacher.worker import TeacherWorker
 from pipelines.live.workers.worker import Orders, Worker
-from pipelines.report.results.counts import counts_hold
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.reader import LakeReader
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import assert_learned_the_lake, everything, small, to_the_end
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import by_hand, fill
 from tests.support.waiting import PATIENCE_S
 

@@ -15,8 +15,6 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.training.predictions import read_predictions
-from pipelines.report.results.counts import counts_hold
-from pipelines.report.results.summary import rows_hold
 from streaming.kafka.topics import ensure_topics
 from streaming.store.files import read_json
 from tests.support.pipelines.small_runs import (
@@ -27,6 +25,7 @@ from tests.support.pipelines.small_runs import (
     stop_after,
     to_the_end,
 )
+from tests.support.pipelines.summaries import counts_hold, rows_hold
 from tests.support.pipelines.topics import by_hand, ipc, send
 
 pytestmark = pytest.mark.broker

@@ -10,7 +10,6 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 
-from pipelines.report.results.counts import counts_hold
 from streaming.errors import DataLost
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.topics import end_offsets, ensure_topics
@@ -18,6 +17,7 @@ from streaming.kafka.writer import TopicWriter
 from streaming.messages.source import EndOfStream
 from streaming.position import Partition, SourcePosition
 from tests.support.pipelines.small_runs import small, to_the_end
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import by_hand, make_inputs
 from tests.support.waiting import PATIENCE_S, eventually
 

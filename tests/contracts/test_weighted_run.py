@@ -22,8 +22,6 @@ from pipelines.lab.spec.conditions import Condition
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.training.predictions import read_predictions
-from pipelines.report.results.counts import counts_hold
-from pipelines.report.results.summary import rows_hold
 from streaming.hashing import hash64
 from tests.support.pipelines.replay_workspaces import AsItIs, learned_alone
 from tests.support.pipelines.small_runs import (
@@ -34,6 +32,7 @@ from tests.support.pipelines.small_runs import (
     labels_of,
     to_the_end,
 )
+from tests.support.pipelines.summaries import counts_hold, rows_hold
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 
 pytestmark = pytest.mark.broker

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from kafka import KafkaProducer
 
 from pipelines.core.config.settings import Config
-from pipelines.report.results.counts import counts_hold
 from streaming.kafka.topics import ensure_topics
 from streaming.messages.codecs import make_codec
 from streaming.messages.message import RawMessage
 from tests.support.pipelines.small_runs import assert_learned_the_lake, origin, small, to_the_end
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import by_hand, ipc
 from tests.support.streams.broken_inputs import broken_bytes, broken_object, broken_table, edited, fuzzed
 

@@ -15,7 +15,6 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
-from pipelines.report.results.counts import counts_hold
 from streaming.errors import BadInput
 from streaming.lake.writer import LakeWriter
 from streaming.position import Partition
@@ -23,6 +22,7 @@ from streaming.settlement.settlement import Settlement
 from tests.support.pipelines.crashes import Point, crash_at
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import assert_learned_the_lake, slow_commits, small, stop_after, to_the_end
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import by_hand, grow, make_inputs, send
 
 pytestmark = pytest.mark.broker

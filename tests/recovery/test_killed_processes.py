@@ -16,7 +16,6 @@ import pytest
 
 from pipelines.core.config.sections import Generated
 from pipelines.core.config.settings import Config
-from pipelines.report.results.counts import counts_hold
 from streaming.sources.synthetic.stream import generated_stream
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.kills import BROKER, COORDINATOR, EVERYTHING, KILLED, SHORT, Hail, victims_of
@@ -27,6 +26,7 @@ from tests.support.pipelines.small_runs import (
     everything,
     to_the_end,
 )
+from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import messages_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray]

@@ -12,8 +12,8 @@ from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import Config
 from pipelines.data.findings import Finding, Rules, Severity, percent
 from pipelines.data.profile.profile import Profile, RefusedRows
+from pipelines.live.status.losses import LossSeverity as Loss
 from pipelines.live.training.live_metrics import HEAVY, HEAVY_ROWS
-from pipelines.report.results.losses import LossSeverity as Loss
 from pipelines.report.results.losses import judged
 from pipelines.report.results.remedies import remedy_of
 from streaming.messages.dead_letters import TOMBSTONE

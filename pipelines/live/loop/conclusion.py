@@ -23,22 +23,21 @@ from pipelines.live.rules.causes import cause_of
 from pipelines.live.rules.course import Move
 from pipelines.live.rules.restarts import Cause, Death, GiveUp, Patience, verdict
 from pipelines.live.rules.states import RunState
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.status.status import RunStatus
 from pipelines.live.training.predictions import count_predictions
 from pipelines.report.results.champion import Champion, champion_of, outcomes_of
-from pipelines.report.results.figures import clustered_by
-from pipelines.report.results.losses import Losses, LossSeverity, losses_in
+from pipelines.report.results.figures import TaskFigures, clustered_by
 from pipelines.report.results.picture import draw
-from pipelines.report.results.stored import current
-from pipelines.report.results.summary import Summary, summarise
+from pipelines.report.results.stored import stored_summary
+from pipelines.report.results.summary import Summary, final_metrics, summarise
 from pipelines.report.results.verdict import JUDGED, verdict_on
 from pipelines.track.mirror import Mirrors, mirror_of
 from pipelines.track.mlflow import Tracker
 from pipelines.track.registration import champion_lines, registration_of
 from pipelines.track.registry.aliases import Action, twin_version
 from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger, LedgerWriter
-from streaming.errors import StreamingError
-from streaming.store.files import link_file, make_folder, read_json, replacing_folder, write_json
+from streaming.store.files import link_file, make_folder, replacing_folder, write_json
 
 FINISHED_WAIT_S = 120.0
 STOPPED_WAIT_S = 5.0
@@ -60,19 +59,12 @@ Say = Callable[[str], None]
 def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
     """The summary of a finished run; a run with a paused student that is to continue is not finished.
 
-    Raises StreamingError for a file that no run wrote.
+    Raises what `stored_summary` raises.
     """
-    value = read_json(run_dir.summary)
-    if value is None:
+    summary = stored_summary(run_dir)
+    if summary is None or summary.run.config_hash not in hashes_of_run(run_dir, config):
         return None
-    try:
-        is_of_config = value["run"]["config_hash"] in hashes_of_run(run_dir, config)
-        ended = set(value["run"].get("paused", ())) <= run_dir.roster.paused
-        return Summary(current(value, run_dir.summary)) if is_of_config and ended else None
-    except (KeyError, TypeError):
-        raise StreamingError(
-            f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"
-        ) from None
+    return summary if set(summary.run.paused) <= run_dir.roster.paused else None
 
 
 class Conclusion:
@@ -129,8 +121,8 @@ class Conclusion:
             self._waiting = status.waiting = f"disk full: the summary waits for room ({error})"
             return None
         status.waiting = None
-        state = RunState.FAILED if status.losses["severity"] == LossSeverity.FAIL else RunState.DONE
-        return Move(state, "; ".join(status.losses["words"]) or None)
+        state = RunState.FAILED if status.losses.severity is LossSeverity.FAIL else RunState.DONE
+        return Move(state, "; ".join(status.losses.words) or None)
 
     def conclude(self, config: Config) -> None:
         """Write the results; called again, it writes what is missing."""
@@ -140,21 +132,21 @@ class Conclusion:
         with ThreadPoolExecutor(1) as thread:
             drawing = thread.submit(draw, config, run_dir)
             summary = summarise(config, run_dir, self._status)
-        losses = losses_in(summary.value, config)
-        self._status.losses = losses.as_json()
+        losses = summary.losses_under(config)
+        self._status.losses = losses
         self._drawn(drawing)
         grave = losses if losses.severity is LossSeverity.FAIL else None
-        kept_champions = conclude_versions(config, run_dir, summary, grave)
+        kept_champions = conclude_versions(config, run_dir, summary.students, grave)
         if tracker is not None and not tracker.closed:  # once, however often a full disk has this called
             self._say("writing MLflow")
             if losses.severity is LossSeverity.FAIL:  # nothing that learned from such a stream is to be served
                 for name in config.reader_names:
                     tracker.finish(name, "FAILED")
             else:
-                track_results(config, run_dir, tracker, summary, self._say, kept_champions)
+                track_results(config, run_dir, tracker, summary.students, self._say, kept_champions)
             Mirrors(run_dir, tracker.mirror, time.monotonic).look(config)
             self._close(tracker, FINISHED_WAIT_S)
-        write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
+        write_json(run_dir.summary, summary.as_json())  # the mark of a finished run: nothing is left to do
         self.summary = summary
 
     def break_off(self, workers: Iterable[str]) -> None:
@@ -199,24 +191,29 @@ def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
 def track_student(config: Config, student: StudentSettings, tracker: Tracker) -> None:
     values = {"verticals": ",".join(student.row_filter) or "all", "tasks": ",".join(config.student_tasks(student))}
     values["final_window"] = f"{JUDGED.replace('_', ' ')} of the stream"  # of every metric `final/…`
-    values["intervals_clustered_by"] = clustered_by({"cluster_by": config.metrics.clusters})
+    values["intervals_clustered_by"] = clustered_by(config.metrics.clusters)
     tracker.params(STUDENT + student.name, _of_all(config) | values | student.model.model_dump(mode="json"))
 
 
 def track_results(
-    config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary, say: Say, kept: Mapping[str, str] = {}
+    config: Config,
+    run_dir: RunDir,
+    tracker: Tracker,
+    students: Mapping[str, Mapping[str, TaskFigures]],
+    say: Say,
+    kept: Mapping[str, str] = {},
 ) -> None:
     """Log final metrics to MLflow, and register every student that learned a row, with its twin. `kept`: of students
     whose champion stays what a person has chosen, why, as `conclude_versions` gives it."""
     registered = []
     for student in config.students:
-        worker, results = STUDENT + student.name, summary.value["students"][student.name]
+        worker, results = STUDENT + student.name, students[student.name]
         registration = registration_of(config, run_dir, student, results)
         if registration is None:
             say(f"student `{student.name}` saw no row: it is not registered")
         else:
-            for task, result in results.items():
-                tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
+            for task, figures in results.items():
+                tracker.metrics(worker, figures.rows, final_metrics(task, figures))
             if run_dir.picture.exists():
                 tracker.artifact(worker, run_dir.picture)
             if student.name in kept:
@@ -232,14 +229,16 @@ def track_results(
         say(line)
 
 
-def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: Losses | None) -> dict[str, str]:
+def conclude_versions(
+    config: Config, run_dir: RunDir, students: Mapping[str, Mapping[str, TaskFigures]], grave: Losses | None
+) -> dict[str, str]:
     """Record the end of the run in the ledgers: the last version of each student and of its twin; the better of the
     two becomes champion, unless a person chose one. Returns whose champion stays for that, with the person's reason.
     Of a run with `grave` losses nothing is to be served. Called again, it changes nothing."""
     kept_champions = {}
     for student in config.students:
         ledger = Ledger(run_dir, student.name)
-        results, exports = summary.value["students"].get(student.name, {}), _last_exports(run_dir, student)
+        results, exports = students.get(student.name, {}), _last_exports(run_dir, student)
         if not exports and not ledger.size:
             continue
         with ledger.writing() as writing:

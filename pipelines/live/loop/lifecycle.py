@@ -36,10 +36,10 @@ from pipelines.live.loop.signals import interruptible, undisturbed_cleanup
 from pipelines.live.rules.restarts import Patience
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.file import Heartbeat, StatusFile
+from pipelines.live.status.losses import LossSeverity
 from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import earlier_attempts, last_status, read_status
 from pipelines.live.workers.ingest import files_name
-from pipelines.report.results.losses import LossSeverity, losses_in
 from pipelines.report.results.summary import Summary
 from streaming.broker.broker import LocalBroker
 from streaming.errors import StreamingError
@@ -80,7 +80,7 @@ def run(
         config = with_roster(config, run_dir.roster)
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
         if (earlier := earlier_summary(config, run_dir)) is not None:
-            say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")
+            say(f"{run_dir.root} holds this run, finished on {earlier.run.started_at}: nothing left to do.")
             return _finished(config, earlier), earlier
         _announce(run_dir, say)
         _open_recording(config, run_dir, say)
@@ -136,9 +136,7 @@ def _open_recording(config: Config, run_dir: RunDir, say: Say) -> None:
 
 def _finished(config: Config, summary: Summary) -> RunStatus:
     """Status of a run that has ended, by the limits that `config` has now."""
-    if "losses" not in summary.value:
-        return RunStatus(config.name, RunState.DONE)
-    losses = losses_in(summary.value, config)
+    losses = summary.losses_under(config)
     state = RunState.FAILED if losses.severity is LossSeverity.FAIL else RunState.DONE
     return RunStatus(config.name, state, "; ".join(losses.words) or None)
 

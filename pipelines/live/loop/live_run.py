@@ -203,8 +203,7 @@ class LiveRun:
         else:
             for worker in status.workers.values():
                 if worker.kind.writes_lake and worker.report is not None and worker.report.counts is not None:
-                    status.counts, losses = losses_now(worker.report.counts, self.config)
-                    status.losses = losses.as_json()
+                    status.counts, status.losses = losses_now(worker.report.counts, self.config)
             status.raise_alarms(self._monitor.check(status))
             status.reason = status.trouble
         self._file.write(status.as_json())

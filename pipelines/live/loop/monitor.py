@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipelines.core.config.settings import Config
 from pipelines.live.rules.alarms import Health, RaisedAlarm, RefusalCounts, alarms_of, words_of
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.counts import UNMATCHED, Counts
 from pipelines.live.status.status import RunStatus, StatusAlarm, WorkerStatus
 from pipelines.live.workers.report import Report
-from pipelines.report.results.counts import UNMATCHED
 from streaming.messages.dead_letters import TOMBSTONE
 
 AT_WORK = {WorkerState.RUNNING, WorkerState.RETIRED, WorkerState.FAILED}
@@ -156,10 +156,12 @@ class Idleness:
         return now_s - self._since_s >= self._after_s
 
 
-def _read(what: str, counts: Mapping[str, Any]) -> ReadCounts:
-    kind = "impression" if what == "impressions" else "feedback"
-    reasons = {why: n for why, n in counts["dead_letters_by_reason"][kind].items() if why not in (UNMATCHED, TOMBSTONE)}
-    return ReadCounts(counts["impressions_read" if kind == "impression" else "feedback_read"], reasons)
+def _read(what: str, counts: Counts) -> ReadCounts:
+    kind, rows = (
+        ("impression", counts.impressions_read) if what == "impressions" else ("feedback", counts.feedback_read)
+    )
+    letters = counts.dead_letters_by_reason[kind]
+    return ReadCounts(rows, {why: n for why, n in letters.items() if why not in (UNMATCHED, TOMBSTONE)})
 
 
 def _or_none(place: int | None) -> int:

@@ -13,6 +13,8 @@ from typing import Any, Literal
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.restarts import Cause
 from pipelines.live.rules.states import ENDED, RunState, WorkerState
+from pipelines.live.status.counts import Counts
+from pipelines.live.status.losses import Losses
 from pipelines.live.workers.report import Report
 
 WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
@@ -216,10 +218,9 @@ class RunStatus:
     disk: dict[str, int] = field(default_factory=dict)
     """Bytes in the run directory, by what grows in it."""
     tracking: TrackingHealth = field(default_factory=TrackingHealth)
-    counts: dict[str, Any] | None = None
-    """What became of every row, as in summary.json; None before the lake's writer has reported."""
-    losses: dict[str, Any] = field(default_factory=lambda: {"severity": "fine", "lines": [], "words": []})
-    """What was lost, as an account and, where it is much, in loud words."""
+    counts: Counts | None = None
+    """Outcome of every row; None before the lake's writer has reported."""
+    losses: Losses = field(default_factory=Losses)
     alarms: Sequence[StatusAlarm] = ()
     """What is not well although nothing has failed."""
     stage: str | None = None
@@ -274,7 +275,7 @@ class RunStatus:
                 stale = "stale_teacher: " if worker.kind.publishes else ""
                 problems.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
         problems += [alarm.words for alarm in self.alarms if alarm.severity != "note"]
-        problems += self.losses["words"]
+        problems += self.losses.words
         return "; ".join(problems) or None
 
     @property
@@ -346,7 +347,7 @@ class RunStatus:
             "lake": asdict(self.lake),
             "disk": dict(self.disk),
             "tracking": asdict(self.tracking),
-            "counts": self.counts,
-            "losses": self.losses,
+            "counts": None if self.counts is None else self.counts.as_json(),
+            "losses": self.losses.as_json(),
             "alarms": [alarm.as_json() for alarm in self.alarms],
         }

@@ -6,7 +6,6 @@ verdict   what a student's gain over its twin amounts to, in words
 champion  which of a student and its twin is served
 advice    what to try after a run
 age       NE by tenth of the stream, and where a model is worse than the label rate or the regression
-counts    what became of every row that was read
 columns_read  what was read of every column
 losses    what was lost, why, and what to change
 remedies  what to change, by the reason of dead letters

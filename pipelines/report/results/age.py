@@ -6,14 +6,13 @@ them) say what a model has to beat.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from exfm.metrics.classification import normalised_entropy
 from exfm.metrics.limits import too_few
-from pipelines.report.results.figures import MODELS, Columns
+from pipelines.report.results.figures import Columns, TaskFigures, TenthFigures
 
 TENTHS = 10
 MARGIN = 0.01
@@ -23,44 +22,45 @@ NAMES = {"student": "the student", "no_teacher": "its twin", "teacher": "the tea
 TO_BEAT = {"constant": "the running base rate", "ftrl": "FTRL"}
 
 
-def by_tenth(columns: Columns, lake_rows: int) -> list[dict[str, Any]]:
-    """{rows, positives, and the NE of each model} by tenth of a lake of `lake_rows`. NE is None where a model is not
-    there, and where there are too few positives for it to mean anything."""
+def by_tenth(columns: Columns, lake_rows: int) -> list[TenthFigures]:
+    """Figures by tenth of a lake of `lake_rows`."""
     tenth = columns.lake_seq * TENTHS // max(1, lake_rows)
     tenths = []
     for n in range(TENTHS):
         part = columns.take(np.flatnonzero(tenth == n))
         rows, positives = len(part.labels), int(part.labels.sum())
-        figures: dict[str, Any] = {"rows": rows, "positives": positives} | dict.fromkeys(MODELS)
-        if too_few(positives, rows - positives) is None:
-            for model, z in part.logits.items():
-                figures[model] = normalised_entropy(z, part.labels, part.weights)
-        tenths.append(figures)
+        logits = part.logits if too_few(positives, rows - positives) is None else {}
+        ne = {model: normalised_entropy(z, part.labels, part.weights) for model, z in logits.items()}
+        tenths.append(TenthFigures(rows=rows, positives=positives, **ne))
     return tenths
 
 
-def worse_by_age(tasks: Mapping[str, Mapping[str, Any]]) -> str | None:
+def worse_by_age(tasks: Mapping[str, TaskFigures]) -> str | None:
     """Describe where a student's model is worse than the running base rate or FTRL; None if nowhere.
 
-    >>> tenths = [{"student": s, "teacher": t, "constant": 1.0, "ftrl": .95} for s, t in ((1.3, 5.4), (.99, 1.1))]
-    >>> tenths += [{"student": .9, "teacher": .9, "constant": 1.0, "ftrl": .95}] * 8
-    >>> worse_by_age({"ctr": {"by_tenth": tenths}})  # doctest: +NORMALIZE_WHITESPACE
+    >>> from pipelines.report.results.figures import WindowFigures
+    >>> def by_age(*student_and_teacher):
+    ...     tenths = [TenthFigures(rows=900, positives=90, student=s, teacher=t, constant=1.0, ftrl=0.95)
+    ...               for s, t in student_and_teacher]
+    ...     half = WindowFigures(rows=4500, positives=450)
+    ...     return TaskFigures(rows=9000, positives=900, last_half=half, by_tenth=tenths)
+    >>> worse_by_age({"ctr": by_age((1.3, 5.4), (0.99, 1.1), *8 * [(0.9, 0.9)])})  # doctest: +NORMALIZE_WHITESPACE
     'on ctr the student is worse than the running base rate in the first 10 % of the stream, and than FTRL in the first
     20 %; the teacher is worse than the running base rate in the first 20 % of the stream, and than FTRL in the first
     20 %'
-    >>> worse_by_age({"ctr": {"by_tenth": tenths[2:]}}) is None
+    >>> worse_by_age({"ctr": by_age(*10 * [(0.9, 0.9)])}) is None
     True
     """
-    clauses = [words for task, result in tasks.items() for words in _worse(task, result["by_tenth"])]
+    clauses = [words for task, result in tasks.items() for words in _worse(task, result.by_tenth)]
     return "; ".join(clauses) or None
 
 
-def _worse(task: str, tenths: Any) -> Iterator[str]:
+def _worse(task: str, tenths: Sequence[TenthFigures]) -> Iterator[str]:
     where = f"on {task} "
     for model, name in NAMES.items():
         clauses: list[str] = []
         for other, than in TO_BEAT.items():
-            pairs = [(tenth.get(model), tenth.get(other)) for tenth in tenths]
+            pairs = [(tenth.ne.get(model), tenth.ne.get(other)) for tenth in tenths]
             worse = [n for n, (a, b) in enumerate(pairs) if a is not None and b is not None and a > b * (1 + MARGIN)]
             if worse:
                 clauses.append(f"than {than} {_when(worse, '' if clauses else ' of the stream')}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import asdict
 
+from exfm.metrics.paired import PairedGain
 from pipelines.report.cells import Cell, Key, Measure, cells, lack
-from pipelines.report.results.figures import MODELS
+from pipelines.report.results.figures import MODELS, TaskFigures, WindowFigures
 from pipelines.report.results.verdict import JUDGED
 
 WHOLE = "whole stream"
@@ -14,54 +15,56 @@ ALL = ""
 """The arm of what is of the rows, not of a model."""
 
 
-def summary_cells(students: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
+def summary_cells(students: Mapping[str, Mapping[str, TaskFigures]]) -> list[Cell]:
     """Cells from the part `students` of summary.json; those of the rows come first, so that a student without a row has
     some, too.
 
-    >>> rows = dict.fromkeys(("gauc_groups", "gauc_rows", "gain", "gain_by_group", "lead", "transfer_ratio", *MODELS))
-    >>> rows |= {"rows": 900, "positives": 90, "too_few": None, "student": {"ne": 0.9}}
-    >>> [c.value for c in summary_cells({"feed": {"ctr": rows | {"last_half": rows}}}) if c.metric == "ne"]
-    [0.9, 0.9]
+    >>> from pipelines.report.results.figures import ModelFigures
+    >>> half = WindowFigures(rows=900, positives=90, student=ModelFigures(ne=0.9))
+    >>> task = TaskFigures(rows=1800, positives=200, student=ModelFigures(ne=1.0), last_half=half)
+    >>> [c.value for c in summary_cells({"feed": {"ctr": task}}) if c.metric == "ne"]
+    [1.0, 0.9]
     """
     summary: list[Cell] = []
     for student, tasks in students.items():
         for task, result in tasks.items():
-            for window, figures in ((WHOLE, result), (JUDGED, result[JUDGED])):
+            for window, figures in ((WHOLE, result), (JUDGED, result.last_half)):
                 summary += cells(Key(window, student, task, ALL), _of_rows(figures))
                 for model in MODELS:
-                    measures = [*_of_model(model, figures), *_by_tenth(model, figures)]
+                    measures = [*_of_model(model, figures), *(_by_tenth(model, result) if window == WHOLE else ())]
                     summary += cells(Key(window, student, task, model), measures)
     return summary
 
 
-def _of_rows(figures: Mapping[str, Any]) -> Iterator[Measure]:
-    yield from (Measure(name, figures[name]) for name in ("rows", "positives"))
-    if figures["too_few"] is not None:
-        yield lack("rows", figures["too_few"])
-    if figures["gauc_groups"] is not None:
-        yield Measure("gauc/groups", figures["gauc_groups"], n=figures["gauc_rows"])
+def _of_rows(window: WindowFigures) -> Iterator[Measure]:
+    yield from (Measure("rows", window.rows), Measure("positives", window.positives))
+    if window.too_few is not None:
+        yield lack("rows", window.too_few)
+    if window.gauc_groups is not None:
+        yield Measure("gauc/groups", window.gauc_groups, n=window.gauc_rows)
 
 
-def _of_model(model: str, figures: Mapping[str, Any]) -> Iterator[Measure]:
-    for name, value in (figures.get(model) or {}).items():
-        yield Measure(name, value, n=figures["rows"])
+def _of_model(model: str, window: WindowFigures) -> Iterator[Measure]:
+    if model in window.models:
+        for name, value in asdict(window.models[model]).items():
+            yield Measure(name, value, n=window.rows)
     if model == "student":
-        yield from _gain("gain", figures["gain"])
-        yield from _gain("gain/by group", figures["gain_by_group"])
-        if figures["transfer_ratio"] is not None:
-            yield Measure("transfer/teacher", figures["transfer_ratio"])
+        yield from _gain("gain", window.gain)
+        yield from _gain("gain/by group", window.gain_by_group)
+        if window.transfer_ratio is not None:
+            yield Measure("transfer/teacher", window.transfer_ratio)
     if model == "teacher":
-        yield from _gain("gain", figures["lead"])
+        yield from _gain("gain", window.lead)
 
 
-def _gain(metric: str, gain: Mapping[str, Any] | None) -> Iterator[Measure]:
+def _gain(metric: str, gain: PairedGain | None) -> Iterator[Measure]:
     if gain is not None:
-        yield Measure(metric, gain["difference"], gain["low"], gain["high"], gain["rows"])
-        if gain["too_few"] is not None:
-            yield lack(metric, gain["too_few"])
+        yield Measure(metric, gain.difference, gain.low, gain.high, gain.rows)
+        if gain.too_few is not None:
+            yield lack(metric, gain.too_few)
 
 
-def _by_tenth(model: str, figures: Mapping[str, Any]) -> Iterator[Measure]:
-    for n, tenth in enumerate(figures.get("by_tenth", ())):
-        if tenth.get(model) is not None:
-            yield Measure(f"ne/tenth/{n}", tenth[model], n=tenth["rows"])
+def _by_tenth(model: str, task: TaskFigures) -> Iterator[Measure]:
+    for n, tenth in enumerate(task.by_tenth):
+        if model in tenth.ne:
+            yield Measure(f"ne/tenth/{n}", tenth.ne[model], n=tenth.rows)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
-from pipelines.report.results.verdict import JUDGED, Outcome, outcome_of
+from pipelines.report.results.figures import TaskFigures
+from pipelines.report.results.verdict import JUDGED, Outcome, interval_of, outcome_of
 
 
 class Champion(StrEnum):
@@ -44,26 +44,29 @@ def champion_of(outcomes: Mapping[str, Outcome], *, twin: bool) -> Champion:
     return Champion.TWIN if twin and Outcome.GAINED not in all_outcomes else Champion.NONE
 
 
-def outcomes_of(result: Mapping[str, Any]) -> dict[str, Outcome]:
-    """The outcome of each task of one student's part of summary.json."""
-    return {task: outcome_of(figures[JUDGED]["gain"]) for task, figures in result.items()}
+def outcomes_of(tasks: Mapping[str, TaskFigures]) -> dict[str, Outcome]:
+    """The outcome of each task of one student."""
+    return {task: outcome_of(figures.last_half.gain) for task, figures in tasks.items()}
 
 
-def gain_tags(result: Mapping[str, Any]) -> dict[str, str]:
+def gain_tags(tasks: Mapping[str, TaskFigures]) -> dict[str, str]:
     """Tags of a registered model for each task: the student's gain over its twin in % of the twin's NE, its 95 %
     interval, and the rows and positives behind it.
 
-    >>> gain = {"difference": -2.0, "low": -3.0, "high": -1.0}
-    >>> tags = gain_tags({"ctr": {"last_half": {"rows": 9000, "positives": 120, "gain": gain}}})
+    >>> from exfm.metrics.paired import PairedGain
+    >>> from pipelines.report.results.figures import WindowFigures
+    >>> gain = PairedGain(-2.0, -3.0, -1.0, 0.5, clusters=50, rows=9000, positives=120, too_few=None)
+    >>> half = WindowFigures(rows=9000, positives=120, gain=gain)
+    >>> tags = gain_tags({"ctr": TaskFigures(rows=18_000, positives=250, last_half=half)})
     >>> tags["ctr/outcome"], tags["ctr/gain"], tags["ctr/positives"]
     ('lost', '-2.0000', '120')
     """
     tags = {"window": f"{JUDGED.replace('_', ' ')} of the stream"}
-    for task, outcome in outcomes_of(result).items():
-        half = result[task][JUDGED]
-        tags |= {f"{task}/outcome": str(outcome), f"{task}/rows": str(half["rows"])}
-        tags[f"{task}/positives"] = str(half["positives"])
-        if outcome not in (Outcome.TOO_FEW, Outcome.NO_TWIN):
-            figures = {"gain": "difference", "gain_low": "low", "gain_high": "high"}
-            tags |= {f"{task}/{tag}": f"{half['gain'][key]:.4f}" for tag, key in figures.items()}
+    for task, outcome in outcomes_of(tasks).items():
+        half = tasks[task].last_half
+        tags |= {f"{task}/outcome": str(outcome), f"{task}/rows": str(half.rows)}
+        tags[f"{task}/positives"] = str(half.positives)
+        if (gain := interval_of(half.gain)) is not None:
+            figures = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+            tags |= {f"{task}/{tag}": f"{figure:.4f}" for tag, figure in figures.items()}
     return tags

@@ -6,12 +6,13 @@ computed on the same rows: those with a label, a teacher logit, and (where a tru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field, PlainSerializer
 
 from exfm.metrics.classification import metrics_of, transfer_ratio
 from exfm.metrics.clusters import Clusters
@@ -26,13 +27,107 @@ CLUSTER_ROWS = 512
 """Rows of one cluster where no column is declared: neighbours in the stream share their hour, drift and model state."""
 
 
-def clustered_by(run: Mapping[str, Any]) -> str:
-    """Describe the clusters of intervals, from the part `run` of summary.json.
+Gain = Annotated[PairedGain, PlainSerializer(PairedGain._asdict)]
+"""A gain over the twin, by its fields in summary.json."""
 
-    >>> clustered_by({"cluster_by": ["user_id", "ad_id"]}), clustered_by({"cluster_by": []})
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFigures:
+    """Figures of one model; None where they are undefined, and `gauc` where rows have no groups."""
+
+    ne: float | None = None
+    auc: float | None = None
+    log_loss: float | None = None
+    calibration: float | None = None
+    gauc: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeaviestRow:
+    """The row of the largest weight, with its share of all weight."""
+
+    lake_seq: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowFigures:
+    """Figures of every model on the same rows, and gains over the twin, in % of the twin's NE; None where there is no
+    such model.
+
+        gain           of the student; its interval is clustered by the declared columns (`metrics.cluster_by`), else by
+                       groups, else by stretches of the stream
+        gain_by_group  of the student, with groups alone as clusters
+        lead           of the teacher, as `gain`
+        transfer_ratio the share of the teacher's lead that the student got; None where that lead may be noise
+
+    `too_few` says of what there is too little for any figure to be worth printing. Figures are weighted. `rows` and
+    `positives` count rows, and so do `gauc_rows`, those of groups with both labels. `heaviest` is of weighted rows.
+
+    >>> WindowFigures(rows=900, positives=90, student=ModelFigures(ne=0.9)).models
+    {'student': ModelFigures(ne=0.9, auc=None, log_loss=None, calibration=None, gauc=None)}
+    """
+
+    rows: int
+    positives: int
+    too_few: str | None = None
+    gauc_groups: int | None = None
+    gauc_rows: int | None = None
+    heaviest: Annotated[HeaviestRow | None, Field(exclude_if=lambda row: row is None)] = None
+    student: ModelFigures | None = None
+    no_teacher: ModelFigures | None = None
+    teacher: ModelFigures | None = None
+    optimum: ModelFigures | None = None
+    ftrl: ModelFigures | None = None
+    constant: ModelFigures | None = None
+    gain: Gain | None = None
+    gain_by_group: Gain | None = None
+    lead: Gain | None = None
+    transfer_ratio: float | None = None
+
+    @property
+    def models(self) -> dict[str, ModelFigures]:
+        """Figures by model, of those that there are."""
+        return {model: figures for model in MODELS if (figures := getattr(self, model)) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenthFigures:
+    """Counts of a tenth of the stream, and the NE of each model: None where the model is not there, and where there are
+    too few positives for it to mean anything."""
+
+    rows: int
+    positives: int
+    student: float | None = None
+    no_teacher: float | None = None
+    teacher: float | None = None
+    optimum: float | None = None
+    ftrl: float | None = None
+    constant: float | None = None
+
+    @property
+    def ne(self) -> dict[str, float]:
+        """NE by model, where it is known."""
+        return {model: ne for model in MODELS if (ne := getattr(self, model)) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFigures(WindowFigures):
+    """Figures of one student and task on the whole stream, on its last half, by which the student is judged, and by
+    tenth. `rows_left_out` have a label and lack a logit of some model."""
+
+    rows_left_out: int = 0
+    last_half: WindowFigures
+    by_tenth: Sequence[TenthFigures] = ()
+
+
+def clustered_by(columns: Sequence[str]) -> str:
+    """Describe the clusters of intervals, from `metrics.clusters` of the config.
+
+    >>> clustered_by(["user_id", "ad_id"]), clustered_by([])
     ('user_id and ad_id', 'stretches of 512 rows')
     """
-    return " and ".join(run["cluster_by"]) or f"stretches of {CLUSTER_ROWS} rows"
+    return " and ".join(columns) or f"stretches of {CLUSTER_ROWS} rows"
 
 
 @dataclass(frozen=True)
@@ -97,50 +192,54 @@ def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
     ).take(np.flatnonzero(complete))
 
 
-def judge(columns: Columns) -> dict[str, Any]:
-    """Figures of every model on the same rows, and gains over the twin, in % of the twin's NE.
-
-        gain           of the student; its interval is clustered by the declared columns (`metrics.cluster_by`), else by
-                       groups, else by stretches of the stream
-        gain_by_group  of the student, with groups alone as clusters
-        lead           of the teacher, as `gain`
-        transfer_ratio the share of the teacher's lead that the student got; None where that lead may be noise
-
-    `too_few` says of what there is too little for any figure to be worth printing. Figures are weighted. `rows` and
-    `positives` count rows, and so do `gauc_rows`, those of groups with both labels. Of weighted rows,
-    `heaviest` is that of the largest weight, with its share of all weight.
-    """
+def judge(columns: Columns) -> WindowFigures:
+    """Figures of every model on these rows, and gains over the twin where there is one."""
     labels, weights, groups = columns.labels, columns.weights, columns.groups
     positives = int(labels.sum())
-    found: dict[str, Any] = {"rows": len(labels), "positives": positives}
-    found |= {"too_few": too_few(positives, len(labels) - positives), "gauc_groups": None, "gauc_rows": None}
+    heaviest = None
     if weights is not None and len(weights) and (total := weights.sum(dtype=np.float64)):
-        heaviest = int(weights.argmax())
-        found["heaviest"] = {"lake_seq": int(columns.lake_seq[heaviest]), "share": float(weights[heaviest] / total)}
-    for model in MODELS:
-        found[model] = None
-        if (z := columns.logits.get(model)) is not None:
-            order = np.argsort(z)
-            figures = metrics_of(z, labels, weights, order=order)._asdict()
-            found[model] = {key: figures[key] for key in ("ne", "auc", "log_loss", "calibration")}
-            found[model]["gauc"] = None
-            if groups is not None:
-                found[model]["gauc"], found["gauc_groups"], found["gauc_rows"] = gauc(
-                    z, labels, groups, weights, order=order
-                )
-    found |= {"gain": None, "gain_by_group": None, "lead": None, "transfer_ratio": None}
-    if "no_teacher" not in columns.logits:
-        return found
+        row = int(weights.argmax())
+        heaviest = HeaviestRow(lake_seq=int(columns.lake_seq[row]), share=float(weights[row] / total))
+    gauc_groups, gauc_rows = None, None
+    models: dict[str, ModelFigures] = {}
+    for model, z in columns.logits.items():
+        order = np.argsort(z)
+        figures = metrics_of(z, labels, weights, order=order)
+        within = None
+        if groups is not None:
+            within, gauc_groups, gauc_rows = gauc(z, labels, groups, weights, order=order)
+        models[model] = ModelFigures(
+            ne=figures.ne, auc=figures.auc, log_loss=figures.log_loss, calibration=figures.calibration, gauc=within
+        )
+    window = WindowFigures(
+        rows=len(labels),
+        positives=positives,
+        too_few=too_few(positives, len(labels) - positives),
+        gauc_groups=gauc_groups,
+        gauc_rows=gauc_rows,
+        heaviest=heaviest,
+        student=models.get("student"),
+        no_teacher=models.get("no_teacher"),
+        teacher=models.get("teacher"),
+        optimum=models.get("optimum"),
+        ftrl=models.get("ftrl"),
+        constant=models.get("constant"),
+    )
+    if "no_teacher" not in models:
+        return window
     clusters = columns.clusters or Clusters.of(consecutive_blocks(len(labels), CLUSTER_ROWS))
-    found["gain"] = _over_twin(columns, "student", clusters)._asdict()
-    if groups is not None:
-        found["gain_by_group"] = _over_twin(columns, "student", Clusters.of(groups))._asdict()
-    if "teacher" in columns.logits:
-        lead = _over_twin(columns, "teacher", clusters)
-        found["lead"] = lead._asdict()
-        if lead.low is not None and lead.low > 0:
-            found["transfer_ratio"] = transfer_ratio(*(found[m]["ne"] for m in ("no_teacher", "student", "teacher")))
-    return found
+    window = replace(
+        window,
+        gain=_over_twin(columns, "student", clusters),
+        gain_by_group=None if groups is None else _over_twin(columns, "student", Clusters.of(groups)),
+    )
+    if "teacher" not in models:
+        return window
+    lead, ratio = _over_twin(columns, "teacher", clusters), None
+    twin, student, teacher = (models[model].ne for model in ("no_teacher", "student", "teacher"))
+    if lead.low is not None and lead.low > 0 and twin is not None and student is not None and teacher is not None:
+        ratio = transfer_ratio(twin, student, teacher)
+    return replace(window, lead=lead, transfer_ratio=ratio)
 
 
 def _over_twin(columns: Columns, model: str, clusters: Clusters) -> PairedGain:

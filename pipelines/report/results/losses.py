@@ -9,17 +9,19 @@ say the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import PlainSerializer
 
 from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import Config
 from pipelines.live.rules.shares import sure_share
+from pipelines.live.status.counts import UNMATCHED, Counts, counts_of
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.training.live_metrics import HEAVY
-from pipelines.report.results.counts import UNMATCHED, counts_of
+from pipelines.report.results.figures import TaskFigures
 from pipelines.report.results.remedies import remedy_of
-from pipelines.report.results.verdict import JUDGED
 from streaming.messages.dead_letters import TOMBSTONE
 from streaming.settlement.settlement import OTHER_VERTICALS
 
@@ -33,24 +35,6 @@ ROWS_BEFORE_STUDENTS = 1000
 
 MOST_EARLY_MS = 60_000
 """Feedback that lies further before its impression is not of a clock that is a little off: no tolerance is proposed."""
-
-
-class LossSeverity(StrEnum):
-    FINE = "fine"
-    WARN = "warn"  # said loudly, wherever the run is shown
-    FAIL = "fail"  # and a bounded run ends with exit code 1
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Losses and their severity."""
-
-    severity: LossSeverity
-    lines: tuple[str, ...]
-    words: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return {key: value if key == "severity" else list(value) for key, value in asdict(self).items()}
 
 
 class TaskFeedback(NamedTuple):
@@ -80,8 +64,12 @@ class TaskFeedback(NamedTuple):
         return self.beyond + self.in_time + self.before + self.unknown
 
 
+StoredFeedback = Annotated[TaskFeedback, PlainSerializer(TaskFeedback._asdict)]
+"""Feedback of a task, by its fields in summary.json."""
+
+
 def losses_of(
-    counts: Mapping[str, Any],
+    counts: Counts,
     limits: LossLimits,
     *,
     examples: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
@@ -98,15 +86,18 @@ def losses_of(
     unmet     by conditional task: impressions with feedback, first those whose condition did not come, then all
     ended     the run is over: a lake without rows is a failure
 
-    >>> counts = {"impressions_read": 8000, "lake_rows": 127, "dead_letters": 7873, "duplicates_dropped": 0,
-    ...           "feedback_read": 0, "joined_feedback": 0, "late_feedback": 0, "unmatched_feedback": 0,
-    ...           "duplicate_feedback": 0, "feedback_dead_letters": 0,
-    ...           "dead_letters_by_reason": {"impression": {"null:bid": 7873}, "feedback": {}}}
+    >>> counters = {
+    ...     "impressions_read": 8000, "settled": {"ctr": 127}, "not_applicable": {"ctr": 0}, "pending": {"ctr": 0},
+    ...     "unknown_labels": {}, "dead_letters": {"impression": {"null:bid": 7873}, "feedback": {}},
+    ...     "duplicates_dropped": 0, "lake_rows": 127, "verticals": {"feed": 127}, "teacher_inferences": 127,
+    ...     "feedback_read": 0, "matched_feedback": 0, "late_feedback": 0, "duplicate_feedback": 0,
+    ...     "waiting_feedback": 0}
+    >>> counts = counts_of(counters)
     >>> letter = {"topic": "impressions", "partition": 0, "offset": 17, "row": 3, "detail": "`bid` is null"}
-    >>> found = losses_of(counts, LossLimits(), examples={"impression": {"null:bid": letter}})
-    >>> found.severity, found.lines[1]
+    >>> losses = losses_of(counts, LossLimits(), examples={"impression": {"null:bid": letter}})
+    >>> losses.severity, losses.lines[1]
     (<LossSeverity.FAIL: 'fail'>, 'dead letters 7,873 of 8,000 impressions')
-    >>> found.lines[2]
+    >>> losses.lines[2]
     '  null:bid 7,873, e.g. impressions/0 offset 17 row 3: `bid` is null'
     """
     examples, wanted = examples or {}, wanted or {}
@@ -117,7 +108,7 @@ def losses_of(
         *_students(counts, wanted, ended),
         *_repeats(counts),
         *_unmet(unmet or {}, limits),
-        *((LossSeverity.WARN, words) for words in counts.get("warnings", ())),
+        *((LossSeverity.WARN, words) for words in counts.warnings),
     ]
     problems.sort(key=lambda problem: problem[0] is not LossSeverity.FAIL)
     severity = problems[0][0] if problems else LossSeverity.FINE
@@ -125,41 +116,50 @@ def losses_of(
     return Losses(severity, lines, tuple(words for _, words in problems))
 
 
-def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
+@dataclass(frozen=True)
+class LossEvidence:
+    """Evidence of a run's losses beside its counts, as `losses_of` takes it."""
+
+    examples: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    feedback: Sequence[StoredFeedback] = ()
+    unmet_conditions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+def final_losses(
+    counts: Counts, evidence: LossEvidence, students: Mapping[str, Mapping[str, TaskFigures]], config: Config
+) -> Losses:
     """Losses of a finished run, under the current limits of `config`."""
-    more = summary["losses"]
-    found = losses_of(
-        summary["counts"],
+    losses = losses_of(
+        counts,
         config.losses,
-        examples=more["examples"],
+        examples=evidence.examples,
         wanted={student.name: student.row_filter for student in config.students},
-        feedback=[TaskFeedback(**task) for task in more["feedback"]],
-        unmet=more["unmet_conditions"],
+        feedback=evidence.feedback,
+        unmet=evidence.unmet_conditions,
         ended=True,
     )
-    heavy = tuple(_heavy(summary.get("students", {})))
-    severity = LossSeverity.WARN if heavy and found.severity is LossSeverity.FINE else found.severity
-    return Losses(severity, found.lines, found.words + heavy)
+    heavy = tuple(_heavy(students))
+    severity = LossSeverity.WARN if heavy and losses.severity is LossSeverity.FINE else losses.severity
+    return Losses(severity, losses.lines, losses.words + heavy)
 
 
-def _heavy(students: Mapping[str, Any]) -> Iterator[str]:
+def _heavy(students: Mapping[str, Mapping[str, TaskFigures]]) -> Iterator[str]:
     """Rows that weigh so much that a window's figures are theirs, each once."""
-    said = set()
+    named = set()
     for tasks in students.values():
         for task, result in tasks.items():
-            for window, words in ((result, "the whole stream"), (result.get(JUDGED) or {}, "its last half")):
-                row = window.get("heaviest")
-                if row and row["share"] > HEAVY and not window["too_few"] and (task, row["lake_seq"]) not in said:
-                    said.add((task, row["lake_seq"]))
-                    share = f"{100 * row['share']:.0f} %"
+            for window, words in ((result, "the whole stream"), (result.last_half, "its last half")):
+                row = window.heaviest
+                if row and row.share > HEAVY and not window.too_few and (task, row.lake_seq) not in named:
+                    named.add((task, row.lake_seq))
                     yield (
-                        f"one of {window['rows']:,} rows (lake_seq {row['lake_seq']}) has {share} of the "
+                        f"one of {window.rows:,} rows (lake_seq {row.lake_seq}) has {100 * row.share:.0f} % of the "
                         f"`sample_weight` of {words} for `{task}`: figures and models follow this row. See "
                         "whether its weight is right; a `maximum` of the column refuses larger ones"
                     )
 
 
-def losses_now(counters: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], Losses]:
+def losses_now(counters: Mapping[str, Any], config: Config) -> tuple[Counts, Losses]:
     """Counts and losses of a live run, from the counters of the worker that writes its lake."""
     counts = counts_of(counters)
     wanted = {student.name: student.row_filter for student in config.students}
@@ -182,42 +182,40 @@ def judged(part: int, whole: int, limits: LossLimits) -> LossSeverity:
     )
 
 
-def _empty(counts: Mapping[str, Any], ended: bool) -> Iterator[Problem]:
-    if not ended or counts["lake_rows"]:
+def _empty(counts: Counts, ended: bool) -> Iterator[Problem]:
+    if not ended or counts.lake_rows:
         return
     _, read = _rows_lost(counts, "impression")
     if not read:
         yield LossSeverity.FAIL, "the stream held no impression: the lake is empty, and no model has learned anything"
-    elif counts["dead_letters"] < counts["impressions_read"]:
+    elif counts.dead_letters < counts.impressions_read:
         yield LossSeverity.FAIL, f"no row of {read:,} impressions reached the lake, and no model has learned anything"
 
 
-def _impressions(counts: Mapping[str, Any], limits: LossLimits, examples: Mapping[str, Any]) -> Iterator[Problem]:
+def _impressions(counts: Counts, limits: LossLimits, examples: Mapping[str, Any]) -> Iterator[Problem]:
     lost, read = _rows_lost(counts, "impression")
     severity = LossSeverity.FAIL if read and lost == read else judged(lost, read, limits)
     if severity is LossSeverity.FINE:
         return
-    why = _most_common(
-        _without(counts, "impression", TOMBSTONE), examples.get("impression", {}), counts.get("warnings", ())
-    )
+    why = _most_common(_without(counts, "impression", TOMBSTONE), examples.get("impression", {}), counts.warnings)
     yield severity, f"{lost:,} of {read:,} impressions ({_percent(lost, read)}) are dead letters{why}"
 
 
 def _feedback(
-    counts: Mapping[str, Any],
+    counts: Counts,
     limits: LossLimits,
     examples: Mapping[str, Any],
     tasks: Sequence[TaskFeedback],
     ended: bool,
 ) -> Iterator[Problem]:
-    if ended and counts["lake_rows"] and not counts["feedback_read"]:
+    if ended and counts.lake_rows and not counts.feedback_read:
         yield (
             LossSeverity.WARN,
             "no feedback was read: every label is 0. Check kafka.feedback.topic, or the label columns",
         )
-    late, unmatched = counts.get("late_feedback", 0), counts.get("unmatched_feedback", 0)
+    late, unmatched = counts.late_feedback, counts.unmatched_feedback
     refused, read = _rows_lost(counts, "feedback")
-    lost, read = late + unmatched + refused, read - counts.get("waiting_feedback", 0)
+    lost, read = late + unmatched + refused, read - counts.waiting_feedback
     severity = judged(lost, read, limits)
     if severity is LossSeverity.FINE:
         return
@@ -232,7 +230,7 @@ def _feedback(
             if task.before and task.before < _most(task) and judged(task.before, read, limits) is not LossSeverity.FINE:
                 yield LossSeverity.WARN, _before(task)
     else:
-        early = counts.get("early_feedback", 0)
+        early = counts.early_feedback
         before = f"{early:,} lie before their impression (settlement.early_ms), " if early else ""
         yield (
             severity,
@@ -242,18 +240,18 @@ def _feedback(
         )
 
 
-def _without(counts: Mapping[str, Any], kind: str, *reasons: str) -> dict[str, int]:
+def _without(counts: Counts, kind: str, *reasons: str) -> dict[str, int]:
     """Dead letters of a kind by reason, without some."""
-    found = counts.get("dead_letters_by_reason", {}).get(kind, {})
+    found = counts.dead_letters_by_reason.get(kind, {})
     return {reason: number for reason, number in found.items() if reason not in reasons}
 
 
-def _rows_lost(counts: Mapping[str, Any], kind: str) -> tuple[int, int]:
+def _rows_lost(counts: Counts, kind: str) -> tuple[int, int]:
     """Count of the rows of a kind that were refused, and of those that were read. A tombstone is no row."""
-    names = ("dead_letters", "impressions_read") if kind == "impression" else ("feedback_dead_letters", "feedback_read")
-    tombstones = counts.get("dead_letters_by_reason", {}).get(kind, {}).get(TOMBSTONE, 0)
-    refused, read = (counts.get(name, 0) - tombstones for name in names)
-    return refused, read
+    tombstones = counts.dead_letters_by_reason.get(kind, {}).get(TOMBSTONE, 0)
+    if kind == "impression":
+        return counts.dead_letters - tombstones, counts.impressions_read - tombstones
+    return counts.feedback_dead_letters - tombstones, counts.feedback_read - tombstones
 
 
 def _why_lost(found: TaskFeedback, examples: Mapping[str, Any]) -> str:
@@ -299,10 +297,10 @@ def _before(found: TaskFeedback) -> str:
     return f"{words}; check the clocks of both producers"
 
 
-def _students(counts: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], ended: bool) -> Iterator[Problem]:
-    there = counts.get("verticals", {})
+def _students(counts: Counts, wanted: Mapping[str, Sequence[str]], ended: bool) -> Iterator[Problem]:
+    there = counts.verticals
     counted = sum(there.values())
-    known = counted and OTHER_VERTICALS not in there and counted == sum(counts["settled"].values())
+    known = counted and OTHER_VERTICALS not in there and counted == sum(counts.settled.values())
     if not (known and (ended or counted >= ROWS_BEFORE_STUDENTS)):
         return
     for name, verticals in wanted.items():
@@ -313,8 +311,8 @@ def _students(counts: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], en
             yield LossSeverity.WARN, f"student `{name}` has no row: none is of {asked}; rows by vertical: {found}{more}"
 
 
-def _repeats(counts: Mapping[str, Any]) -> Iterator[Problem]:
-    repeats, read = counts["duplicates_dropped"], counts["impressions_read"]
+def _repeats(counts: Counts) -> Iterator[Problem]:
+    repeats, read = counts.duplicates_dropped, counts.impressions_read
     if sure_share(repeats, read) > REPEATED:
         yield (
             LossSeverity.WARN,
@@ -339,19 +337,19 @@ def _unmet(unmet: Mapping[str, Sequence[int]], limits: LossLimits) -> Iterator[P
 # --- the account ---------------------------------------------------------------------------------------------------
 
 
-def _feedback_line(counts: Mapping[str, Any]) -> Iterator[str]:
+def _feedback_line(counts: Counts) -> Iterator[str]:
     parts = {
-        "joined": counts["joined_feedback"],
-        "late": counts["late_feedback"] - counts.get("early_feedback", 0),
-        "unmatched": counts["unmatched_feedback"],
-        "duplicate": counts["duplicate_feedback"],
-        "dead letters": counts["feedback_dead_letters"],
+        "joined": counts.joined_feedback,
+        "late": counts.late_feedback - counts.early_feedback,
+        "unmatched": counts.unmatched_feedback,
+        "duplicate": counts.duplicate_feedback,
+        "dead letters": counts.feedback_dead_letters,
     }
-    if early := counts.get("early_feedback", 0):
+    if early := counts.early_feedback:
         parts["before its impression"] = early
-    waiting = counts.get("waiting_feedback", 0)
+    waiting = counts.waiting_feedback
     said = " + ".join(f"{number:,} {name}" for name, number in parts.items())
-    yield f"feedback {counts['feedback_read']:,} read = {said}" + (f" + {waiting:,} waiting" if waiting else "")
+    yield f"feedback {counts.feedback_read:,} read = {said}" + (f" + {waiting:,} waiting" if waiting else "")
 
 
 def _unmet_lines(unmet: Mapping[str, Sequence[int]]) -> Iterator[str]:
@@ -360,15 +358,15 @@ def _unmet_lines(unmet: Mapping[str, Sequence[int]]) -> Iterator[str]:
             yield f"`{task}` feedback without what it is given: {without:,} of {came:,} impressions, not applicable"
 
 
-def _letters(counts: Mapping[str, Any], examples: Mapping[str, Any]) -> Iterator[str]:
-    if counts.get("unmatched_feedback") and (letter := examples.get("feedback", {}).get(UNMATCHED)):
+def _letters(counts: Counts, examples: Mapping[str, Any]) -> Iterator[str]:
+    if counts.unmatched_feedback and (letter := examples.get("feedback", {}).get(UNMATCHED)):
         yield f"  unmatched, e.g. {_place(letter)}"
     for kind, name in (("impression", "impressions"), ("feedback", "rows of feedback")):
-        found = counts.get("dead_letters_by_reason", {}).get(kind, {})
+        found = counts.dead_letters_by_reason.get(kind, {})
         reasons = _by_count({reason: number for reason, number in found.items() if reason != UNMATCHED})
         if not reasons:
             continue
-        read = counts["impressions_read" if kind == "impression" else "feedback_read"]
+        read = counts.impressions_read if kind == "impression" else counts.feedback_read
         yield f"dead letters {sum(n for _, n in reasons):,} of {read:,} {name}"
         for reason, number in reasons[:MOST_REASONS]:
             letter = examples.get(kind, {}).get(reason)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.report.results.counts import UNMATCHED
+from pipelines.live.status.counts import UNMATCHED
 from pipelines.report.results.losses import TaskFeedback
 from streaming.lake.reader import LakeReader
 from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK, side_rows

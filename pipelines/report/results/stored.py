@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import read_status
-from pipelines.report.results.summary import FORMAT
-from streaming.errors import BadInput
+from pipelines.report.results.summary import Summary
+from streaming.errors import BadInput, StreamingError
 from streaming.program import command
 from streaming.store.files import read_json
 
 
-def read_summary(run_dir: RunDir) -> dict[str, Any]:
-    """Read summary.json; raises BadInput with a remedy if the run has none."""
-    value = read_json(run_dir.summary)
-    if value is None:
+def read_summary(run_dir: RunDir) -> Summary:
+    """Read summary.json; raises BadInput with a remedy if the run has none, or one of another format."""
+    summary = stored_summary(run_dir)
+    if summary is None:
         raise BadInput(_unfinished(run_dir))
-    return current(value, run_dir.summary)
+    return summary
+
+
+def stored_summary(run_dir: RunDir) -> Summary | None:
+    """Summary of a run, if it has ended. Raises BadInput for one of another format, StreamingError for a file that no
+    run wrote."""
+    value = read_json(run_dir.summary)
+    try:
+        return None if value is None else Summary.from_json(value)
+    except StreamingError as error:
+        raise type(error)(f"{run_dir.summary}: {error}") from None
 
 
 def _unfinished(run_dir: RunDir) -> str:
@@ -30,13 +37,3 @@ def _unfinished(run_dir: RunDir) -> str:
         f"the run in {run_dir.root} has no results yet: it is {'running' if lives else status.state}, and writes "
         f"summary.json when its stream has ended\n{f'see what it does: {look}' if lives else f'resume it: {resume}'}"
     )
-
-
-def current(value: dict[str, Any], path: Path) -> dict[str, Any]:
-    """A stored summary. Raises BadInput for one of another format."""
-    if (stored := value.get("format")) != FORMAT:
-        raise BadInput(
-            f"{path} has format {stored}, this ExFM reads {FORMAT}; read it with the version that wrote it, or start "
-            "the run over with --fresh"
-        )
-    return value

@@ -3,54 +3,179 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+
+from exfm.distillation.arm import Arm
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.data.profile.column import ColumnProfile
+from pipelines.live.status.counts import Absent, Counts, counts_of
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.training.predictions import count_predictions, read_predictions
 from pipelines.live.workers.report import Report
 from pipelines.report.cells import Cells
+from pipelines.report.results.advice import lost_share, next_step
 from pipelines.report.results.age import by_tenth
 from pipelines.report.results.cells import summary_cells
 from pipelines.report.results.columns_read import columns_read
-from pipelines.report.results.counts import counts_of
-from pipelines.report.results.figures import MODELS, columns_of, judge, no_rows
-from pipelines.report.results.losses import LossSeverity, losses_in
+from pipelines.report.results.figures import TaskFigures, columns_of, judge, no_rows
+from pipelines.report.results.losses import LossEvidence, final_losses
 from pipelines.report.results.lost_feedback import lost_feedback
-from pipelines.report.results.verdict import JUDGED
-from streaming.errors import StreamingError
+from pipelines.report.results.verdict import interval_of
+from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 from streaming.sources.synthetic.truth import Truth, load_truth
 
 FORMAT = 2
-"""Of summary.json."""
+"""Format of summary.json."""
 
 PACKAGES = ("torch", "torchrec", "ray", "pyarrow", "kafka-python", "mlflow", "deltalake", "numpy")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """Facts of a run. `cluster_by`: the columns that intervals are clustered by; `group_by`: that of GAUC; `paused`:
+    students that were not to continue when it ended."""
+
+    name: str
+    config_hash: str
+    versions: Mapping[str, str]
+    started_at: str
+    wall_s: float
+    legs: int
+    pace: str
+    seed: int
+    source: str | None
+    group_by: str | None
+    cluster_by: Sequence[str]
+    predicted: Literal["as learned"] = "as learned"
+    paused: Annotated[Sequence[str], Absent] = ()
+    arms: Mapping[str, Arm]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankWork:
+    """Work of one process of a worker of several."""
+
+    rank: int
+    rows: int
+    peak_rss_bytes: int
+
+
+Known = Field(exclude_if=lambda value: value is None)
+"""A field of workers that have it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerTotals:
+    """Work of a worker since the run began; `rows_per_s` is the rate of this attempt, replayed rows included.
+
+    Of a model: rows of the whole run whose labels it was given (a teacher: the lake's; a student: those with a
+    prediction, those of other verticals where it learns their labels, and those that sampling left out), trained on,
+    and left out because a logit, the loss or a gradient was not finite.
+    """
+
+    rows: int
+    busy_s: float
+    rows_per_s: float
+    peak_rss_bytes: int
+    restarts: int
+    phases_s: Mapping[str, float]
+    ranks: Annotated[Sequence[RankWork], Absent] = ()
+    given_rows: Annotated[int | None, Known] = None
+    trained_rows: Annotated[int | None, Known] = None
+    quarantined_rows: Annotated[int | None, Known] = None
+    quarantined_rows_no_teacher: Annotated[int | None, Known] = None
+    left_out_by_sampling: Annotated[int | None, Known] = None
+    other_rows: Annotated[int | None, Known] = None
+
+    @property
+    def holds(self) -> bool:
+        """True if trained + quarantined + left out by sampling equals the rows given, or it trains nothing."""
+        if self.trained_rows is None:
+            return True
+        rows = self.trained_rows + (self.quarantined_rows or 0) + (self.left_out_by_sampling or 0)
+        return rows == self.given_rows
+
+
+ReadColumn = Annotated[
+    ColumnProfile,
+    PlainValidator(ColumnProfile.from_json),
+    PlainSerializer(lambda column: {"rows": column.rows, **column.as_json()}),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
-    value: dict[str, Any]
+    """Results of a finished run; `students`: by student and task."""
 
-    def flat(self, student: str, task: str) -> dict[str, float]:
-        """Final figures as MLflow metrics, of the window that is judged; none that is of too few rows."""
-        half = self.value["students"][student][task][JUDGED]
-        flat = {"positives": half["positives"]}
-        if half["too_few"] is None:
-            flat |= {f"{model}/{key}": figure for model in MODELS for key, figure in (half.get(model) or {}).items()}
-            flat["transfer_ratio"] = half["transfer_ratio"]
-        if (gain := half["gain"]) is not None and gain["low"] is not None:
-            flat |= {"gain": gain["difference"], "gain_low": gain["low"], "gain_high": gain["high"]}
-        return {f"final/{task}/{name}": float(figure) for name, figure in flat.items() if figure is not None}
+    run: RunFacts
+    counts: Counts
+    workers: Mapping[str, WorkerTotals]
+    students: Mapping[str, Mapping[str, TaskFigures]]
+    columns: Sequence[ReadColumn]
+    losses: Losses
+    evidence: LossEvidence = field(default_factory=LossEvidence)
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The students' figures as one table."""
+        return Cells(summary_cells(self.students))
+
+    @property
+    def next_step(self) -> str | None:
+        """The most useful next step, in words."""
+        return next_step(self.students, self.run.arms, lost_share(self.counts))
+
+    def losses_under(self, config: Config) -> Losses:
+        """Losses under the current limits of `config`."""
+        return final_losses(self.counts, self.evidence, self.students, config)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of summary.json."""
+        value: dict[str, Any] = _JSON.dump_python(self)
+        evidence = value.pop("evidence")
+        return {"format": FORMAT} | value | {"cells": self.cells.as_json(), "losses": evidence | self.losses.as_json()}
+
+    @staticmethod
+    def from_json(value: Any) -> Summary:
+        """The summary in a summary.json. Raises BadInput for another format, StreamingError for no summary."""
+        try:
+            if (stored := value["format"]) != FORMAT:
+                raise BadInput(
+                    f"it has format {stored}, this ExFM reads {FORMAT}; read it with the version that wrote it, or "
+                    "start the run over with --fresh"
+                )
+            return _JSON.validate_python(value | {"evidence": value["losses"]})
+        except (ValidationError, KeyError, TypeError):
+            raise StreamingError("it is not a summary that exfm wrote; delete it: the run computes it again") from None
 
 
-def students_of(config: Config, run_dir: RunDir, last_seq: int) -> dict[str, dict[str, Any]]:
+_JSON = TypeAdapter(Summary)
+
+
+def final_metrics(task: str, figures: TaskFigures) -> dict[str, float]:
+    """Final figures as MLflow metrics, of the window that is judged; none that is of too few rows."""
+    half = figures.last_half
+    flat: dict[str, float | None] = {"positives": half.positives}
+    if half.too_few is None:
+        flat |= {f"{model}/{name}": figure for model, of in half.models.items() for name, figure in asdict(of).items()}
+        flat["transfer_ratio"] = half.transfer_ratio
+    if (gain := interval_of(half.gain)) is not None:
+        flat |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+    return {f"final/{task}/{name}": float(figure) for name, figure in flat.items() if figure is not None}
+
+
+def students_of(config: Config, run_dir: RunDir, last_seq: int) -> dict[str, dict[str, TaskFigures]]:
     """The figures of every student. Two are worked out at once: a run's cores are free by then, and most of the time
     is numpy's sorting, which holds no lock of Python's."""
     truth = load_truth(run_dir.truth, config.tasks)
@@ -61,74 +186,66 @@ def students_of(config: Config, run_dir: RunDir, last_seq: int) -> dict[str, dic
 
 def _student(
     config: Config, run_dir: RunDir, student: StudentSettings, truth: Truth | None, last_seq: int
-) -> dict[str, Any]:
+) -> dict[str, TaskFigures]:
     table = read_predictions(run_dir.predictions(student.name))
     models = ("student", *(["no_teacher"] if student.twin else []), "teacher")
     results = {}
     for task in config.student_tasks(student):
         columns = no_rows(models) if table is None else columns_of(table, task, truth)
-        result = judge(columns)
-        result["rows_left_out"] = columns.left_out
-        half = columns.after(last_seq // 2)
-        result[JUDGED] = judge(half)
-        result["by_tenth"] = by_tenth(columns, last_seq + 1)
-        results[task] = result
+        results[task] = TaskFigures(
+            **vars(judge(columns)),
+            rows_left_out=columns.left_out,
+            last_half=judge(columns.after(last_seq // 2)),
+            by_tenth=by_tenth(columns, last_seq + 1),
+        )
     return results
 
 
 def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
-    """All of summary.json."""
+    """Results of a run whose workers are done."""
     reports = {name: worker.report for name, worker in status.workers.items() if worker.report is not None}
     writer = next(name for name, worker in status.workers.items() if worker.kind.writes_lake)
     counters = reports[writer].counts or {}
-    last_seq = counters["lake_rows"] - 1
-    workers = {name: _worker(worker) for name, worker in status.workers.items() if worker.whole}
-    for name, labelled_rows in _given_rows(config, run_dir, reports, counters["lake_rows"]).items():
-        if name in workers:
-            workers[name] |= _rows_of_model(reports[name].counts or {}, labelled_rows)
-    students = students_of(config, run_dir, last_seq)
-    value: dict[str, Any] = {
-        "format": FORMAT,
-        "run": {
-            "name": config.name,
-            "config_hash": config.hash,
-            "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
-            "started_at": status.started_at,
-            "wall_s": round(status.wall_s, 3),
-            "legs": status.attempts,
-            "pace": config.pace.mode,
-            "seed": config.seed,
-            "source": None if config.source is None else config.source.kind,
-            "group_by": config.metrics.group_by,
-            "cluster_by": list(config.metrics.clusters),
-            "predicted": "as learned",
-            **({"paused": sorted(paused)} if (paused := run_dir.roster.paused) else {}),
-            "arms": {student.name: student.model.arm.model_dump(mode="json") for student in config.students},
+    counts, students = counts_of(counters), students_of(config, run_dir, counters["lake_rows"] - 1)
+    labelled_rows = _given_rows(config, run_dir, reports, counts.lake_rows)
+    evidence = LossEvidence(counters["dead_letter_examples"], (), counters.get("unmet_conditions", {}))
+    losses = final_losses(counts, evidence, students, config)
+    if losses.severity is not LossSeverity.FINE:
+        evidence = replace(evidence, feedback=lost_feedback(config, run_dir))
+        losses = final_losses(counts, evidence, students, config)
+    return Summary(
+        run=RunFacts(
+            name=config.name,
+            config_hash=config.hash,
+            versions={"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+            started_at=status.started_at,
+            wall_s=round(status.wall_s, 3),
+            legs=status.attempts,
+            pace=config.pace.mode,
+            seed=config.seed,
+            source=None if config.source is None else config.source.kind,
+            group_by=config.metrics.group_by,
+            cluster_by=config.metrics.clusters,
+            paused=sorted(run_dir.roster.paused),
+            arms={student.name: student.model.arm for student in config.students},
+        ),
+        counts=counts,
+        workers={
+            name: _worker(worker, labelled_rows.get(name)) for name, worker in status.workers.items() if worker.whole
         },
-        "counts": counts_of(counters),
-        "workers": workers,
-        "students": students,
-        "cells": Cells(summary_cells(students)).as_json(),
-        "columns": _columns(config, run_dir, counters),
-        "losses": {
-            "examples": counters["dead_letter_examples"],
-            "feedback": [],
-            "unmet_conditions": counters.get("unmet_conditions", {}),
-        },
-    }
-    if losses_in(value, config).severity is not LossSeverity.FINE:
-        value["losses"]["feedback"] = [task._asdict() for task in lost_feedback(config, run_dir)]
-    value["losses"] |= losses_in(value, config).as_json()
-    return Summary(value)
+        students=students,
+        columns=_columns(config, run_dir, counters),
+        losses=losses,
+        evidence=evidence,
+    )
 
 
-def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> list[ColumnProfile]:
     """Profile of every column of the lake; empty for one that cannot be read, which its writer names."""
     try:
-        columns = columns_read(LakeReader(run_dir.lake, config.rows), counters["dead_letters"]["impression"])
+        return columns_read(LakeReader(run_dir.lake, config.rows), counters["dead_letters"]["impression"])
     except StreamingError:
         return []
-    return [{"rows": column.rows, **column.as_json()} for column in columns]
 
 
 def _given_rows(config: Config, run_dir: RunDir, reports: Mapping[str, Report], lake_rows: int) -> dict[str, int]:
@@ -143,52 +260,33 @@ def _given_rows(config: Config, run_dir: RunDir, reports: Mapping[str, Report], 
     return labelled_rows
 
 
-def _worker(worker: WorkerStatus) -> dict[str, Any]:
-    """Work of a worker since the run began; `rows_per_s` is the rate of this attempt, replayed rows included."""
+def _worker(worker: WorkerStatus, labelled_rows: int | None) -> WorkerTotals:
+    """Totals of a worker; `labelled_rows` gave labels to it, if it is a model's."""
     rows, busy_s = sum(r.rows for r in worker.whole), sum(r.busy_s for r in worker.whole)
-    return {
-        "rows": worker.rows,
-        "busy_s": round(worker.busy_s, 3),
-        "rows_per_s": round(rows / busy_s, 1) if busy_s else 0.0,
-        "peak_rss_bytes": worker.peak_rss_bytes,
-        "restarts": worker.all_restarts,
-        "phases_s": {phase: round(s, 3) for phase, s in worker.phases_s.items()},
-    } | _ranks(worker.whole)
+    counts = {} if labelled_rows is None or worker.report is None else worker.report.counts or {}
+    given_rows = None if labelled_rows is None else labelled_rows + counts.get("left_out_by_sampling", 0)
+    return WorkerTotals(
+        rows=worker.rows,
+        busy_s=round(worker.busy_s, 3),
+        rows_per_s=round(rows / busy_s, 1) if busy_s else 0.0,
+        peak_rss_bytes=worker.peak_rss_bytes,
+        restarts=worker.all_restarts,
+        phases_s={phase: round(s, 3) for phase, s in worker.phases_s.items()},
+        ranks=_ranks(worker.whole),
+        given_rows=given_rows,
+        trained_rows=counts.get("trained_rows"),
+        quarantined_rows=counts.get("quarantined_rows"),
+        quarantined_rows_no_teacher=counts.get("quarantined_rows_no_teacher"),
+        left_out_by_sampling=counts.get("left_out_by_sampling"),
+        other_rows=counts.get("other_rows"),
+    )
 
 
-def _ranks(whole: list[Report]) -> dict[str, Any]:
+def _ranks(whole: list[Report]) -> list[RankWork]:
     """Rows and peak memory of each rank; empty for a worker of a single process."""
     ranks = sorted({rank.rank for report in whole for rank in report.ranks})
     each = {n: [rank for report in whole for rank in report.ranks if rank.rank == n] for n in ranks}
-    rows = [
-        {"rank": n, "rows": sum(r.rows for r in of), "peak_rss_bytes": max(r.peak_rss_bytes for r in of)}
+    return [
+        RankWork(rank=n, rows=sum(r.rows for r in of), peak_rss_bytes=max(r.peak_rss_bytes for r in of))
         for n, of in each.items()
     ]
-    return {"ranks": rows} if rows else {}
-
-
-def _rows_of_model(counts: dict[str, Any], labelled_rows: int) -> dict[str, Any]:
-    """Rows of the whole run whose labels a model was given (a teacher: the lake's; a student: those with a prediction,
-    those of other verticals where it learns their labels, and those that sampling left out), trained on, and left out
-    because a logit, the loss or a gradient was not finite."""
-    rows = {"given_rows": labelled_rows + counts.get("left_out_by_sampling", 0)}
-    for key in (
-        "trained_rows",
-        "quarantined_rows",
-        "quarantined_rows_no_teacher",
-        "left_out_by_sampling",
-        "other_rows",
-    ):
-        if key in counts:
-            rows[key] = counts[key]
-    return rows
-
-
-def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:
-    """True if trained + quarantined + left out by sampling equals the rows given, for every model."""
-    return all(
-        worker["trained_rows"] + worker["quarantined_rows"] + worker.get("left_out_by_sampling", 0)
-        == worker["given_rows"]
-        for worker in workers.values()
-        if "trained_rows" in worker
-    )

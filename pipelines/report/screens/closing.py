@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -12,14 +12,13 @@ from rich.text import Text
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.profile.column import ColumnProfile, columns_text
-from pipelines.report.results.advice import WARM_IMPRESSIONS, next_step
+from pipelines.live.status.counts import counts_hold
+from pipelines.report.results.advice import WARM_IMPRESSIONS
 from pipelines.report.results.age import worse_by_age
-from pipelines.report.results.counts import counts_hold
-from pipelines.report.results.figures import clustered_by
-from pipelines.report.results.losses import losses_in
-from pipelines.report.results.summary import rows_hold
+from pipelines.report.results.figures import TaskFigures, clustered_by
+from pipelines.report.results.summary import Summary
 from pipelines.report.results.verdict import JUDGED, Outcome, outcome_of, verdict_on
-from pipelines.report.screens.losses import losses_text
+from pipelines.report.screens.losses import account_text, warnings_text
 from pipelines.report.screens.screen import duration
 from pipelines.report.screens.tables import COLOURS, WINDOWS, Results, baselines_text, ne_table
 from pipelines.report.terminal import rendered
@@ -31,9 +30,9 @@ MOST_COLUMNS = 12
 KEPT = "\N{NO-BREAK SPACE}"
 
 
-def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, config: Config) -> None:
-    losses = losses_in(summary, config).as_json()
-    console.print(losses_text(losses | {"lines": []}))
+def print_closing(console: Console, summary: Summary, run_dir: RunDir, config: Config) -> None:
+    losses = summary.losses_under(config)
+    console.print(warnings_text(losses))
     if too_short(summary):
         _print_short(console, summary, run_dir)
     else:
@@ -43,27 +42,26 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
         print_baselines(console, results)
         _say(console, f"\nmore      {command('exfm', 'report', run_dir.root)}")
     _say(console, "\n" + counts_text(summary))
-    console.print(losses_text(losses, words=False))
-    if summary["run"].get("source") != "generated" and (read := summary.get("columns")):
-        _say(console, "\n" + _columns_text(read, console.width))
+    console.print(account_text(losses.lines))
+    if summary.run.source != "generated" and summary.columns:
+        _say(console, "\n" + _columns_text(summary.columns, console.width))
     _say(console, "\n" + _places(run_dir, config))
     if config.source is not None:
         _say(console, f"again, with another seed\n  {_another_seed(run_dir, config)}")
 
 
-def too_short(summary: dict[str, Any]) -> bool:
+def too_short(summary: Summary) -> bool:
     """True for a generated demonstration stream too short to learn from."""
-    generated = summary["run"].get("source") == "generated"
-    return generated and bool(summary["counts"]["impressions_read"] < WARM_IMPRESSIONS)
+    return summary.run.source == "generated" and summary.counts.impressions_read < WARM_IMPRESSIONS
 
 
-def _print_short(console: Console, summary: dict[str, Any], run_dir: RunDir) -> None:
+def _print_short(console: Console, summary: Summary, run_dir: RunDir) -> None:
     longer = command(
         "exfm", "stream", run_dir.config, "--until-end", "--run-dir", f"{run_dir.root}-long",
         "--set", f"source.impressions={2 * WARM_IMPRESSIONS}",
     )  # fmt: skip
     console.print(
-        f"\nEverything ran: {summary['counts']['impressions_read']:,} generated impressions went through broker, "
+        f"\nEverything ran: {summary.counts.impressions_read:,} generated impressions went through broker, "
         "settlement, lake, teacher and students. That is what so short a stream is for: nothing can be learned from "
         f"it, so no figures are shown (below {WARM_IMPRESSIONS:,} impressions teacher and students are still cold).",
         highlight=False,
@@ -71,22 +69,21 @@ def _print_short(console: Console, summary: dict[str, Any], run_dir: RunDir) -> 
     _say(console, f"\ntry a longer stream\n  {longer}")
 
 
-def print_verdicts(console: Console, summary: dict[str, Any]) -> None:
+def print_verdicts(console: Console, summary: Summary) -> None:
     """Each student's verdict in words, and the most useful next step."""
     console.print(
         f"\nVerdict on the {WINDOWS[JUDGED]}, as learned: each row predicted just before it was learned, when its "
         "label had settled. A gain is in % of the NE of the twin, the same student without a teacher; above 0 is good; "
-        f"[95 % interval, clustered by {clustered_by(summary['run'])}].",
+        f"[95 % interval, clustered by {clustered_by(summary.run.cluster_by)}].",
         style="bold",
         highlight=False,
     )
-    indent = " " * min(24, 2 + max((len(name) for name in summary["students"]), default=0))
-    for name, tasks in summary["students"].items():
+    indent = " " * min(24, 2 + max((len(name) for name in summary.students), default=0))
+    for name, tasks in summary.students.items():
         _paragraph(console, f"{name}: {verdict_on(tasks)}", indent, _colour(tasks))
         if (worse := worse_by_age(tasks)) is not None:
             _paragraph(console, f"{' ' * len(indent)}{worse}", indent, "yellow")
-    step = next_step(summary)
-    if step is not None:
+    if (step := summary.next_step) is not None:
         _paragraph(console, f"try {step}", indent)
 
 
@@ -103,37 +100,38 @@ def _paragraph(console: Console, words: str, indent: str, style: str = "") -> No
     console.print(Text("\n".join(lines).replace(KEPT, " "), style=style), soft_wrap=True)
 
 
-def _colour(tasks: dict[str, Any]) -> str:
+def _colour(tasks: Mapping[str, TaskFigures]) -> str:
     """Colour of the outcome of all tasks; yellow where they differ."""
-    outcomes = {outcome_of(result[JUDGED]["gain"]) for result in tasks.values()}
+    outcomes = {outcome_of(result.last_half.gain) for result in tasks.values()}
     (outcome, *others) = outcomes or {Outcome.TOO_FEW}
     return "yellow" if others else COLOURS.get(outcome, "")
 
 
-def counts_text(summary: dict[str, Any]) -> str:
+def counts_text(summary: Summary) -> str:
     """The counts of a run in one line, and whether they balance."""
-    counts = summary["counts"]
-    pieces = [f"{counts['impressions_read']:,} impressions in {duration(summary['run']['wall_s'])}"]
-    for words, key in (("settled", "settled"), ("not applicable", "not_applicable"), ("pending", "pending")):
-        if any(counts[key].values()):
-            pieces.append(f"{words} " + ", ".join(f"{group} {n:,}" for group, n in counts[key].items()))
-    pieces.append(f"duplicates {counts['duplicates_dropped']:,}")
-    pieces.append(f"dead letters {counts['dead_letters']:,}")
-    left_out = {name: worker.get("quarantined_rows", 0) for name, worker in summary["workers"].items()}
+    counts, workers = summary.counts, summary.workers
+    pieces = [f"{counts.impressions_read:,} impressions in {duration(summary.run.wall_s)}"]
+    outcomes = {"settled": counts.settled, "not applicable": counts.not_applicable, "pending": counts.pending}
+    for words, by_group in outcomes.items():
+        if any(by_group.values()):
+            pieces.append(f"{words} " + ", ".join(f"{group} {n:,}" for group, n in by_group.items()))
+    pieces.append(f"duplicates {counts.duplicates_dropped:,}")
+    pieces.append(f"dead letters {counts.dead_letters:,}")
+    left_out = {name: worker.quarantined_rows for name, worker in workers.items()}
     if any(left_out.values()):
         pieces.append("left out as not finite " + ", ".join(f"{name} {n:,}" for name, n in left_out.items() if n))
-    sampled = {name: worker.get("left_out_by_sampling", 0) for name, worker in summary["workers"].items()}
+    sampled = {name: worker.left_out_by_sampling for name, worker in workers.items()}
     if any(sampled.values()):
         pieces.append("left out by sampling " + ", ".join(f"{name} {n:,}" for name, n in sampled.items() if n))
-    hold = counts_hold(counts) and rows_hold(summary["workers"])
+    hold = counts_hold(counts) and all(worker.holds for worker in workers.values())
     return " · ".join(pieces) + f" (the counts {'balance' if hold else 'DO NOT BALANCE'})"
 
 
-def _columns_text(columns: list[dict[str, Any]], width: int) -> str:
+def _columns_text(columns: Sequence[ColumnProfile], width: int) -> str:
     """Text on the columns that were read, those with refused values first."""
-    first = sorted(columns, key=lambda column: -column["refused"])[:MOST_COLUMNS]
+    first = sorted(columns, key=lambda column: -column.refused)[:MOST_COLUMNS]
     more = len(columns) - len(first)
-    text = columns_text([ColumnProfile.from_json(column) for column in first], width)
+    text = columns_text(first, width)
     return text + (f"\n{more:,} more columns: `columns` of summary.json" if more else "")
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group
 from rich.text import Text
 
+from pipelines.live.status.losses import Losses
+
 STYLES = {"fine": "", "warn": "yellow", "fail": "bold red"}
 
 
-def losses_text(losses: Mapping[str, Any], *, words: bool = True) -> Group:
-    """Format `losses` of status.json and summary.json; with `words` including the warnings."""
-    account = [Text(line) for line in losses["lines"]]
-    loud = [Text(said, style=STYLES[losses["severity"]]) for said in losses["words"]] if words else []
-    return Group(*account, *loud)
+def account_text(lines: Sequence[str]) -> Group:
+    """Format the account of losses."""
+    return Group(*map(Text, lines))
+
+
+def warnings_text(losses: Losses) -> Group:
+    """Format the warnings about losses."""
+    return Group(*(Text(words, style=STYLES[losses.severity]) for words in losses.words))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 
 from pipelines.report.results.advice import WARM_IMPRESSIONS
 from pipelines.report.results.cells import WHOLE
+from pipelines.report.results.summary import Summary
 from pipelines.report.results.verdict import JUDGED
 from pipelines.report.screens.closing import counts_text, print_baselines, print_verdicts, too_short
-from pipelines.report.screens.losses import losses_text
+from pipelines.report.screens.losses import account_text, warnings_text
 from pipelines.report.screens.tables import (
     Results,
     auc_table,
@@ -23,7 +22,7 @@ from pipelines.report.screens.tables import (
 from pipelines.report.terminal import rendered
 
 
-def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> None:
+def print_report(console: Console, summary: Summary, *, whole: bool) -> None:
     """Print all figures; `whole`: including the tables of the whole stream."""
     if too_short(summary):
         console.print(
@@ -31,8 +30,7 @@ def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> N
             "students are cold at its end, so what follows says nothing about them.",
             style="yellow",
         )
-    losses = summary["losses"]
-    console.print(losses_text(losses | {"lines": []}))
+    console.print(warnings_text(summary.losses))
     print_verdicts(console, summary)
     for window in (JUDGED, WHOLE) if whole else (JUDGED,):
         results = Results(summary, window)
@@ -43,4 +41,4 @@ def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> N
     console.print(rendered(tenths_table(summary)))
     console.print(rendered(workers_table(summary)))
     console.print("\n" + counts_text(summary), highlight=False, markup=False)
-    console.print(losses_text(losses, words=False))
+    console.print(account_text(summary.losses.lines))

@@ -16,7 +16,7 @@ from rich.text import Text
 from pipelines.live.rules.alarms import Alarm
 from pipelines.live.rules.states import RunState, WorkerState
 from pipelines.live.status.status import RunStatus
-from pipelines.report.screens.losses import STYLES, losses_text
+from pipelines.report.screens.losses import STYLES, account_text
 from pipelines.report.table import Entry, TextTable, Tone, Toned
 from pipelines.report.terminal import rendered
 from pipelines.report.words import count
@@ -115,7 +115,7 @@ def overall(status: RunStatus, width: int) -> Group:
     eta = eta_s(status)
     rest = f"ETA {duration(eta)}" if eta is not None else ""
     head.add_row(Text(status.name, style="bold"), str(status.state), bar, share, duration(status.wall_s), rest)
-    reason = [Text(status.reason, style=STYLES[status.losses["severity"]] or "yellow")] if status.reason else []
+    reason = [Text(status.reason, style=STYLES[status.losses.severity] or "yellow")] if status.reason else []
     waits = [Text(status.waits_for, style="dim")] if status.waits_for else []
     notes = [Text(words, style="dim") for words in status.notes]
     return Group(head, *waits, *reason, *notes)
@@ -148,7 +148,7 @@ class Screen:
         if self._live:
             workers = {name: worker.as_json() for name, worker in status.workers.items()}
             width = self._console.width
-            account = losses_text(status.losses, words=False)  # the loud words are the status's reason
+            account = account_text(status.losses.lines)  # the loud words are the status's reason
             self._live.update(Group(overall(status, width), worker_table(workers, width), account), refresh=True)
             return
         ended = status.state in (RunState.DONE, RunState.FAILED, RunState.STOPPED)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from pipelines.live.rules.states import ENDED
-from pipelines.report.screens.losses import losses_text
+from pipelines.report.screens.losses import account_text
 from pipelines.report.screens.screen import duration, worker_table
 
 
@@ -56,7 +56,7 @@ def _status_lines(value: dict[str, Any], running: bool, width: int) -> Iterator[
                 yield Text(alarm["words"], style="dim")
     yield worker_table(value["workers"], width)
     if value["losses"]:
-        yield losses_text(value["losses"], words=False)
+        yield account_text(value["losses"]["lines"])
     lake, broker = value["lake"], value["broker"]
     restarts = f", restarted {broker['restarts']} times" if broker.get("restarts") else ""
     size = f"{lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-from pipelines.report.cells import Cells, Figures
-from pipelines.report.results.cells import ALL, WHOLE, summary_cells
+from pipelines.report.cells import Figures
+from pipelines.report.results.cells import ALL, WHOLE
 from pipelines.report.results.figures import MODELS
+from pipelines.report.results.summary import Summary
 from pipelines.report.results.verdict import JUDGED, NO_ROW, Outcome, saw_no_row
 from pipelines.report.screens.screen import duration
 from pipelines.report.table import DASH, Entry, TextTable, Toned
@@ -30,9 +30,9 @@ WINDOWS = {JUDGED: "last half of the stream", WHOLE: WHOLE}
 class Results:
     """The figures of a run, by student and task, in one window."""
 
-    def __init__(self, summary: dict[str, Any], window: str = JUDGED) -> None:
-        self.students, self.window, self.group_by = summary["students"], window, summary["run"].get("group_by")
-        self._cells = Cells(summary_cells(summary["students"]))
+    def __init__(self, summary: Summary, window: str = JUDGED) -> None:
+        self.students, self.window, self.group_by = summary.students, window, summary.run.group_by
+        self._cells = summary.cells
 
     def of(self, student: str, task: str, model: str) -> Figures:
         return self._cells.of(self.window, student, task, model)
@@ -72,7 +72,7 @@ def ne_table(results: Results) -> TextTable:
 
     title = "NE as learned (lower is better); gain in % of twin's NE"
     table = results.table(title, [*(HEADS[model] for model in models), "gain, 95 %"], entries)
-    quiet = [(student, tasks or {DASH: None}) for student, tasks in results.students.items() if saw_no_row(tasks)]
+    quiet = [(student, list(tasks) or [DASH]) for student, tasks in results.students.items() if saw_no_row(tasks)]
     empty = [[student, task, "0", *(None for _ in models), NO_ROW] for student, tasks in quiet for task in tasks]
     return TextTable(table.title, table.head, [*table.rows, *empty], names=2)
 
@@ -126,7 +126,7 @@ def gauc_table(results: Results) -> TextTable:
     return results.table(f"AUC within {results.group_by} (GAUC)", head, entries)
 
 
-def tenths_table(summary: dict[str, Any]) -> TextTable:
+def tenths_table(summary: Summary) -> TextTable:
     """NE of every model by tenth of the stream."""
     results, rows = Results(summary, WHOLE), []
     for student, task in results.pairs():
@@ -151,16 +151,14 @@ def _four_wide(ne: float | None) -> str | None:
     return f"{ne:.3f}"[1:] if ne < 0.9995 else f"{ne:.2f}" if ne < 9.995 else f"{ne:.1f}" if ne < 99.95 else f"{ne:.0f}"
 
 
-def workers_table(summary: dict[str, Any]) -> TextTable:
+def workers_table(summary: Summary) -> TextTable:
     """Time of each worker by phase."""
     rows = []
-    for name, worker in summary["workers"].items():
-        phases = sorted(worker["phases_s"].items(), key=lambda item: -item[1])
-        total_s = sum(worker["phases_s"].values()) or 1.0
+    for name, worker in summary.workers.items():
+        phases = sorted(worker.phases_s.items(), key=lambda item: -item[1])
+        total_s = sum(worker.phases_s.values()) or 1.0
         shares = ", ".join(f"{seconds / total_s:.0%} {phase}" for phase, seconds in phases[:5])
-        memory = count(worker["peak_rss_bytes"] / 2**20)
-        rows.append(
-            [name, count(worker["rows"]), duration(worker["busy_s"]), count(worker["rows_per_s"]), memory, shares]
-        )
+        memory = count(worker.peak_rss_bytes / 2**20)
+        rows.append([name, count(worker.rows), duration(worker.busy_s), count(worker.rows_per_s), memory, shares])
     head = ["worker", "rows", "busy", "rows/s", "MB", "of its time"]
     return TextTable("where the time went, by worker", head, rows)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic import TypeAdapter
+
+from pipelines.live.status import counts
+from pipelines.live.status.counts import Counts
+from pipelines.report.results.summary import WorkerTotals
 
 
 def figures(ne: float | None, auc: float | None, calibration: float | None) -> dict[str, Any]:
@@ -42,16 +49,33 @@ FEW = HALF | {
 }  # fmt: skip
 SUMMARY: dict[str, Any] = {
     "format": 2,
-    "run": {"wall_s": 754.0, "seed": 1, "source": "generated", "group_by": "user_id", "cluster_by": [], "arms": {}},
+    "run": {
+        "name": "demo",
+        "config_hash": "0",
+        "versions": {},
+        "started_at": "2024-01-01T00:00:00+00:00",
+        "wall_s": 754.0,
+        "legs": 1,
+        "pace": "free",
+        "seed": 1,
+        "source": "generated",
+        "group_by": "user_id",
+        "cluster_by": [],
+        "predicted": "as learned",
+        "arms": {"feed": {}, "brand_de.v2": {}},
+    },
     "counts": {
         "impressions_read": 600_123,
         "settled": {"ctr": 599_000, "cvr": 80_000},
         "not_applicable": {"ctr": 0, "cvr": 519_000},
         "pending": {"ctr": 0, "cvr": 0},
+        "unknown_labels": {"ctr": 0, "cvr": 0},
         "dead_letters": 23,
         "dead_letters_by_reason": {"impression": {"undecodable": 23}, "feedback": {}},
         "duplicates_dropped": 1_100,
         "lake_rows": 679_000,
+        "verticals": {},
+        "teacher_inferences": 679_000,
         "feedback_read": 99_000,
         "joined_feedback": 99_000,
         "late_feedback": 0,
@@ -60,7 +84,8 @@ SUMMARY: dict[str, Any] = {
         "feedback_dead_letters": 0,
         "waiting_feedback": 0,
     },
-    "losses": {"severity": "", "lines": [], "words": [], "examples": {}, "feedback": [], "unmet_conditions": {}},
+    "columns": [],
+    "losses": {"severity": "fine", "lines": [], "words": [], "examples": {}, "feedback": [], "unmet_conditions": {}},
     "workers": {
         name: {
             "rows": 1_234_567,
@@ -82,8 +107,19 @@ SUMMARY: dict[str, Any] = {
 def summary_of(**students: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """{student: {task: figures of the last half}}, and what else a summary holds."""
     return SUMMARY | {
+        "run": SUMMARY["run"] | {"arms": {name: {} for name in students}},
         "students": {
             name: {task: half | {"last_half": half, "by_tenth": []} for task, half in tasks.items()}
             for name, tasks in students.items()
-        }
+        },
     }
+
+
+def counts_hold(value: Mapping[str, Any]) -> bool:
+    """`counts_hold` on the part `counts` of summary.json."""
+    return counts.counts_hold(TypeAdapter(Counts).validate_python(value))
+
+
+def rows_hold(workers: Mapping[str, Mapping[str, Any]]) -> bool:
+    """True if every worker in the part `workers` of summary.json accounts for its rows."""
+    return all(TypeAdapter(WorkerTotals).validate_python(worker).holds for worker in workers.values())

@@ -90,3 +90,10 @@ def test_a_folder_without_a_run_and_a_summary_of_another_format_are_refused(repo
         write_json(tmp_path / "run" / "summary.json", SUMMARY | {"format": number})
         code, _, err = report("run")
         assert (code, f"has format {number}, this ExFM reads 2" in err, "--fresh" in err) == (2, True, True)
+
+
+@pytest.mark.parametrize("damaged", [{}, [], SUMMARY | {"counts": {}}], ids=["empty", "a list", "without counts"])
+def test_a_file_that_no_run_wrote_is_refused(report, tmp_path, damaged):
+    write_json(tmp_path / "run" / "summary.json", damaged)
+    code, _, err = report("run")
+    assert (code != 0, "is not a summary that exfm wrote" in err) == (True, True), err

@@ -16,10 +16,9 @@ from exfm.models.served import load_served
 from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import conclude_versions
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.training.predictions import PredictionLog
-from pipelines.report.results.losses import Losses, LossSeverity
 from pipelines.report.results.summary import Summary
-from pipelines.report.results.verdict import JUDGED
 from pipelines.track.mirror import Mirror, Mirrors
 from pipelines.track.mlflow import Tracker
 from pipelines.track.registration import Interface
@@ -28,7 +27,7 @@ from pipelines.track.registry.ledger import CONCLUSION, HAND, POLICY, Ledger
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.pipelines.mlflow_stores import empty_store
 from tests.support.pipelines.raw_configs import small
-from tests.support.pipelines.summaries import HALF, gain
+from tests.support.pipelines.summaries import HALF, gain, summary_of
 from tests.support.streams.scripted import HandClock
 
 V1, V2, END = "v00000001", "v00000002", "v00000099"
@@ -200,8 +199,8 @@ def run(tmp_path):
 def conclude(run_dir, low, high, *, grave=None):
     """The end of the run of a student that gained between `low` and `high` % over its twin."""
     config = parse(small(students=[{"name": "feed", "tasks": ["ctr"]}]))
-    result = {"ctr": {"rows": 9, JUDGED: HALF | {"gain": gain(low, high)}}}
-    return conclude_versions(config, run_dir, Summary({"students": {"feed": result}}), grave)
+    summary = Summary.from_json(summary_of(feed={"ctr": HALF | {"gain": gain(low, high)}}))
+    return conclude_versions(config, run_dir, summary.students, grave)
 
 
 @pytest.mark.parametrize(("low", "high", "champion"), [(1.0, 3.0, END), (-1.0, 1.0, END), (-3.0, -1.0, f"{END}-twin")])

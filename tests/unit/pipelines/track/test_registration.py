@@ -15,7 +15,7 @@ from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import track_results
 from pipelines.live.training.predictions import PredictionLog
-from pipelines.report.results.summary import Summary, students_of
+from pipelines.report.results.summary import students_of
 from pipelines.track.mlflow import Tracker
 from streaming.errors import BadInput
 from streaming.lake.writer import LakeTable
@@ -94,8 +94,7 @@ def registered(tmp_path_factory):
 
     store, said = f"sqlite:///{run_dir.mlflow}", []
     tracker = Tracker(store, run_dir.artifacts, "planted", run_dir.root / "runs.json", 0.1)
-    summary = Summary({"students": students_of(config, run_dir, ROWS - 1)})
-    track_results(config, run_dir, tracker, summary, said.append)
+    track_results(config, run_dir, tracker, students_of(config, run_dir, ROWS - 1), said.append)
     tracker.close(120)
     assert (tracker.problem, tracker.dropped) == (None, 0)
     mlflow.set_tracking_uri(store)

@@ -10,6 +10,7 @@ from pipelines.core.config.settings import parse
 from pipelines.live.loop.monitor import AlarmMonitor, Idleness
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.counts import counts_of
 from pipelines.live.status.status import EarlierAttempts, RunStatus, WorkerStatus
 from pipelines.live.workers.report import Report
 from tests.support.pipelines.raw_configs import changed
@@ -36,11 +37,25 @@ class Seen:
         return worker
 
     def counts(self, read: int, feedback: int = 0, **reasons: int) -> None:
-        self.status.counts = {
-            "impressions_read": read,
-            "feedback_read": feedback,
-            "dead_letters_by_reason": {"impression": reasons, "feedback": {"unknown_impression": feedback}},
-        }
+        self.status.counts = counts_of(
+            {
+                "impressions_read": read,
+                "settled": {},
+                "not_applicable": {},
+                "pending": {},
+                "unknown_labels": {},
+                "dead_letters": {"impression": reasons, "feedback": {"unknown_impression": feedback}},
+                "duplicates_dropped": 0,
+                "lake_rows": 0,
+                "verticals": {},
+                "teacher_inferences": 0,
+                "feedback_read": feedback,
+                "matched_feedback": 0,
+                "late_feedback": 0,
+                "duplicate_feedback": 0,
+                "waiting_feedback": 0,
+            }
+        )
 
     def after(self, seconds: float) -> list[str]:
         """The states that are told when so much time has passed, in one look."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 
 from pipelines.core.config.sections import LossLimits
 from pipelines.core.config.settings import parse
-from pipelines.report.results.counts import counts_hold, counts_of
-from pipelines.report.results.figures import Columns, judge
-from pipelines.report.results.losses import LossSeverity, TaskFeedback, losses_in, losses_of
+from pipelines.live.status.counts import Counts, counts_hold, counts_of
+from pipelines.live.status.losses import LossSeverity
+from pipelines.report.results.figures import Columns, TaskFigures, judge
+from pipelines.report.results.losses import LossEvidence, TaskFeedback, final_losses, losses_of
 from streaming.settlement.admission import RAN_AWAY
 from tests.support.pipelines.raw_configs import small
 
@@ -37,17 +39,17 @@ COUNTERS: dict[str, Any] = {
 }
 
 
-def counts(**changes: Any) -> dict[str, Any]:
+def counts(**changes: Any) -> Counts:
     return counts_of(COUNTERS | changes)
 
 
-def delayed(late: int = 8, unmatched: int = 920) -> dict[str, Any]:
+def delayed(late: int = 8, unmatched: int = 920) -> Counts:
     """Of 942 clicks most come after their window."""
     letters = {"impression": {}, "feedback": {"unknown_impression": unmatched}}
     return counts(matched_feedback=942 - late - unmatched, late_feedback=late, dead_letters=letters)
 
 
-def refused(number: int, reason: str = "null:bid") -> dict[str, Any]:
+def refused(number: int, reason: str = "null:bid") -> Counts:
     return counts(
         settled={"ctr": 8000 - number},
         lake_rows=8000 - number,
@@ -66,9 +68,8 @@ def test_where_all_is_well_there_is_an_account_and_no_word_of_warning():
 def test_feedback_adds_up_to_what_was_read():
     assert counts_hold(delayed())
     for name in ("joined", "late", "unmatched", "duplicate"):
-        broken = delayed()
-        broken[f"{name}_feedback"] += 1
-        assert not counts_hold(broken), name
+        one_more = getattr(delayed(), f"{name}_feedback") + 1
+        assert not counts_hold(replace(delayed(), **{f"{name}_feedback": one_more})), name
     assert counts_hold(counts(matched_feedback=940, waiting_feedback=2))
     assert not counts_hold(counts(matched_feedback=940))
 
@@ -188,11 +189,10 @@ def test_what_fails_a_run_is_said_before_what_only_warns():
     assert ["set no label" in found.words[0], "typo" in found.words[1]] == [True, True]
 
 
-def finished(students):
-    """A summary."""
-    return {
-        "counts": counts(), "students": students, "losses": {"examples": {}, "feedback": [], "unmet_conditions": {}}
-    }  # fmt: skip
+def finished(columns, half):
+    """Losses of a run with a student of these rows."""
+    figures = TaskFigures(**vars(judge(columns)), last_half=judge(half))
+    return final_losses(counts(), LossEvidence(), {"feed": {"ctr": figures}}, CONFIG)
 
 
 def test_one_row_of_most_of_the_weight_is_named_at_the_end():
@@ -201,20 +201,17 @@ def test_one_row_of_most_of_the_weight_is_named_at_the_end():
     weights[2500] = 1e7
     labels = (rng.random(4000) < 0.3).astype(float)
     columns = Columns(np.arange(4000), labels, {"student": rng.normal(size=4000)}, 0, weights)
-    students = {"feed": {"ctr": judge(columns) | {"last_half": judge(columns.after(2000))}}}
-    found = losses_in(finished(students), CONFIG)
+    found = finished(columns, columns.after(2000))
     assert (found.severity, len(found.words)) == (LossSeverity.WARN, 1)
     assert found.words[0].startswith(
         "one of 4,000 rows (lake_seq 2500) has 100 % of the `sample_weight` of the whole stream for `ctr`: figures and "
         "models follow this row."
     )
     weights[2500] = 300
-    students = {"feed": {"ctr": judge(columns) | {"last_half": judge(columns.after(2000))}}}
-    (word,) = losses_in(finished(students), CONFIG).words
+    (word,) = finished(columns, columns.after(2000)).words
     assert "one of 1,999 rows (lake_seq 2500) has 13 % of the `sample_weight` of its last half" in word
     weights[2500] = 100
-    students = {"feed": {"ctr": judge(columns)}}
-    assert losses_in(finished(students), CONFIG).severity is LossSeverity.FINE
+    assert finished(columns, columns.take(np.arange(2000))).severity is LossSeverity.FINE
 
 
 def test_candidates_that_share_the_id_of_their_request_are_warned_about():

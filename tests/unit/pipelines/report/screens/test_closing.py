@@ -14,6 +14,7 @@ from rich.console import Console
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.report import terminal
+from pipelines.report.results.summary import Summary
 from pipelines.report.screens.closing import print_closing
 from pipelines.report.screens.report import print_report
 from pipelines.report.screens.tables import Results, ne_table
@@ -30,11 +31,11 @@ def rendered(show, width):
 
 def closing(width, summary=SUMMARY, root="runs/demo", overrides=()):
     config = load("configs/demo.yaml", list(overrides))
-    return rendered(lambda c: print_closing(c, summary, RunDir(Path(root)), config), width)
+    return rendered(lambda c: print_closing(c, Summary.from_json(summary), RunDir(Path(root)), config), width)
 
 
 def reported(width, summary=SUMMARY, whole=False):
-    return rendered(lambda c: print_report(c, summary, whole=whole), width)
+    return rendered(lambda c: print_report(c, Summary.from_json(summary), whole=whole), width)
 
 
 def words(text):
@@ -206,9 +207,10 @@ def test_what_is_not_known_is_a_dash():
 
 @pytest.mark.parametrize(("low", "high", "colour"), [(1, 2, "32"), (-2, -1, "31"), (-1, 1, "33")], ids=str)
 def test_a_gain_is_green_a_loss_red_and_an_open_question_yellow(low, high, colour):
+    summary = Summary.from_json(summary_of(feed={"ctr": HALF | {"gain": gain(low, high)}}))
     console = Console(width=80, force_terminal=True, color_system="standard")
     with console.capture() as captured:
-        console.print(terminal.rendered(ne_table(Results(summary_of(feed={"ctr": HALF | {"gain": gain(low, high)}})))))
+        console.print(terminal.rendered(ne_table(Results(summary))))
     assert f"\x1b[{colour}m" in captured.get()
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.losses import Losses, LossSeverity
 from pipelines.live.status.status import RunStatus, StatusAlarm, WorkerStatus
 from pipelines.live.workers.report import Report
 from pipelines.report.screens.screen import Screen, duration, ne_text, overall, worker_table
@@ -113,32 +114,32 @@ def test_exfm_status_shows_the_same_table(width, monkeypatch, capsys):
     assert "600,000 rows in 12 files, 5.0 MB" in text
 
 
-LOST = {
-    "severity": "warn",
-    "lines": ["feedback 942 read = 14 joined + 8 late + 920 unmatched + 0 duplicate + 0 dead letters"],
-    "words": ["928 of 942 rows of feedback (98.5 %) set no label"],
-}
+LOST = Losses(
+    LossSeverity.WARN,
+    lines=("feedback 942 read = 14 joined + 8 late + 920 unmatched + 0 duplicate + 0 dead letters",),
+    words=("928 of 942 rows of feedback (98.5 %) set no label",),
+)
 
 
 def test_exfm_status_accounts_for_feedback_and_says_what_is_waited_for(capsys):
-    status = running(losses=LOST, reason=LOST["words"][0], stage="starting Ray")
+    status = running(losses=LOST, reason=LOST.words[0], stage="starting Ray")
     show_status(status.as_json() | {"legs": 3, "wall_s": 600.0}, running=True)
     text = " ".join(capsys.readouterr().out.split())
     assert "10m00s in 3 starts" in text
     assert "starting Ray" in text
-    assert LOST["lines"][0] in text
-    assert text.count(LOST["words"][0]) == 1
+    assert LOST.lines[0] in text
+    assert text.count(LOST.words[0]) == 1
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_live_screen_accounts_for_feedback_and_says_loudly_what_is_lost(width):
-    status = running(losses=LOST, reason=LOST["words"][0])
+    status = running(losses=LOST, reason=LOST.words[0])
     file = io.StringIO()
     with Screen(Console(width=width, file=file, force_terminal=True)) as screen:
         screen.show(status)
     words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).split())
-    assert LOST["lines"][0] in words
-    assert LOST["words"][0] in words
+    assert LOST.lines[0] in words
+    assert LOST.words[0] in words
 
 
 # --- no terminal ----------------------------------------------------------------------------------------------------
@@ -165,9 +166,9 @@ def test_without_a_terminal_a_line_is_printed_every_few_seconds_and_at_the_end(p
 
 
 def test_what_is_waited_for_and_what_is_lost_stand_below_the_line(plain):
-    status = running(stage="starting Ray", losses=LOST, reason=LOST["words"][0])
-    assert [line.strip() for line in plain(status, 0)[1:]] == ["starting Ray", LOST["words"][0]]
-    assert [line.strip() for line in plain(status, 6)[1:]] == [LOST["words"][0]]  # a wait is said once, a loss again
+    status = running(stage="starting Ray", losses=LOST, reason=LOST.words[0])
+    assert [line.strip() for line in plain(status, 0)[1:]] == ["starting Ray", LOST.words[0]]
+    assert [line.strip() for line in plain(status, 6)[1:]] == [LOST.words[0]]  # a wait is said once, a loss again
 
 
 def test_the_line_holds_everyones_rate_and_figure_unbroken(plain):

@@ -39,7 +39,8 @@ def poisoned(servers: str, count: int, poison: dict[int, float], **settings: Any
         servers,
         source=None,
         features__dense=[{"name": "bid"}],
-        features__history=[],  # with other weights than these, not every model overflows
+        features__history=[],
+        features__asof=[],  # with other weights than these, not every model overflows
         pace__block_rows=512,
         teacher__batch_rows=100,
         **settings,

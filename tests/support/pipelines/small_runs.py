@@ -60,10 +60,10 @@ def everything(servers: str, **changes: Any) -> Config:
     raw["pace"]["first_block_rows"] = 256
     raw["asof"] = {"tick_s": 30, "max_keys": 100}
     raw["features"]["asof"] = [
-        {"name": "user_rate", "by": "user_id", "rate": "ctr"},
-        {"name": "user_ad_rate", "by": ["user_id", "ad_id"], "rate": "ctr", "half_life_s": 3600},
+        {"name": "met_user", "by": "user_id", "rate": "ctr"},
+        {"name": "met_ad", "by": ["user_id", "ad_id"], "rate": "ctr", "half_life_s": 3600},
         {"name": "bought", "by": "ad_id", "count": "cvr"},
-        {"name": "above", "by": "ad_id", "residual": "ctr", "against": "user_rate"},
+        {"name": "above", "by": "ad_id", "residual": "ctr", "against": "met_user"},
         {"name": "since_click", "by": "user_id", "since": "ctr"},
         {"name": "clicked", "by": "user_id", "last": 3, "of": ["ad_id", "gap_s"], "having": "ctr"},
     ]

@@ -30,7 +30,7 @@ ASOF = {"features": {"asof": FEATURES}, "asof": {"tick_s": 30}}
 @pytest.fixture
 def run_dir(tmp_path: Path) -> RunDir:
     """A run without as-of features whose stream is over."""
-    config = load(CONFIGS / "demo.yaml", ["source.impressions=1500"])
+    config = load(CONFIGS / "demo.yaml", ["source.impressions=1500", "features.asof=[]"])
     where = RunDir(tmp_path / "run")
     where.root.mkdir()
     where.config.write_text(dump(config))

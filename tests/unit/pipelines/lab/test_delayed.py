@@ -20,7 +20,7 @@ from tests.support.pipelines.replay_workspaces import learned_alone
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 ROWS = 3000
-COUNTERS = "features.history=[{name: user_rate, by: user_id, of: label_ctr, rows: all}]"
+COUNTERS = "features.history=[{name: user_met, by: user_id, of: label_ctr, rows: all}]"
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,7 @@ def test_without_labelled_rows_smaller_tables_are_not_served(tmp_path):
 def test_a_registered_model_has_no_rows_to_judge_them_on(root):
     class Registered:
         model = "feed"
+        asof = None
 
         def wanted(self):
             return DesiredVersion("3", RunDir(root).versions("feed") / V1, config_of(RunDir(root)).rows, {})

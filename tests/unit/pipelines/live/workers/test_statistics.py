@@ -53,7 +53,7 @@ def test_what_is_served_answers_from_raw_columns_with_the_statistics_of_its_mome
 def test_statistics_of_a_transform_that_has_none_are_refused():
     raw = small()
     raw["features"]["dense"] = [{"name": "bid", "statistics": "online"}]
-    assert "`statistics: online` belongs to transform `standardise` or `log1p`" in refusal(raw)
+    assert "`statistics: online` belongs to transform `standardise`, `log1p` or" in refusal(raw)
 
 
 def test_a_served_model_does_not_ask_for_what_is_known_in_training_only(tmp_path):

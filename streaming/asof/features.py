@@ -105,7 +105,7 @@ class SumTable:
         return self.sums.index(wanted)
 
 
-class Known(NamedTuple):
+class KeySums(NamedTuple):
     """Sums of R rows' keys, (R, V), and the times of their last events."""
 
     value: np.ndarray
@@ -222,9 +222,11 @@ class AsOfState:
     ) -> list[pa.Array]:
         """The columns of `AsOf.columns` for R rows by key time, as of `until` (R + 1,) of the events, the last of which
         are applied too. `place`: which events the rows are, or empty."""
-        asked = _Asked(keys, self._ticks(key_time), until)
+        lookups = _Lookups(keys, self._ticks(key_time), until)
         sums = {
-            by: self._accumulated(table, events, asked) for (by, weight), table in self._sums.items() if weight is None
+            by: self._accumulated(table, events, lookups)
+            for (by, weight), table in self._sums.items()
+            if weight is None
         }
         columns: dict[str, np.ndarray | pa.Array] = {}
         rates: dict[str, np.ndarray] = {}
@@ -235,20 +237,20 @@ class AsOfState:
             elif feature.kind in ("count", "since"):
                 at = self._table(feature.by).place(self._counted(feature))
                 value, last = sums[feature.by].value[:, at], sums[feature.by].time[:, at]
-                since = pa.array(((asked.tick - last) / 1000).astype(np.float32), mask=last == NEVER)
+                since = pa.array(((lookups.tick - last) / 1000).astype(np.float32), mask=last == NEVER)
                 columns[feature.name] = value if feature.kind == "count" else since
         for weight, feature in enumerate(self._residuals):
             if len(place):
                 events.weights[place, weight] = rates[str(feature.against)]
             table = self._table(feature.by, weight)
             trials_at, labels_at = self._trials_and_labels(feature, table)
-            value = self._accumulated(table, events, asked).value
+            value = self._accumulated(table, events, lookups).value
             residual = (value[:, labels_at] - value[:, table.place(self._expected(feature))]) / (
                 value[:, trials_at] + feature.prior
             )
             columns |= {feature.name: residual, f"{feature.name}_shown": value[:, trials_at]}
         for feature in self._lasts:
-            columns |= self._last(feature, events, asked)
+            columns |= self._last(feature, events, lookups)
         return [_typed(columns[column.name], column.arrow_type) for column in self._asof.columns]
 
     def _keys_of(self, rows: pa.RecordBatch) -> np.ndarray:
@@ -292,8 +294,8 @@ class AsOfState:
 
     # What their keys hold
 
-    def _accumulated(self, table: SumTable, events: Events, asked: _Asked) -> Known:
-        keys, count, width = table.keys, len(asked.tick), len(table.sums)
+    def _accumulated(self, table: SumTable, events: Events, lookups: _Lookups) -> KeySums:
+        keys, count, width = table.keys, len(lookups.tick), len(table.sums)
         at = self._keys.index(table.by)
         kinds, halves, modes = (np.array(each) for each in zip(*table.sums, strict=True))
         weights = (
@@ -301,20 +303,20 @@ class AsOfState:
             if table.weight is None
             else np.ascontiguousarray(events.weights[:, table.weight])
         )
-        event_key, row_key = np.ascontiguousarray(events.keys[:, at]), np.ascontiguousarray(asked.keys[:, at])
-        known = Known(np.empty((count, width)), np.empty((count, width), np.int64))
+        event_key, row_key = np.ascontiguousarray(events.keys[:, at]), np.ascontiguousarray(lookups.keys[:, at])
+        sums = KeySums(np.empty((count, width)), np.empty((count, width), np.int64))
 
         def loop(event: int, row: int) -> tuple[int, int, int]:
             return accumulate(
                 keys.index, keys.hashes, keys.touched, keys.used, keys.changed, keys.arrays["values"],
                 keys.arrays["times"], kinds, halves.astype(float), modes, events.time, events.kind, event_key,
-                events.shown, weights, row_key, asked.tick, asked.until, keys.expire_ms, event, row, *known,
+                events.shown, weights, row_key, lookups.tick, lookups.until, keys.expire_ms, event, row, *sums,
             )  # fmt: skip
 
-        _with_room(keys, loop, events, asked)
-        return known
+        _with_room(keys, loop, events, lookups)
+        return sums
 
-    def _rate(self, feature: AsOfFeature, sums: Mapping[By, Known]) -> tuple[np.ndarray, np.ndarray]:
+    def _rate(self, feature: AsOfFeature, sums: Mapping[By, KeySums]) -> tuple[np.ndarray, np.ndarray]:
         """The rate of R rows, and how much it is of; float64."""
         rate = trials = np.empty(0)
         for length in range(len(feature.by) + 1):
@@ -325,11 +327,11 @@ class AsOfState:
             rate = (labels + feature.prior * rate) / (trials + feature.prior) if length else (labels + 1) / (trials + 2)
         return rate, trials
 
-    def _last(self, feature: AsOfFeature, events: Events, asked: _Asked) -> dict[str, pa.Array]:
-        keys, rows, most = self._rings[feature.name], len(asked.tick), feature.last or 0
+    def _last(self, feature: AsOfFeature, events: Events, lookups: _Lookups) -> dict[str, pa.Array]:
+        keys, rows, most = self._rings[feature.name], len(lookups.tick), feature.last or 0
         entering = self._kind(feature.event)
         at = self._keys.index(feature.by)
-        event_key, row_key = np.ascontiguousarray(events.keys[:, at]), np.ascontiguousarray(asked.keys[:, at])
+        event_key, row_key = np.ascontiguousarray(events.keys[:, at]), np.ascontiguousarray(lookups.keys[:, at])
         count = np.zeros(rows, np.int64)
         times, labels = np.zeros((rows, most), np.int64), np.zeros((rows, most), np.int64)
         items = np.zeros((rows, most, len(self._items)), np.int64)
@@ -338,14 +340,14 @@ class AsOfState:
             ring = [keys.arrays[name] for name in ("count", "numbers", "times", "items", "labels")]
             return remember(
                 keys.index, keys.hashes, keys.touched, keys.used, keys.changed, *ring, entering, events.time,
-                events.kind, event_key, events.number, events.items, row_key, asked.tick, asked.until, keys.expire_ms,
-                event, row, count, times, items, labels,
+                events.kind, event_key, events.number, events.items, row_key, lookups.tick, lookups.until,
+                keys.expire_ms, event, row, count, times, items, labels,
             )  # fmt: skip
 
-        _with_room(keys, loop, events, asked)
+        _with_room(keys, loop, events, lookups)
         listed = np.arange(most) < count[:, None]
         offsets = pa.array(np.append(0, np.cumsum(count)).astype(np.int32))
-        values: dict[str, np.ndarray] = {"gap_s": ((asked.tick[:, None] - times) / 1000).astype(np.float32)}
+        values: dict[str, np.ndarray] = {"gap_s": ((lookups.tick[:, None] - times) / 1000).astype(np.float32)}
         values |= {name: items[:, :, place] for place, name in enumerate(self._items)}
         values |= {name: labels >> place & 1 for name, place in self._tasks.items() if name not in values}
         return {
@@ -432,7 +434,7 @@ class AsOfFiles(NamedTuple):
     meta: dict[str, Any]
 
 
-class _Asked(NamedTuple):
+class _Lookups(NamedTuple):
     """R rows: their keys (R, K), the tick of each (R,), and the number of events before each, and before the last tick
     that is complete, (R + 1,)."""
 
@@ -444,10 +446,10 @@ class _Asked(NamedTuple):
 Loop = Callable[[int, int], tuple[int, int, int]]
 
 
-def _with_room(keys: KeyTable, loop: Loop, events: Events, asked: _Asked) -> None:
+def _with_room(keys: KeyTable, loop: Loop, events: Events, lookups: _Lookups) -> None:
     """Go through events and rows, and make room where a new key finds none."""
     event, row, keys.used = loop(0, 0)
-    while row < len(asked.tick) or event < asked.until[-1]:
+    while row < len(lookups.tick) or event < lookups.until[-1]:
         keys.make_room(int(events.time[event]))
         event, row, keys.used = loop(event, row)
 

@@ -74,6 +74,36 @@ def slots_of(index: np.ndarray, hashes: np.ndarray, keys: np.ndarray) -> np.ndar
 
 
 @_compiled
+def enter(index, hashes, touched, changed, used, key, kind, time, expire):
+    """The slot that an event of a key goes to, whether the key is a new one, and the used slots: (slot, new, used).
+
+    An impression gives its key a slot, -2 where all are used; a label of a key that is not remembered has none, -1.
+    """
+    slot = slot_of(index, hashes, key)
+    if slot < 0:
+        if kind != SHOWN:
+            return np.int64(-1), False, used
+        if used == len(hashes):
+            return np.int64(-2), False, used
+        index[-1 - slot], hashes[used], touched[used] = used, key, NEVER
+        slot, used = np.int64(used), used + 1
+    is_new = touched[slot] < time - expire
+    if kind == SHOWN:
+        touched[slot] = time
+    elif is_new:
+        return np.int64(-1), False, used
+    changed[slot] = 1
+    return slot, is_new, used
+
+
+@_compiled
+def present_slot(index, hashes, touched, key, now, expire):
+    """The slot of a row's key, -1 where it has none or was not shown for `expire` ms."""
+    slot = slot_of(index, hashes, key) if key != 0 else np.int64(-1)
+    return slot if slot >= 0 and touched[slot] >= now - expire else np.int64(-1)
+
+
+@_compiled
 def accumulate(
     index, hashes, touched, used, changed, values, times, kinds, halves, modes,  # the table
     event_time, event_kind, event_key, event_shown, event_weight, row_key, row_time, until,
@@ -89,23 +119,13 @@ def accumulate(
         while event < stop:
             key, kind, time = event_key[event], event_kind[event], event_time[event]
             if key != 0:
-                slot = slot_of(index, hashes, key)
-                if slot < 0 and kind == SHOWN:
-                    if used == len(hashes):
-                        return event, row, used
-                    index[-1 - slot], hashes[used], touched[used] = used, key, NEVER
-                    slot, used = used, used + 1
-                if slot >= 0 and touched[slot] < time - expire:
-                    if kind == SHOWN:
-                        for v in range(sums):
-                            values[slot, v], times[slot, v] = 0.0, NEVER
-                    else:
-                        slot = -1
+                slot, is_new, used = enter(index, hashes, touched, changed, used, key, kind, time, expire)
+                if slot == -2:
+                    return event, row, used
                 if slot >= 0:
-                    changed[slot] = 1
-                    if kind == SHOWN:
-                        touched[slot] = time
                     for v in range(sums):
+                        if is_new:
+                            values[slot, v], times[slot, v] = 0.0, NEVER
                         if kinds[v] != kind:
                             continue
                         added, value = 1.0, values[slot, v]
@@ -121,11 +141,10 @@ def accumulate(
         if row == len(row_key):
             return event, row, used
         key, now = row_key[row], row_time[row]
-        slot = slot_of(index, hashes, key) if key != 0 else -1
-        present = slot >= 0 and touched[slot] >= now - expire
+        slot = present_slot(index, hashes, touched, key, now, expire)
         for v in range(sums):
             out_value[row, v], out_time[row, v] = 0.0, NEVER
-            if present and times[slot, v] != NEVER:
+            if slot >= 0 and times[slot, v] != NEVER:
                 value = values[slot, v]
                 if halves[v] > 0:
                     value *= 0.5 ** ((now - times[slot, v]) / halves[v])
@@ -150,38 +169,28 @@ def remember(
         while event < stop:
             key, kind, time = event_key[event], event_kind[event], event_time[event]
             if key != 0:
-                slot = slot_of(index, hashes, key)
-                if slot < 0 and kind == SHOWN:
-                    if used == len(hashes):
-                        return event, row, used
-                    index[-1 - slot], hashes[used], touched[used] = used, key, NEVER
-                    slot, used = used, used + 1
-                if slot >= 0 and touched[slot] < time - expire:
-                    if kind == SHOWN:
-                        count[slot] = 0
-                    else:
-                        slot = -1
-                if slot >= 0 and kind == SHOWN:
-                    touched[slot], changed[slot] = time, 1
+                slot, is_new, used = enter(index, hashes, touched, changed, used, key, kind, time, expire)
+                if slot == -2:
+                    return event, row, used
+                if slot >= 0 and is_new:
+                    count[slot] = 0
                 if slot >= 0 and kind == entering:
                     at = count[slot] % most
                     numbers[slot, at], times[slot, at], labels[slot, at] = event_number[event], time, 0
                     for c in range(items.shape[2]):
                         items[slot, at, c] = event_items[event, c]
                     count[slot] += 1
-                    changed[slot] = 1
                 if slot >= 0 and kind != SHOWN:
                     for at in range(min(count[slot], most)):
                         if numbers[slot, at] == event_number[event]:
                             labels[slot, at] |= 1 << (kind - 1)
-                            changed[slot] = 1
             event += 1
         if row == len(row_key):
             return event, row, used
         key, now = row_key[row], row_time[row]
-        slot = slot_of(index, hashes, key) if key != 0 else -1
+        slot = present_slot(index, hashes, touched, key, now, expire)
         out_count[row] = 0
-        if slot >= 0 and touched[slot] >= now - expire:
+        if slot >= 0:
             out_count[row] = min(count[slot], most)
             for place in range(out_count[row]):
                 at = (count[slot] - out_count[row] + place) % most

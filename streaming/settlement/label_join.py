@@ -145,12 +145,20 @@ def late_schema(schema: RowSchema) -> pa.Schema:
     )
 
 
+class LabelsSet(NamedTuple):
+    """Feedback rows that set a label, N in all: number of the impression, place in `RowSchema.feedback_tasks`, and key
+    time of the impression."""
+
+    number: np.ndarray
+    task: np.ndarray
+    shown: np.ndarray
+
+
 class Joined(NamedTuple):
     """Outcome of feedback rows: labels, repeats of labels, or late rows (`late_schema`), `early` of which precede
-    their impression. `events`: the labels that are positive now, with those of their conditions."""
+    their impression."""
 
-    labels: int
-    events: LabelEvents
+    labels: LabelsSet
     repeats: int
     early: int
     late: pa.RecordBatch
@@ -226,8 +234,7 @@ class LabelJoin:
 
         late = np.flatnonzero(~counts & ~repeat)
         return Joined(
-            labels=int(sets.sum()),
-            events=self._events(number[sets], task[sets], admitted_key[sets]),
+            labels=LabelsSet(number[sets], task[sets], admitted_key[sets]),
             repeats=int(repeat.sum()),
             early=int(((after <= 0) & (delay < -self._early) & ~repeat).sum()),
             late=self._late(feedback, late, after, delay, window, impression_time, deadline),
@@ -238,18 +245,19 @@ class LabelJoin:
         given = self.schema.given.get(task)
         return [task, *([] if given is None else self._chain(given))]
 
-    def _events(self, number: np.ndarray, task: np.ndarray, shown: np.ndarray) -> LabelEvents:
-        """The labels that became positive as feedback of `task` came for impressions `number`, shown at `shown`."""
+    def became_positive(self, labels: LabelsSet) -> LabelEvents:
+        """The labels that are positive, with those of their conditions, since `labels` were set."""
         events = [NO_LABELS]
         for name, chain in self._conditions.items():
-            numbers, rows = np.unique(number[np.isin(task, [self._place[each] for each in chain])], return_index=True)
-            rows = np.flatnonzero(np.isin(task, [self._place[each] for each in chain]))[rows]
+            of_chain = np.flatnonzero(np.isin(labels.task, [self._place[each] for each in chain]))
+            numbers, first = np.unique(labels.number[of_chain], return_index=True)
+            shown = labels.shown[of_chain[first]]
             times = np.array([self.times[each][numbers] for each in chain]).reshape(len(chain), -1)
             bits = self.bits[numbers]
             positive = np.all([_bit(bits, self._place[each]) for each in chain], axis=0)
             here = np.flatnonzero(positive)
             place = np.full(len(here), self._place[name])
-            events.append(LabelEvents(numbers[here], place, times[:, here].max(axis=0), shown[rows[here]]))
+            events.append(LabelEvents(numbers[here], place, times[:, here].max(axis=0), shown[here]))
         return LabelEvents(*map(np.concatenate, zip(*events, strict=True)))
 
     def labels(self, group: SettlementGroup, start: int, stop: int) -> dict[str, Labels]:

@@ -171,13 +171,15 @@ class Settlement:
         admitted_key[is_new] = key[matches.number[is_new] - self._pending.stop]
         joined = self._labels.join(matches, admitted_key)
         rows = impressions.take(pa.array(chosen)) if len(chosen) < impressions.num_rows else impressions
-        asof = [] if self._asof is None else self._asof.advance(rows, key, joined.events)
+        asof = []
+        if self._asof is not None:
+            asof = self._asof.advance(rows, key, self._labels.became_positive(joined.labels))
         columns = [*rows.select(self.schema.impression.names).columns, *asof]
         columns += rows.select([field.name for field in POSITION_FIELDS]).columns
         rows = pa.RecordBatch.from_arrays(columns, schema=self._row_schema)
         self._pending.append(rows, key, ids.hashes[ids.of_impression[chosen]])
         self._orphans.add(feedback.take(pa.array(unmatched)), ids.hashes[ids.of_feedback[unmatched]])
-        self._counts.update(matched_feedback=joined.labels, duplicate_feedback=joined.repeats)
+        self._counts.update(matched_feedback=len(joined.labels.number), duplicate_feedback=joined.repeats)
         self._counts.update(late_feedback=joined.late.num_rows, early_feedback=joined.early)
         return joined.late, refused
 

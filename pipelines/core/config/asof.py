@@ -7,7 +7,10 @@ asof: {tick_s: 10}                                                      {name: u
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
+
+from pydantic import ValidationError
 
 from streaming.schema import AsOfFeature
 
@@ -26,6 +29,15 @@ def inputs_of(feature: AsOfFeature) -> list[dict[str, Any]]:
         return []
     columns = zip(feature.columns, transforms, strict=False)
     return [{"name": column.name, "transform": each, "statistics": "online"} for column, each in columns]
+
+
+def as_written(problem: str) -> str:
+    """A line about `rows.asof` with the place where a config has it.
+
+    >>> as_written("  rows.asof.features.0.prior: a number is wanted")
+    '  features.asof.0.prior: a number is wanted'
+    """
+    return problem.replace("  rows.asof.features", "  features.asof", 1).replace("  rows.asof", "  asof", 1)
 
 
 def place_asof(settings: dict[str, Any]) -> dict[str, Any]:
@@ -49,8 +61,8 @@ def place_asof(settings: dict[str, Any]) -> dict[str, Any]:
     dense = list(features.get("dense") or [])
     names = {feature.get("name") for feature in dense if isinstance(feature, dict)}
     for written in rows.get("asof", {}).get("features", []) if isinstance(rows.get("asof", {}), dict) else []:
-        feature = written if isinstance(written, AsOfFeature) else AsOfFeature.model_validate(written)
-        dense += [each for each in inputs_of(feature) if each["name"] not in names]
+        with suppress(ValidationError):  # it is refused where rows are read, with its place
+            dense += [each for each in inputs_of(AsOfFeature.model_validate(written)) if each["name"] not in names]
     placed = {key: value for key, value in settings.items() if key != "asof"}
     rest = {key: value for key, value in features.items() if key != "asof"}
     return placed | {"rows": rows, "features": rest | ({"dense": dense} if dense else {})}

@@ -20,7 +20,7 @@ from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.features.history import unfit_history
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from pipelines.core.config.asof import place_asof
+from pipelines.core.config.asof import as_written, place_asof
 from pipelines.core.config.hash import decisive, hash_of
 from pipelines.core.config.identity import identity_of
 from pipelines.core.config.sections import (
@@ -364,7 +364,9 @@ def parse(raw: dict[str, Any], origin: str = "config") -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise BadInput(f"{origin} is not a valid config:\n" + "\n".join(problems(error, Config))) from None
+        raise BadInput(
+            f"{origin} is not a valid config:\n" + "\n".join(map(as_written, problems(error, Config)))
+        ) from None
 
 
 def dump(config: Config) -> str:

@@ -66,14 +66,19 @@ def test_a_residual_is_of_a_task_that_every_row_has():
     ("changes", "words"),
     [
         ({"asof": 10}, "`features.asof` is a list of features, and `asof` a section such as {tick_s: 10}"),
-        ({"asof": {"tick_s": 0}}, "rows.asof.tick_s"),
-        ({"asof": {"ticks": 1}}, "rows.asof.ticks"),
+        ({"asof": {"tick_s": 0}}, "\n  asof.tick_s: Input should be greater than 0"),
+        ({"asof": {"ticks": 1}}, "\n  asof.ticks: unknown key"),
+        (
+            {"features": {"sparse": [], "asof": [RATE, RATE | {"half_life_s": 0}]}},
+            "\n  features.asof.1.half_life_s: Input",
+        ),
+        ({"features": {"sparse": [], "asof": [{"by": "user_id", "rate": "ctr"}]}}, "\n  features.asof.0.name: missing"),
     ],
 )
 def test_a_section_that_is_none_is_refused_with_its_setting(changes, words):
     raw = small()
     with pytest.raises(BadInput) as refused:
-        parse(raw | changes | {"features": raw["features"] | {"asof": [RATE]}})
+        parse(raw | {"features": raw["features"] | {"asof": [RATE]}} | changes)
     assert words in str(refused.value)
 
 

@@ -26,8 +26,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
-from exfm.embeddings.table import Lookup, Table, Tables, rows_read
-from exfm.features.batch import Batch
+from exfm.embeddings.table import HasIds, Lookup, Table, Tables, rows_read
 from exfm.features.jagged import offsets_of
 from exfm.kernels.tables import find_first, learn_by_element, learn_by_row, sum_rows_of_bags
 
@@ -69,7 +68,7 @@ class FusedTables(Tables):
     def tensors(self) -> dict[str, Tensor]:
         return self._held
 
-    def send(self, batch: Batch) -> tuple[RowIndices, ...]:
+    def send(self, batch: HasIds) -> tuple[RowIndices, ...]:
         """Row indices of a batch, by width; computed once for all tables of as many rows."""
         return batch.once(("row indices", self._key), lambda: self.rows(batch.sparse))
 

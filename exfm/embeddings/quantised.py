@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.served import slices_of
-from exfm.embeddings.table import Lookup, Table, Tables, rows_read
-from exfm.features.batch import Batch
+from exfm.embeddings.table import HasIds, Lookup, Table, Tables, rows_read
 from exfm.snapshots.delta import Codec, encoded
 from exfm.snapshots.windows import TensorSource, whole_tensor
 
@@ -43,7 +42,7 @@ class QuantisedTables(nn.Module, Tables):
     def tensors(self) -> dict[str, Tensor]:
         return {f"{table.name}/{self.codec}": self.get_buffer(f"rows_{n}") for n, table in enumerate(self.tables)}
 
-    def send(self, batch: Batch) -> KeyedJaggedTensor:
+    def send(self, batch: HasIds) -> KeyedJaggedTensor:
         return batch.sparse
 
     def lookup(self, sent: KeyedJaggedTensor) -> Lookup:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.table import Lookup, Table, Tables, rows_read
-from exfm.features.batch import Batch
+from exfm.embeddings.table import HasIds, Lookup, Table, Tables, rows_read
 from exfm.features.jagged import offsets_of
 
 
@@ -38,7 +37,7 @@ class ServedTables(nn.Module, Tables):
     def tensors(self) -> dict[str, Tensor]:
         return {f"{name}/weight": bag.weight.detach() for name, bag in self.embedding_bags.items()}  # type: ignore[operator]
 
-    def send(self, batch: Batch) -> KeyedJaggedTensor:
+    def send(self, batch: HasIds) -> KeyedJaggedTensor:
         return batch.sparse
 
     def lookup(self, sent: KeyedJaggedTensor) -> Lookup:

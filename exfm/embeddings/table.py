@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,12 +31,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.embeddings.adagrad import scale_accumulator
 from exfm.embeddings.weights import Appended, Repeated, draw_initial_weights
 from exfm.errors import ConfigError
-from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.snapshots.delta import Codec
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorPieces, TensorSource, windows_of
+
+V = TypeVar("V")
 
 Held = Tensor | TensorPieces
 """The state itself, not a copy: a whole tensor, or the pieces that this rank has."""
@@ -114,6 +115,14 @@ def plain_tables(features: FeatureSet, width: int) -> list[Table]:
     return [Table.of(feature, width) for feature in tabled]
 
 
+def event_tables(features: FeatureSet, width: int) -> list[Table]:
+    """A table for each item of events, named after its list; the row's own id is looked up there too."""
+    if (events := features.events) is None:
+        return []
+    named = zip(events.lists, events.items, strict=False)
+    return [Table(name, item.rows, width, (name,), item.transform == "hash") for name, item in named]
+
+
 def _kind(name: str) -> type[Table]:
     if name in KINDS:
         return KINDS[name]
@@ -148,6 +157,15 @@ def rows_read(tables: Sequence[Table], sparse: KeyedJaggedTensor) -> KeyedJagged
     )
 
 
+class HasIds(Protocol):
+    """What tables are looked up for: a batch, or its events."""
+
+    @property
+    def sparse(self) -> KeyedJaggedTensor: ...
+
+    def once(self, what: Hashable, make: Callable[[], V]) -> V: ...
+
+
 class Lookup(NamedTuple):
     """Result of a lookup, and what its holder needs to learn from it."""
 
@@ -168,7 +186,7 @@ class Tables(ABC):
     codec: Codec = "fp32"
 
     @abstractmethod
-    def send(self, batch: Batch) -> Any:
+    def send(self, batch: HasIds) -> Any:
         """Begin a lookup: make rows of the batch's ids, and send them to those who hold the rows."""
 
     @abstractmethod

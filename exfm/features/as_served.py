@@ -11,6 +11,7 @@ B examples.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class AsServed:
                     self._dense.append((at, torch.from_numpy(made)))
 
     def __call__(self, batch: Batch) -> Batch:
-        changed: dict[str, Tensor | KeyedJaggedTensor] = {}
+        changed: dict[str, Any] = {}
         if self._ids:
             changed["sparse"] = self._sparse(batch.sparse, len(batch))
         if self._dense:

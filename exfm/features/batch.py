@@ -21,11 +21,12 @@ from torch import Tensor
 from exfm.errors import ModelError
 from exfm.features.alike import Alike, RemainingFeatures
 from exfm.features.calendar import EVENT_TIME
+from exfm.features.events import Events, events_of
 from exfm.features.feature_cache import FeatureCache, Parts, Taken
 from exfm.features.features import FeatureSet
 from exfm.features.jagged import one_each, only
 from exfm.features.sampling import label_weights
-from exfm.features.transforms import Bags, with_constants
+from exfm.features.transforms import Bags, rows_of_ids, with_constants
 
 if TYPE_CHECKING:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -59,6 +60,7 @@ class Batch:
     own: Tensor | None = None  # (B,) bool, the rows that a student is for, and judged on; None: all of them
     shown_ms: Tensor | None = None  # (B,) int64, event times, where a history forgets by time
     raw: Tensor | None = None  # (B, S) float64, values of features whose statistics are learned, NaN for null
+    events: Events | None = None  # earlier events of each row's key, and the row itself, where a model reads them
 
     @cached_property
     def label_weights(self) -> Tensor:
@@ -107,8 +109,9 @@ class Batch:
         """Select the rows that are True in (B,), in order: bit for bit the batch that `BatchBuilder` makes of these
         rows."""
         shared = ("sparse", "negative_rate")
-        kept = {name: value[rows] for name, value in self._given().items() if name not in shared}
-        return replace(self, sparse=only(self.sparse, rows), **kept)
+        kept = {name: value[rows] for name, value in self._given().items() if name not in (*shared, "events")}
+        events = None if self.events is None else self.events.only(rows)
+        return replace(self, sparse=only(self.sparse, rows), events=events, **kept)
 
     def to(self, device: torch.device) -> Batch:
         """Move the batch to a device."""
@@ -219,11 +222,19 @@ class BatchBuilder:
             own=torch.from_numpy(own_rows_of(rows)) if own.parts.has(OWN) else None,
             shown_ms=shown,
             raw=raw,
+            events=self._events(taken),
         )
+
+    def _events(self, taken: Taken) -> Events | None:
+        feature = self.features.events
+        if feature is None:
+            return None
+        return events_of(feature, {name: taken.column(name) for name in feature.reads}, rows_of_ids)
 
     def _check(self, rows: pa.RecordBatch | pa.Table) -> None:
         present = set(rows.schema.names)
-        for feature in self.features.all:
+        events = [] if self.features.events is None else [self.features.events]
+        for feature in (*self.features.all, *events):
             for name in feature.reads:
                 if name not in present:
                     raise ModelError(

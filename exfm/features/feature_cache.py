@@ -96,6 +96,10 @@ class Taken:
         """(N,) -> (B,)"""
         return part_N if self.at is None else part_N[self.at]
 
+    def column(self, name: str) -> pa.Array:
+        whole = self.parts.column(name)
+        return whole if self.at is None else whole.take(pa.array(self.at))
+
     def bags(self, feature: SparseFeature | SequenceFeature) -> list[Bags]:
         """B bags for each key."""
         whole = self.parts.bags(feature)

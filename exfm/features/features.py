@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from exfm.errors import ConfigError
 from exfm.features.dense import LARGEST_INPUT, DenseFeature
+from exfm.features.events import EventFeature
 from exfm.features.sparse import SequenceFeature, SparseFeature
 
 D = TypeVar("D", SparseFeature, DenseFeature)
@@ -121,6 +122,9 @@ class FeatureSet(BaseModel):
     history: tuple[HistoryFeature, ...] = Field(
         default=(), description="Running averages of a student's earlier rows; teachers do without."
     )
+    events: EventFeature | None = Field(
+        default=None, description="Made of `teacher.model.sequence`, for the teacher alone; leave it out."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> FeatureSet:
@@ -211,7 +215,8 @@ class FeatureSet(BaseModel):
 
     def needs_columns(self) -> tuple[str, ...]:
         """Raw columns to read, each once, in order of first use."""
-        return tuple(dict.fromkeys(column for f in self.all for column in f.reads))
+        events = () if self.events is None else self.events.reads
+        return tuple(dict.fromkeys([*(column for f in self.all for column in f.reads), *events]))
 
     @cached_property
     def train_only(self) -> tuple[SparseFeature | DenseFeature, ...]:

@@ -15,8 +15,8 @@ from exfm.features.features import FeatureSet
 from exfm.features.statistics import Statistics
 from exfm.models.stack import stacked
 from exfm.models.teacher_config import TeacherConfig
-from exfm.models.teacher_net import TeacherNet, compiled_dense
-from exfm.models.teacher_wide import all_tables, wide_logits
+from exfm.models.teacher_net import TeacherNet, compiled_dense, events_with
+from exfm.models.teacher_wide import TABLES, all_tables, wide_logits
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import plan_sharding
@@ -34,7 +34,7 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     """
     counted = ("dense/", "prior/", "statistics/")
     dense = {name: t for name, t in state.items() if name.startswith(counted) or name == "stack/theta"}
-    return dense | {n: t for n, t in state.items() if n.startswith(("table/", "wide/")) and n.endswith("/weight")}
+    return dense | {n: t for n, t in state.items() if n.startswith(TABLES) and n.endswith("/weight")}
 
 
 class TeacherScorer:
@@ -71,7 +71,7 @@ class TeacherScorer:
             self.plan = plan_sharding(parts, group, sharding, batch_rows)
             for name, part in parts.items():
                 tables[name] = ParallelTables(part.tables, self.plan.plan[name], group, sharding)
-        self._tables, self._wide = tables["tables"], tables.get("wide")
+        self._tables, self._events, self._wide = tables["tables"], tables.get("events"), tables.get("wide")
         self._theta: Tensor | None = None
         self._statistics = Statistics(features)
         self.held = [
@@ -89,6 +89,8 @@ class TeacherScorer:
         copy_tensors(self._statistics.tensors(), {k: v for k, v in snapshot.items() if k.startswith("statistics/")})
         self._tables.load(under("table", snapshot))
         self._theta = None
+        if self._events is not None:
+            self._events.load(under("events", snapshot))
         if self._wide is not None:
             self._wide.load(under("wide", snapshot))
             self._theta = whole_tensor(snapshot["stack/theta"])
@@ -97,7 +99,10 @@ class TeacherScorer:
         """Logits (B, T) float32 of this process's rows. With a group, a collective."""
         with torch.inference_mode():
             pooled = self._tables.lookup(self._tables.send(batch)).pooled
-            z = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw)).float()
+            events = None
+            if self._events is not None and batch.events is not None:
+                events = events_with(batch, self._events.lookup(self._events.send(batch.events)))
+            z = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw), events).float()
             if self._theta is None or self._wide is None:
                 return z.numpy()
             offset = self._net.prior.offset().float()

@@ -28,8 +28,8 @@ from exfm.features.statistics import Statistics
 from exfm.models.adam import Adam
 from exfm.models.stack import Stack
 from exfm.models.teacher_config import TeacherConfig
-from exfm.models.teacher_net import LossTargets, TeacherNet, compiled_dense
-from exfm.models.teacher_wide import EPSILON, RATE, all_tables, wide_gradient, wide_logits
+from exfm.models.teacher_net import LossTargets, TeacherNet, compiled_dense, events_with
+from exfm.models.teacher_wide import EPSILON, RATE, TABLES, all_tables, wide_gradient, wide_logits
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import plan_sharding
@@ -46,6 +46,7 @@ class SentBatch(NamedTuple):
     batch: Batch
     ids: Any
     wide: Any
+    events: Any
     left_out: int
 
 
@@ -55,6 +56,7 @@ class Teacher:
     State is one flat dictionary of tensors:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
+        events/<list>/{weight,accumulator}              of one with a sequence model
         wide/<feature>/{weight,accumulator}  stack/{theta,information}      not for a teacher that is made without
         prior/{positive,negative}  statistics/<name>/{total,counts}  rng
         progress/rows      only where accumulators are made to forget: rows learned, of all ranks
@@ -94,6 +96,9 @@ class Teacher:
 
         self.tables = made("tables", cfg.sparse_lr, cfg.sparse_eps)
         self.tables.draw(seed)
+        self.events = made("events", cfg.sparse_lr, cfg.sparse_eps) if "events" in parts else None
+        if self.events is not None:
+            self.events.draw(seed)
         self._net.to(self.group.device).train()
         if cfg.compile:
             self._net.compiled = compiled_dense(cfg, self._net, learns=True)
@@ -112,7 +117,8 @@ class Teacher:
         """
         batch = batch.to(self.group.device)
         wide = None if self.wide is None else self.wide.send(batch)
-        return SentBatch(batch, self.tables.send(batch), wide, left_out)
+        events = None if self.events is None or batch.events is None else self.events.send(batch.events)
+        return SentBatch(batch, self.tables.send(batch), wide, events, left_out)
 
     def train_step(self, batch: Batch | SentBatch) -> StepResult:
         """Score the batch, then learn from it. A collective.
@@ -136,6 +142,7 @@ class Teacher:
             p.grad = None
         dense = self.statistics(batch.dense, batch.raw)
         lookup = self.tables.lookup(prepared.ids)
+        events = self._look_up_events(prepared)
         mask = batch.label_mask
         local_rows = mask.sum(0)
         counts = [torch.full_like(local_rows, count) for count in (len(batch), prepared.left_out)]
@@ -144,7 +151,7 @@ class Teacher:
         nothing_left = not int(given[0]) and bool(left_out[0])
         share = share_of_full(int(given[0]), self._full_batch)
         targets = LossTargets(batch.labels, mask, batch.weights, rows.clamp(min=1))
-        z, local_loss = self._net.judge(lookup.pooled, batch.sparse, dense, targets)
+        z, local_loss = self._net.judge(lookup.pooled, batch.sparse, dense, targets, events_with(batch, events))
         loss = self.group.sum(local_loss.detach())
         offset, linear = self._net.prior.offset().float(), self._look_up_wide(prepared)
         deep = logits = z.detach()
@@ -153,7 +160,8 @@ class Teacher:
             logits = self._stack(offset, deep, wide)
         finite = self._agree(logits, loss) and not nothing_left
         if finite:
-            finite = self._learn(local_loss, lookup, share, learn)
+            lookups = [lookup] if events is None else [lookup, events]
+            finite = self._learn(local_loss, lookups, share, learn)
         if finite and learn:
             self._net.prior.add(sums)
             if linear is not None and self.wide is not None:
@@ -178,16 +186,20 @@ class Teacher:
         lookup = self.wide.lookup(prepared.wide)
         return lookup, wide_logits(self.wide, lookup.pooled.detach(), len(self.tasks))
 
-    def _learn(self, local_loss: Tensor, lookup: Lookup, share: float, learn: bool) -> bool:
+    def _look_up_events(self, prepared: SentBatch) -> Lookup | None:
+        return None if self.events is None else self.events.lookup(prepared.events)
+
+    def _learn(self, local_loss: Tensor, lookups: list[Lookup], share: float, learn: bool) -> bool:
         local_loss.backward()
-        e = self._net.e
-        assert e.grad is not None
+        pooled = [torch.zeros_like(e) if e.grad is None else e.grad for e in self._net.e]
         grads = self._sum_gradients()
-        if not self._agree(torch.stack(torch._foreach_norm([e.grad, *grads.values()]))):
+        if not self._agree(torch.stack(torch._foreach_norm([*pooled, *grads.values()]))):
             return False
         if not learn:
             return True
-        self.tables.learn(lookup, e.grad.mul_(share).to(lookup.pooled.dtype))
+        for tables, lookup, gradient in zip((self.tables, self.events), lookups, pooled, strict=False):
+            assert tables is not None
+            tables.learn(lookup, gradient.mul_(share).to(lookup.pooled.dtype))
         self._adam.step(grads, self.cfg.dense_lr * share)
         return True
 
@@ -207,9 +219,8 @@ class Teacher:
         before = int(self._rows)
         self._rows += self.group.sum(torch.tensor(local_rows))
         factor = self.cfg.accumulators.factor(before, int(self._rows))
-        for tables in (self.tables, self.wide):
-            if tables is not None:
-                tables.scale_accumulators(factor)
+        for tables in self._all_tables().values():
+            tables.scale_accumulators(factor)
 
     def _progress(self) -> dict[str, Tensor]:
         return {} if self.cfg.accumulators.only_grow else {"progress/rows": self._rows}
@@ -224,7 +235,8 @@ class Teacher:
         with torch.no_grad():
             prepared = self.prepare(batch)
             sparse, dense = prepared.batch.sparse, self.statistics(prepared.batch.dense, prepared.batch.raw)
-            z = self._net(self.tables.lookup(prepared.ids).pooled, sparse, dense)
+            events = self._look_up_events(prepared)
+            z = self._net(self.tables.lookup(prepared.ids).pooled, sparse, dense, events_with(prepared.batch, events))
             if (linear := self._look_up_wide(prepared)) is not None:
                 offset = self._net.prior.offset().float()
                 z = self._stack(offset, z, linear[1] + offset)
@@ -233,9 +245,9 @@ class Teacher:
     def state(self) -> dict[str, Held]:
         """Copies, in the CPU's memory, of everything that the next step depends on; no collective."""
         tensors = self.snapshot() | {name: _copy(of) for name, of in self._adam_tensors().items()}
-        tensors |= {f"table/{name}": held for name, held in self.tables.copies("/accumulator").items()}
+        for part, tables in self._all_tables().items():
+            tensors |= {f"{part}/{name}": held for name, held in tables.copies("/accumulator").items()}
         if self.wide is not None:
-            tensors |= {f"wide/{name}": held for name, held in self.wide.copies("/accumulator").items()}
             tensors |= {name: t.clone() for name, t in self._stack.tensors().items()}
         tensors["rng"] = self.random.state.clone()
         return tensors | {name: rows.clone() for name, rows in self._progress().items()}
@@ -248,21 +260,25 @@ class Teacher:
         it may be loaded then.
         """
         mine = self._dense_tensors() | self._adam_tensors() | {"rng": self.random.state} | self._progress()
-        copy_tensors(mine, {k: v for k, v in tensors.items() if not k.startswith(("table/", "wide/", "stack/"))})
-        self.tables.load(under("table", tensors))
+        copy_tensors(mine, {k: v for k, v in tensors.items() if not k.startswith((*TABLES, "stack/"))})
+        for part, tables in self._all_tables().items():
+            tables.load(under(part, tensors))
         if self.wide is not None:
-            self.wide.load(under("wide", tensors))
             self._stack.load(tensors)
 
     def snapshot(self) -> dict[str, Held]:
         """Copies, in CPU memory, of the tensors that scoring needs: `dense/…`, `prior/…`, `statistics/…`,
         `table/…/weight`, of the linear part `wide/…/weight` and `stack/theta`; no collective."""
         tensors: dict[str, Held] = {name: _copy(of) for name, of in self._dense_tensors().items()}
-        tensors |= {f"table/{name}": held for name, held in self.tables.copies("/weight").items()}
+        for part, tables in self._all_tables().items():
+            tensors |= {f"{part}/{name}": held for name, held in tables.copies("/weight").items()}
         if self.wide is not None:
-            tensors |= {f"wide/{name}": held for name, held in self.wide.copies("/weight").items()}
             tensors["stack/theta"] = self._stack.theta.clone()
         return tensors
+
+    def _all_tables(self) -> dict[str, Tables]:
+        tables = {"table": self.tables, "events": self.events, "wide": self.wide}
+        return {part: of for part, of in tables.items() if of is not None}
 
     def close(self) -> None:
         """Leave the group that the teacher opened for itself."""

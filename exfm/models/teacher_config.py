@@ -10,6 +10,7 @@ from exfm.embeddings.adagrad import AccumulatorConfig, SparseOptimizer
 from exfm.errors import ConfigError
 from exfm.interactions.dcn import DCNOptions
 from exfm.interactions.dlrm import DLRMOptions
+from exfm.interactions.hstu import SequenceModel
 from exfm.interactions.interaction import InteractionOptions
 from exfm.interactions.registry import interaction_options, with_complete_options
 from exfm.interactions.wukong import WukongOptions, WukongSizes
@@ -35,6 +36,9 @@ class TeacherConfig(WukongSizes):
     dlrm: DLRMOptions = Field(default=DLRMOptions(), description="Settings of the interaction `dlrm`.")
     dcn: DCNOptions = Field(default=DCNOptions(), description="Settings of the interaction `dcn`.")
     options: dict[str, Any] = Field(default={}, description="Settings of any other interaction.")
+    sequence: SequenceModel | None = Field(
+        default=None, description="A model over the earlier events of a key, such as the user; null: none."
+    )
     head: tuple[int, ...] = Field(default=(64,), description="Hidden sizes of every task's head.")
     dense_lr: float = Field(default=2e-3, gt=0, description="Learning rate of Adam, for all but the tables.")
     sparse_optimizer: SparseOptimizer = Field(

@@ -26,8 +26,12 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.baselines.prior import Prior
+from exfm.embeddings.table import Lookup
 from exfm.errors import ConfigError
+from exfm.features.batch import Batch
+from exfm.features.events import Events
 from exfm.features.features import FeatureSet
+from exfm.interactions.hstu import SequenceNet
 from exfm.interactions.interaction import Axes
 from exfm.kernels.machine_code import MachineCode, machine_code
 from exfm.models.teacher_config import TeacherConfig
@@ -51,6 +55,18 @@ def loss_of(z: Tensor, targets: LossTargets) -> Tensor:
     return (torch.where(targets.mask, h, 0.0).sum(0) / targets.rows.to(z.dtype)).sum()
 
 
+class LookedUpEvents(NamedTuple):
+    """Tokens and the embeddings of their ids, (N, I · D)."""
+
+    events: Events
+    pooled: Tensor
+
+
+def events_with(batch: Batch, lookup: Lookup | None) -> LookedUpEvents | None:
+    """A batch's events with what was looked up for them; None where there are none."""
+    return None if lookup is None or batch.events is None else LookedUpEvents(batch.events, lookup.pooled)
+
+
 class TeacherNet(nn.Module):
     """Units, interaction, a head per task and the prior: ((B, E), KeyedJaggedTensor, (B, dense)) -> logits (B, T).
 
@@ -65,9 +81,14 @@ class TeacherNet(nn.Module):
     def __init__(self, cfg: TeacherConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
         super().__init__()
         self.units = Units(features, cfg.width, seed)
+        self.unit_count = self.units.count
+        self.sequence: SequenceNet | None = None
+        if features.events is not None and cfg.sequence is not None:
+            self.sequence = SequenceNet(cfg.sequence, features.events, cfg.width, named_generator(seed, "events"))
+            self.unit_count += 1
         self.dense_inputs = len(features.dense_labels)
         self.trunk = cfg.interaction_settings().build(
-            self.units.count, cfg.width, self.dense_inputs, named_generator(seed, "trunk")
+            self.unit_count, cfg.width, self.dense_inputs, named_generator(seed, "trunk")
         )
         self.heads = nn.ModuleDict()
         for task in tasks:
@@ -81,31 +102,45 @@ class TeacherNet(nn.Module):
         self.prior = Prior(len(tasks), on=cfg.prior)
         self.dtype = getattr(torch, cfg.dense_dtype)
         self._bf16 = cfg.precision == "bf16"
-        for part in (self.units, self.trunk, self.heads):
-            part.to(self.dtype)
-        self.e: Tensor
+        for part in (self.units, self.sequence, self.trunk, self.heads):
+            if part is not None:
+                part.to(self.dtype)
+        self.e: list[Tensor]
         self.compiled: CompiledDense | None = None
 
-    def forward(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+    def forward(
+        self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, events: LookedUpEvents | None = None
+    ) -> Tensor:
         """Logits from looked-up embeddings, (B, E) in the order of the keys."""
-        units, dense = self._inputs(pooled, sparse, dense)
+        units, dense = self._inputs(pooled, sparse, dense, events)
         of = self.dense_part if self.compiled is None or not len(units) else self.compiled.score
         return self.prior(of(units, dense))
 
     def judge(
-        self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, targets: LossTargets
+        self,
+        pooled: Tensor,
+        sparse: KeyedJaggedTensor,
+        dense: Tensor,
+        targets: LossTargets,
+        events: LookedUpEvents | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Logits and the loss, ready for `backward`."""
-        units, dense = self._inputs(pooled, sparse, dense)
+        units, dense = self._inputs(pooled, sparse, dense, events)
         offset = self.prior.offset().to(self.dtype)
         if self.compiled is not None and len(units):
             return self.compiled.judge(units, dense, offset, targets)
         z = self.dense_part(units, dense) + offset
         return z, loss_of(z, targets)
 
-    def _inputs(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> tuple[Tensor, Tensor]:
-        self.e = pooled.detach().to(self.dtype).requires_grad_(self.training)
-        return self.units(self.e, sparse), dense.to(self.dtype)
+    def _inputs(
+        self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, events: LookedUpEvents | None
+    ) -> tuple[Tensor, Tensor]:
+        looked_up = [pooled] if events is None else [pooled, events.pooled]
+        self.e = [each.detach().to(self.dtype).requires_grad_(self.training) for each in looked_up]
+        units = self.units(self.e[0], sparse)
+        if events is not None and self.sequence is not None:
+            units = torch.cat([units, self.sequence(self.e[1], events.events).unsqueeze(1)], dim=1)
+        return units, dense.to(self.dtype)
 
     def dense_part(self, units: Tensor, dense: Tensor, *, exportable: bool = False) -> Tensor:
         """Logits (B, T) without the prior, of units (B, N, D) and dense features (B, C). `exportable`: to be
@@ -149,12 +184,12 @@ class CompiledDense:
         self._parameters = list(parameters.values())
         names, T = list(parameters), len(net.heads)
         settings = cfg.interaction_settings().model_dump(mode="json")
-        sizes = [net.units.count, net.units.width, net.dense_inputs, T, cfg.head]
+        sizes = [net.unit_count, net.units.width, net.dense_inputs, T, cfg.head]
         about = [cfg.interaction, settings, sizes, cfg.dense_dtype, cfg.precision]
         copies = [torch.zeros_like(p) for p in self._parameters]
 
         def inputs(rows: int) -> list[Tensor]:
-            shapes = ((rows, net.units.count, net.units.width), (rows, net.dense_inputs))
+            shapes = ((rows, net.unit_count, net.units.width), (rows, net.dense_inputs))
             return [torch.zeros(shape, dtype=net.dtype) for shape in shapes]
 
         def targets(rows: int) -> list[Tensor]:

@@ -18,10 +18,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from exfm.embeddings.table import Tables, plain_tables, tables_of
+from exfm.embeddings.table import Tables, event_tables, plain_tables, tables_of
 from exfm.features.features import FeatureSet
 from exfm.models.teacher_config import TeacherConfig, wide_columns
 from exfm.parallel.sharding import TableGroup
+
+TABLES = ("table/", "events/", "wide/")
+"""What names of tensors of tables begin with, in a teacher's state."""
 
 RATE, EPSILON = 0.1, 1.1
 """α, and ε for β = 1 and λ₂ = 1."""
@@ -37,6 +40,9 @@ def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: 
     {'tables': ([16], 'row_wise_adagrad'), 'wide': ([4], 'adagrad')}
     """
     parts = {"tables": TableGroup(tables_of(features, cfg.width), cfg.sparse_optimizer if learns else None)}
+    if features.events is not None:
+        events = event_tables(features, cfg.width)
+        parts["events"] = TableGroup(events, cfg.sparse_optimizer if learns else None)
     if cfg.wide:
         wide = plain_tables(features, wide_columns(tasks))
         parts["wide"] = TableGroup(wide, "adagrad" if learns else None, " of the linear part")

@@ -40,8 +40,7 @@ from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.embeddings.fused import FusedTables
-from exfm.embeddings.table import Held, Lookup, Table, Tables, rows_read
-from exfm.features.batch import Batch
+from exfm.embeddings.table import HasIds, Held, Lookup, Table, Tables, rows_read
 from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts
 from exfm.parallel.layout import Sharding
@@ -109,7 +108,7 @@ class ParallelTables(Tables):
             for _, window in self._held[name].pieces:
                 window.zero_()
 
-    def send(self, batch: Batch) -> SentIds:
+    def send(self, batch: HasIds) -> SentIds:
         """Waits for the sizes of what others send; the ids themselves travel while other work is done."""
         context = self._tables.create_context()
         return SentIds(context, self._tables.input_dist(context, rows_read(self.tables, batch.sparse)).wait())

@@ -26,7 +26,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from exfm.embeddings.table import Table, plain_tables, tables_of
+from exfm.embeddings.table import Table, event_tables, plain_tables, tables_of
 from exfm.embeddings.weights import Appended, Initial, Repeated, zeros
 from exfm.errors import ModelError
 from exfm.features.dense import DenseFeature
@@ -137,7 +137,7 @@ def fitted_teacher(
     }
     learned = any(name.startswith("adam/") for name in tensors)
 
-    own = ("dense", "adam", "table", "wide", "statistics")
+    own = ("dense", "adam", "table", "events", "wide", "statistics")
     fitted = {n: t for n, t in tensors.items() if n.partition("/")[0] not in own}
     fitted |= {n: tensors.get(n, start) for n, start in Statistics(now.features).tensors().items()}
     for name, start in fresh.items():
@@ -153,6 +153,7 @@ def fitted_teacher(
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
     fitted |= fitted_tables(tensors, now, tables_of(now.features, cfg.width))
+    fitted |= fitted_tables(tensors, now, event_tables(now.features, cfg.width), of="events")
     if cfg.wide:
         fitted |= fitted_tables(tensors, now, plain_tables(now.features, wide_columns(len(now.tasks))), of="wide")
     return fitted

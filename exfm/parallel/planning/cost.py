@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.table import tables_of
+from exfm.embeddings.table import event_tables, tables_of
+from exfm.features.events import longest_events
 from exfm.features.features import FeatureSet
+from exfm.interactions.hstu import SequenceNet
 from exfm.models.teacher_config import TeacherConfig
 
 if TYPE_CHECKING:
@@ -34,12 +36,13 @@ class Parameters(NamedTuple):
 
 def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
     """Count the parameters of a teacher's network, dense part and tables."""
-    tables = sum(table.rows * table.width for table in tables_of(features, cfg.width))
+    of_events = event_tables(features, cfg.width)
+    tables = sum(table.rows * table.width for table in [*tables_of(features, cfg.width), *of_events])
     return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
 
 
 def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> int:
-    """FLOPs of one example's forward pass through the dense part.
+    """FLOPs of one example's forward pass through the dense part, with as many events as its sequence model reads.
 
     >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=9), SparseFeature(name="user", rows=9)])
@@ -53,16 +56,27 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
     from exfm.parallel.planner import quiet_torchrec
 
     net = _dense_part(cfg, features, tasks)
+    sequence = 0
+    if cfg.sequence is not None and features.events is not None:
+        model = SequenceNet(cfg.sequence, features.events, cfg.width, torch.Generator())
+        events = longest_events(features.events)
+        ids = torch.zeros(len(events.actions), len(features.events.items) * cfg.width)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(ids, events)
+        sequence = counter.get_total_flops()
     width = sum(table.width * len(table.lookups) for table in tables_of(features, cfg.width))
     keys = list(features.keys)
     with quiet_torchrec(), torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = KeyedJaggedTensor(
             keys, torch.empty(0, dtype=torch.int64), lengths=torch.ones(len(keys), dtype=torch.int64), stride=1
         )
-        h = net.trunk(net.units(torch.empty(1, width), ids), torch.empty(1, len(features.dense_labels)))
+        units = net.units(torch.empty(1, width), ids)
+        if net.sequence is not None:
+            units = torch.cat([units, torch.empty(1, 1, cfg.width)], dim=1)
+        h = net.trunk(units, torch.empty(1, len(features.dense_labels)))
         for head in net.heads.values():
             head(h)
-    return counter.get_total_flops()
+    return counter.get_total_flops() + sequence
 
 
 def _dense_part(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> TeacherNet:

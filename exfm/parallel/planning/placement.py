@@ -47,7 +47,8 @@ class PlanQuestion:
 
     @cached_property
     def parts(self) -> dict[str, TableGroup]:
-        """All tables that ranks hold: `tables` of the network, and `wide` of the linear part, if any."""
+        """All tables that ranks hold: `tables` of the network, `events` of its sequence model and `wide` of the linear
+        part, if any."""
         return all_tables(self.teacher, self.features, len(self.tasks), learns=self.learns)
 
     @property
@@ -236,7 +237,7 @@ def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | N
 
 def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
     """The planner's best plan, by table."""
-    found: dict[str, dict[str, TablePlan]] = {part: {} for part in ("tables", "wide")}
+    found: dict[str, dict[str, TablePlan]] = {part: {} for part in ("tables", "events", "wide")}
     for option in cast(list[ShardingOption], planner._best_plan):
         kind, pieces = question.parts[option.path].optimizer, []
         for shard in option.shards:
@@ -256,11 +257,11 @@ def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
             )
         rows, width = option.tensor.shape
         found[option.path][option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
-    tables, linear = (
+    tables, events, linear = (
         tuple(found[part][table.name] for table in question.parts[part].tables) if part in question.parts else ()
         for part in found
     )
-    return Plan(question, tables, linear)
+    return Plan(question, tables + events, linear)
 
 
 class _RecordingPartitioner(GreedyPerfPartitioner):

@@ -12,7 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from streaming.schema import AsOfFeature
+from exfm.errors import ConfigError
+from exfm.features.events import AGE, EventFeature
+from exfm.features.features import FeatureSet
+from exfm.interactions.hstu import SequenceModel
+from streaming.schema import AsOfFeature, RowSchema
 
 INPUTS = {"rate": "logit", "count": "log1p", "residual": "standardise", "since": "log1p", "last": None}
 """Transform of the number that a feature of each kind is; a list is read by features of its own."""
@@ -29,6 +33,47 @@ def inputs_of(feature: AsOfFeature) -> list[dict[str, Any]]:
         return []
     columns = zip(feature.columns, transforms, strict=False)
     return [{"name": column.name, "transform": each, "statistics": "online"} for column, each in columns]
+
+
+def events_name(of: str) -> str:
+    """Name of the as-of feature that holds the events of a column's values."""
+    return f"{of}_events"
+
+
+def event_feature(sequence: SequenceModel, features: FeatureSet, rows: RowSchema) -> EventFeature:
+    """The events that a teacher's sequence model reads. Raises ConfigError."""
+    by_column = {f.reads[0]: f for f in reversed(features.sparse) if len(f.reads) == 1 and not f.of_time}
+    for column in sequence.events:
+        if column not in by_column:
+            raise ConfigError(
+                f"teacher.model.sequence: events name `{column}`, which no sparse feature reads; columns that one "
+                f"does: {', '.join(sorted(by_column))}"
+            )
+    return EventFeature(
+        name=events_name(sequence.of),
+        items=tuple(by_column[column] for column in sequence.events),
+        tasks=tuple(task.name for task in rows.tasks),
+        windows_s=tuple(task.window_s for task in rows.tasks),
+        length=sequence.length,
+    )
+
+
+def _with_events(asof: list[Any], settings: dict[str, Any], rows: dict[str, Any]) -> list[Any]:
+    """As-of features, with the list of events that the teacher's sequence model reads."""
+    teacher = settings.get("teacher")
+    model = teacher.get("model") if isinstance(teacher, dict) else None
+    written = model.get("sequence") if isinstance(model, dict) else None
+    if written is None:
+        return asof
+    try:
+        sequence = SequenceModel.model_validate(written)
+    except (ValidationError, ConfigError):  # it is refused where the teacher is read, with its place
+        return asof
+    name = events_name(sequence.of)
+    if any(isinstance(each, dict) and each.get("name") == name for each in asof):
+        return asof
+    tasks = [task["name"] for task in rows.get("tasks") or [] if isinstance(task, dict) and "name" in task]
+    return [*asof, {"name": name, "by": [sequence.of], "last": sequence.length, "of": [*sequence.events, *tasks, AGE]}]
 
 
 def as_written(problem: str) -> str:
@@ -54,10 +99,15 @@ def place_asof(settings: dict[str, Any]) -> dict[str, Any]:
         return settings
     if not isinstance(listed := features.get("asof", []), list) or not isinstance(settings.get("asof", {}), dict):
         raise ValueError("`features.asof` is a list of features, and `asof` a section such as {tick_s: 10}")
+    if features.get("events") is not None:
+        raise ValueError("`features.events` is made of `teacher.model.sequence`; write that, and leave it out")
     if ("asof" in features or "asof" in settings) and "asof" in rows:
         raise ValueError("`rows.asof` is what `features.asof` and `asof` become; write those, and leave it out")
     if "asof" in features or "asof" in settings:
         rows = rows | {"asof": settings.get("asof", {}) | {"features": listed}}
+    asof = rows.get("asof", {})
+    if isinstance(asof, dict) and (more := _with_events(asof.get("features", []), settings, rows)):
+        rows = rows | {"asof": asof | {"features": more}}
     dense = list(features.get("dense") or [])
     names = {feature.get("name") for feature in dense if isinstance(feature, dict)}
     for written in rows.get("asof", {}).get("features", []) if isinstance(rows.get("asof", {}), dict) else []:

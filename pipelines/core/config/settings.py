@@ -20,7 +20,8 @@ from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.features.history import unfit_history
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from pipelines.core.config.asof import as_written, place_asof
+from exfm.models.teacher_config import TeacherConfig
+from pipelines.core.config.asof import as_written, event_feature, place_asof
 from pipelines.core.config.hash import decisive, hash_of
 from pipelines.core.config.identity import identity_of
 from pipelines.core.config.sections import (
@@ -291,7 +292,13 @@ class Config(Frozen):
     @property
     def teacher_features(self) -> FeatureSet:
         """Features made of the row itself, thus without histories, which are a student's own."""
-        return self.features.select([feature.name for feature in self.features.all])
+        return self.with_events(self.features.select([f.name for f in self.features.all]), self.teacher.model)
+
+    def with_events(self, features: FeatureSet, model: TeacherConfig) -> FeatureSet:
+        """Features of a teacher of this model, with the events that it reads. Raises ConfigError."""
+        if model.sequence is None:
+            return features
+        return features.model_copy(update={"events": event_feature(model.sequence, self.features, self.rows)})
 
     def reads_all_rows(self, student: StudentSettings) -> bool:
         """True if a student reads rows that are not its own, to learn from or for histories."""

@@ -155,4 +155,4 @@ class Workspace:
             if spec.dial:
                 model = scaled_teacher(model, spec.dial)
             model = type(model).model_validate(merged(model.model_dump(), spec.model))
-        return features, model
+        return self.config.with_events(features, model), model

@@ -52,9 +52,9 @@ def small(servers: str, **changes: Any) -> Config:
 
 
 def everything(servers: str, **changes: Any) -> Config:
-    """`small` with all that it leaves off: as-of features, baselines, twins, blocks and batches that grow, versions
-    that are published and compared, and students of other verticals' rows. `brand` distils on all rows, and `clicks`
-    learns labels of all."""
+    """`small` with all that it leaves off: as-of features, a teacher that reads events, baselines, twins, blocks and
+    batches that grow, versions that are published and compared, and students of other verticals' rows. `brand` distils
+    on all rows, and `clicks` learns labels of all."""
     raw = _raw(servers)
     raw["registry"] = {"publish_every_rows": 600, "block_rows": 8, "pilot_blocks": 4}
     raw["pace"]["first_block_rows"] = 256
@@ -67,6 +67,7 @@ def everything(servers: str, **changes: Any) -> Config:
         {"name": "since_click", "by": "user_id", "since": "ctr"},
         {"name": "clicked", "by": "user_id", "last": 3, "of": ["ad_id", "gap_s"], "having": "ctr"},
     ]
+    raw["teacher"]["model"]["sequence"] = {"of": "user_id", "events": ["ad_id"], "length": 4, "layers": 2, "width": 8}
     for model in (raw["teacher"], *raw["students"]):
         del model["first_batch_rows"]
     for student in raw["students"]:

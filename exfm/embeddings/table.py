@@ -117,9 +117,7 @@ def plain_tables(features: FeatureSet, width: int) -> list[Table]:
 
 def event_tables(features: FeatureSet, width: int) -> list[Table]:
     """A table for each item of events, named after its list; the row's own id is looked up there too."""
-    if (events := features.events) is None:
-        return []
-    named = zip(events.lists, events.items, strict=False)
+    named = [pair for events in features.events for pair in zip(events.lists, events.items, strict=False)]
     return [Table(name, item.rows, width, (name,), item.transform == "hash") for name, item in named]
 
 

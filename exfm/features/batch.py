@@ -226,15 +226,13 @@ class BatchBuilder:
         )
 
     def _events(self, taken: Taken) -> Events | None:
-        feature = self.features.events
-        if feature is None:
-            return None
-        return events_of(feature, {name: taken.column(name) for name in feature.reads}, rows_of_ids)
+        for feature in self.features.events:
+            return events_of(feature, {name: taken.column(name) for name in feature.reads}, rows_of_ids)
+        return None
 
     def _check(self, rows: pa.RecordBatch | pa.Table) -> None:
         present = set(rows.schema.names)
-        events = [] if self.features.events is None else [self.features.events]
-        for feature in (*self.features.all, *events):
+        for feature in (*self.features.all, *self.features.events):
             for name in feature.reads:
                 if name not in present:
                     raise ModelError(

@@ -122,8 +122,8 @@ class FeatureSet(BaseModel):
     history: tuple[HistoryFeature, ...] = Field(
         default=(), description="Running averages of a student's earlier rows; teachers do without."
     )
-    events: EventFeature | None = Field(
-        default=None, description="Made of `teacher.model.sequence`, for the teacher alone; leave it out."
+    events: tuple[EventFeature, ...] = Field(
+        default=(), max_length=1, description="Made of `teacher.model.sequence`, for the teacher alone; leave it out."
     )
 
     @model_validator(mode="after")
@@ -215,8 +215,7 @@ class FeatureSet(BaseModel):
 
     def needs_columns(self) -> tuple[str, ...]:
         """Raw columns to read, each once, in order of first use."""
-        events = () if self.events is None else self.events.reads
-        return tuple(dict.fromkeys([*(column for f in self.all for column in f.reads), *events]))
+        return tuple(dict.fromkeys(column for f in (*self.all, *self.events) for column in f.reads))
 
     @cached_property
     def train_only(self) -> tuple[SparseFeature | DenseFeature, ...]:

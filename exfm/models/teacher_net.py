@@ -83,8 +83,8 @@ class TeacherNet(nn.Module):
         self.units = Units(features, cfg.width, seed)
         self.unit_count = self.units.count
         self.sequence: SequenceNet | None = None
-        if features.events is not None and cfg.sequence is not None:
-            self.sequence = SequenceNet(cfg.sequence, features.events, cfg.width, named_generator(seed, "events"))
+        if cfg.sequence is not None and features.events:
+            self.sequence = SequenceNet(cfg.sequence, features.events[0], cfg.width, named_generator(seed, "events"))
             self.unit_count += 1
         self.dense_inputs = len(features.dense_labels)
         self.trunk = cfg.interaction_settings().build(

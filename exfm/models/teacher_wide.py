@@ -40,7 +40,7 @@ def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: 
     {'tables': ([16], 'row_wise_adagrad'), 'wide': ([4], 'adagrad')}
     """
     parts = {"tables": TableGroup(tables_of(features, cfg.width), cfg.sparse_optimizer if learns else None)}
-    if features.events is not None:
+    if features.events:
         events = event_tables(features, cfg.width)
         parts["events"] = TableGroup(events, cfg.sparse_optimizer if learns else None)
     if cfg.wide:

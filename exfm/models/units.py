@@ -95,7 +95,7 @@ def input_labels(features: FeatureSet, width: int) -> InputLabels:
     """
     counts = {feature.name: (feature.width or width) // width for feature in features.sparse}
     counts |= {feature.name: feature.units for feature in features.sequence}
-    counts |= {} if features.events is None else {features.events.name: 1}
+    counts |= {feature.name: 1 for feature in features.events}
     return InputLabels(
         embeddings=tuple(("unit", name, j) for name, count in counts.items() for j in range(count)),
         dense=tuple(("dense", label) for label in features.dense_labels),

@@ -110,6 +110,7 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
     found = stream_of(workspace, config.seed, fresh).slice()
     names = ["lake_seq", "block", "teacher_version", "impression_id", "settlement", "bid"]
     names += [f"{kind}_{task}" for kind in ("label", "teacher_logit") for task in config.tasks]
+    names += [column.name for column in config.rows.asof.columns]
     assert [name for name in names if not found[name].combine_chunks().equals(lake[name].combine_chunks())] == []
 
     for student in config.students:

@@ -57,10 +57,11 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
 
     net = _dense_part(cfg, features, tasks)
     sequence = 0
-    if cfg.sequence is not None and features.events is not None:
-        model = SequenceNet(cfg.sequence, features.events, cfg.width, torch.Generator())
-        events = longest_events(features.events)
-        ids = torch.zeros(len(events.actions), len(features.events.items) * cfg.width)
+    if cfg.sequence is not None and features.events:
+        (feature,) = features.events
+        model = SequenceNet(cfg.sequence, feature, cfg.width, torch.Generator())
+        events = longest_events(feature)
+        ids = torch.zeros(len(events.actions), len(feature.items) * cfg.width)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(ids, events)
         sequence = counter.get_total_flops()

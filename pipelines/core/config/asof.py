@@ -59,7 +59,7 @@ def event_feature(sequence: SequenceModel, features: FeatureSet, rows: RowSchema
 
 
 def _with_events(asof: list[Any], settings: dict[str, Any], rows: dict[str, Any]) -> list[Any]:
-    """As-of features, with the list of events that the teacher's sequence model reads."""
+    """As-of features, with the list of events that the teacher's sequence model reads. Raises ValueError."""
     teacher = settings.get("teacher")
     model = teacher.get("model") if isinstance(teacher, dict) else None
     written = model.get("sequence") if isinstance(model, dict) else None
@@ -72,6 +72,16 @@ def _with_events(asof: list[Any], settings: dict[str, Any], rows: dict[str, Any]
     name = events_name(sequence.of)
     if any(isinstance(each, dict) and each.get("name") == name for each in asof):
         return asof
+    columns = {c.get("name"): c.get("type", "int64") for c in rows.get("columns") or [] if isinstance(c, dict)}
+    for key, asked, possible in (
+        ("of", [sequence.of], [column for column in columns if not str(columns[column]).startswith("list")]),
+        ("events", sequence.events, [column for column in columns if columns[column] == "int64"]),
+    ):
+        if other := [column for column in asked if column not in possible]:
+            raise ValueError(
+                f"teacher.model.sequence: `{key}` names `{other[0]}`; it can name {'int64 ' * (key == 'events')}columns "
+                f"of the rows: {', '.join(possible)}"
+            )
     tasks = [task["name"] for task in rows.get("tasks") or [] if isinstance(task, dict) and "name" in task]
     return [*asof, {"name": name, "by": [sequence.of], "last": sequence.length, "of": [*sequence.events, *tasks, AGE]}]
 
@@ -99,7 +109,7 @@ def place_asof(settings: dict[str, Any]) -> dict[str, Any]:
         return settings
     if not isinstance(listed := features.get("asof", []), list) or not isinstance(settings.get("asof", {}), dict):
         raise ValueError("`features.asof` is a list of features, and `asof` a section such as {tick_s: 10}")
-    if features.get("events") is not None:
+    if features.get("events"):
         raise ValueError("`features.events` is made of `teacher.model.sequence`; write that, and leave it out")
     if ("asof" in features or "asof" in settings) and "asof" in rows:
         raise ValueError("`rows.asof` is what `features.asof` and `asof` become; write those, and leave it out")

@@ -142,6 +142,10 @@ class Config(Frozen):
         for feature in self.teacher.only:
             if feature not in features:
                 raise ValueError(f"teacher.only names feature `{feature}`; {choices(feature, features)}")
+        try:
+            self.teacher_features.needs_columns()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         if self.teacher.ranks > self.kafka.examples.partitions:
             raise ValueError(
                 f"teacher.ranks is {self.teacher.ranks}, and kafka.examples has {self.kafka.examples.partitions} "
@@ -279,7 +283,7 @@ class Config(Frozen):
     @property
     def read_columns(self) -> tuple[str, ...]:
         """Raw columns that a model reads or that decide whose a row is, each once."""
-        needed = [*self.features.needs_columns()]
+        needed = [*self.teacher_features.needs_columns()]
         for student in self.students:
             needed += [*self._known_to(student).needs_columns(), *self.own_rows(student).columns]
         return tuple(dict.fromkeys(needed))
@@ -298,7 +302,7 @@ class Config(Frozen):
         """Features of a teacher of this model, with the events that it reads. Raises ConfigError."""
         if model.sequence is None:
             return features
-        return features.model_copy(update={"events": event_feature(model.sequence, self.features, self.rows)})
+        return features.model_copy(update={"events": (event_feature(model.sequence, self.features, self.rows),)})
 
     def reads_all_rows(self, student: StudentSettings) -> bool:
         """True if a student reads rows that are not its own, to learn from or for histories."""

@@ -68,10 +68,10 @@ def judge_rows(config: Config, profile: Profile) -> Iterator[Finding]:
     yield from _refused(profile.feedback_refused, profile.feedback_looked_at, "rows of feedback", limits)
     yield from _repeated_ids(profile, limits)
     yield from _weights(profile)
-    if SAMPLE_WEIGHT in config.features.needs_columns():
+    if SAMPLE_WEIGHT in config.teacher_features.needs_columns():
         yield RULES("rows.weight-as-feature")
     yield from _beyond_int64(config, profile)
-    used = set(config.features.needs_columns()) & {column.name for column in config.rows.columns}
+    used = set(config.teacher_features.needs_columns()) & {column.name for column in config.rows.columns}
     columns = [column for column in profile.columns if column.name in used]
     if empty := [c.name for c in columns if c.rows and c.null_share == 1]:
         yield RULES("rows.empty-column", column=empty[0], columns=_names(empty))

@@ -33,7 +33,7 @@ class Member(Frozen):
 
 def members(config: Config, dials: Sequence[int], interactions: Sequence[str]) -> list[Member]:
     """Members by interaction, in order of size. Raises ConfigError where one has no teacher of such FLOPs."""
-    features, tasks = config.features, len(config.tasks)
+    features, tasks = config.teacher_features, len(config.tasks)
     family = []
     for interaction in interactions:
         for dial in dials:

@@ -37,7 +37,7 @@ def question_of(
     learns = part == "teacher"
     section = config.teacher if learns else config.augmentation
     question = PlanQuestion(
-        config.features,
+        config.teacher_features,
         config.teacher.model,
         section.sharding,
         ranks or section.ranks,

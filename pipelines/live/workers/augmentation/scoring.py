@@ -62,9 +62,9 @@ class ReplicaScorer:
     """The whole teacher in this process."""
 
     def __init__(self, config: Config) -> None:
-        self._build = BatchBuilder(config.features, config.tasks)
+        self._build = BatchBuilder(config.teacher_features, config.tasks)
         self._made_with = made_with_teacher(config)
-        self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)
+        self._scorer = TeacherScorer(config.teacher.model, config.teacher_features, config.tasks)
         self.rows = 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
@@ -85,12 +85,12 @@ class _Shards:
 
     def __init__(self, config: Config, group: RankGroup) -> None:
         self.group = group
-        self.build = BatchBuilder(config.features, config.tasks)
+        self.build = BatchBuilder(config.teacher_features, config.tasks)
         self._made_with = made_with_teacher(config)
         sharding = config.augmentation.sharding
         self._scorer = TeacherScorer(
             config.teacher.model,
-            config.features,
+            config.teacher_features,
             config.tasks,
             group=group,
             sharding=sharding,
@@ -119,7 +119,7 @@ class LeadingScorer:
     def __init__(self, config: Config, group: RankGroup) -> None:
         self.shards = _Shards(config, group)
         self._group = group
-        self._columns = list(config.features.needs_columns())
+        self._columns = list(config.teacher_features.needs_columns())
         self._said = self.rows = 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:

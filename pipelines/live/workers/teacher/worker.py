@@ -119,7 +119,7 @@ class TeacherWorker(Worker):
         config, teacher = self._config, self._config.teacher
         return Teacher(
             teacher.model,
-            config.features,
+            config.teacher_features,
             config.tasks,
             config.seed,
             group=self._ranks.group,
@@ -149,7 +149,7 @@ class TeacherWorker(Worker):
         self.feed = TeacherFeed(
             reader,
             lake,
-            BatchBuilder(config.features, config.tasks),
+            BatchBuilder(config.teacher_features, config.tasks),
             partitions=config.kafka.examples.partitions,
             mine=self._mine,
             batches=teacher.batches,

@@ -11,7 +11,7 @@ from exfm.features.features import FeatureSet, SparseFeature
 
 AD = SparseFeature(name="ad", rows=100, transform="index")
 SEEN = EventFeature(name="seen", items=(AD,), tasks=("ctr", "cvr"), windows_s=(60.0, 600.0), length=2)
-FEATURES = FeatureSet(sparse=[AD], events=SEEN)
+FEATURES = FeatureSet(sparse=[AD], events=[SEEN])
 
 
 def rows(**changes) -> pa.Table:

@@ -21,7 +21,7 @@ from tests.support.models.states import same
 AD = SparseFeature(name="ad", rows=20, transform="index")
 LENGTH = 3
 FEATURES = FeatureSet(
-    sparse=[AD], events=EventFeature(name="seen", items=(AD,), tasks=("ctr",), windows_s=(60.0,), length=LENGTH)
+    sparse=[AD], events=[EventFeature(name="seen", items=(AD,), tasks=("ctr",), windows_s=(60.0,), length=LENGTH)]
 )
 SEQUENCE = SequenceModel(of="user", events=("ad",), length=LENGTH, heads=2, width=8)
 CFG = TeacherConfig(width=8, layers=1, num_fmb=2, num_lcb=2, rank=2, mlp=(8,), head=(8,), sequence=SEQUENCE)
@@ -60,7 +60,7 @@ def loss(teacher: Teacher, data: Batch) -> float:
 
 
 def test_it_learns_what_only_the_events_tell(group):
-    blind = FEATURES.model_copy(update={"events": None})
+    blind = FEATURES.model_copy(update={"events": ()})
     reads, knows_ads = new(group), new(group, blind, CFG.model_copy(update={"sequence": None}))
     for seed in range(250):
         reads.train_step(batch(seed))
@@ -98,7 +98,7 @@ def test_the_tables_of_events_grow_with_those_of_their_items(group):
     teacher = new(group)
     teacher.train_step(batch(0))
     ad = SparseFeature(name="ad", rows=30, transform="index")
-    wider = FeatureSet(sparse=[ad], events=FEATURES.events.model_copy(update={"items": (ad,)}))
+    wider = FeatureSet(sparse=[ad], events=[FEATURES.events[0].model_copy(update={"items": (ad,)})])
     was, now = (MadeWith.of(CFG, features, ["ctr"], 0) for features in (FEATURES, wider))
     grown = new(group, wider)
     grown.load_state(fitted_teacher(teacher.state(), was, now))
@@ -106,6 +106,6 @@ def test_the_tables_of_events_grow_with_those_of_their_items(group):
 
 
 def test_its_cost_counts_the_sequence():
-    without = CFG.model_copy(update={"sequence": None}), FEATURES.model_copy(update={"events": None})
+    without = CFG.model_copy(update={"sequence": None}), FEATURES.model_copy(update={"events": ()})
     assert flops_per_example(CFG, FEATURES, 1) > flops_per_example(*without, 1) + 2 * LENGTH * 4 * 8 * 8
     assert parameter_count(CFG, FEATURES, 1).tables == parameter_count(*without, 1).tables + 20 * 8

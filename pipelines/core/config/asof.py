@@ -74,13 +74,14 @@ def _with_events(asof: list[Any], settings: dict[str, Any], rows: dict[str, Any]
         return asof
     columns = {c.get("name"): c.get("type", "int64") for c in rows.get("columns") or [] if isinstance(c, dict)}
     for key, asked, possible in (
-        ("of", [sequence.of], [column for column in columns if not str(columns[column]).startswith("list")]),
-        ("events", sequence.events, [column for column in columns if columns[column] == "int64"]),
+        ("of", [sequence.of], [str(name) for name, kind in columns.items() if not str(kind).startswith("list")]),
+        ("events", list(sequence.events), [str(name) for name, kind in columns.items() if kind == "int64"]),
     ):
         if other := [column for column in asked if column not in possible]:
+            kind = "int64 columns" if key == "events" else "columns"
             raise ValueError(
-                f"teacher.model.sequence: `{key}` names `{other[0]}`; it can name {'int64 ' * (key == 'events')}columns "
-                f"of the rows: {', '.join(possible)}"
+                f"teacher.model.sequence: `{key}` names `{other[0]}`; it can name {kind} of the rows: "
+                f"{', '.join(possible)}"
             )
     tasks = [task["name"] for task in rows.get("tasks") or [] if isinstance(task, dict) and "name" in task]
     return [*asof, {"name": name, "by": [sequence.of], "last": sequence.length, "of": [*sequence.events, *tasks, AGE]}]

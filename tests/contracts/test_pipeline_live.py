@@ -106,10 +106,7 @@ def test_topics_that_grow_are_trained_now_and_then_as_if_they_had_been_there_at_
     assert both.equals(trained(whole, tmp_path / "whole"))
 
 
-def test_free_pace_runs_to_the_end_and_guesses_no_logit(broker, tmp_path, monkeypatch):
-    # The first snapshot is one that has learned something: what settles before it has no logit.
-    publish = TeacherWorker.publish
-    monkeypatch.setattr(TeacherWorker, "publish", lambda self: publish(self) if self.place.version else None)
+def test_free_pace_runs_to_the_end_and_a_block_before_the_first_trained_snapshot_has_no_logits(broker, tmp_path):
     config = everything(
         broker.bootstrap_servers, pace__mode="free", pace__block_rows=512, teacher__publish_every_rows=1024
     )

@@ -23,8 +23,8 @@ from exfm.features.features import FeatureSet
 from exfm.models.teacher_config import TeacherConfig, wide_columns
 from exfm.parallel.sharding import TableGroup
 
-RATE, EPSILON = 0.1, 1.1
-"""α, and ε for β = 1 and λ₂ = 1."""
+RATE, EPSILON = 0.2, 1.1
+"""α, and ε for β = 1 and λ₂ = ½."""
 
 
 def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: bool = True) -> dict[str, TableGroup]:

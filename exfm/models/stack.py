@@ -26,7 +26,11 @@ from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
 
 TERMS = RegressionSettings(
-    start=(0.0, 1.0, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 3.0), half_life_rows=200_000
+    start=(0.0, 1.0, 0.0),
+    least=(0.0, 0.0, -3.0),
+    largest=(2.0, 2.0, 3.0),
+    half_life_rows=200_000,
+    least_spread=0.0,
 )
 
 

@@ -4,8 +4,10 @@
 
 Each batch is one step: with p the prediction before it and Λ = PRIOR · I,
 
-    H ← Λ + ρ·(H − Λ) + Σ max(p(1 − p), s)·x xᵀ            s: least_spread; ρ halves the weight of a row in `half_life_rows` rows
+    H ← Λ + ρ·(H − Λ) + Σ max(p(1 − p), s)·x xᵀ            ρ halves the weight of a row in `half_life_rows` rows
     θ ← θ − H⁻¹·(Σ (p − y)·x + (1 − ρ)·Λ(θ − θ₀))          a step no longer than LARGEST_STEP, θ within bounds
+
+s is `least_spread`.
 
 There is no learning rate to tune: the regression is fast while little is known and steady when much is, for rare and
 frequent labels alike. A gradient method on the same few weights is one or the other.

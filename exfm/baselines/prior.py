@@ -104,6 +104,11 @@ class Prior(nn.Module):
         return _offset(self.positive, self.negative)
 
     @property
+    def begun(self) -> Tensor:
+        """(T,) bool: False for a task of which no label was counted; one that is off does not know."""
+        return self.positive + self.negative != 0
+
+    @property
     def cached_offset(self) -> Tensor:
         """The offset (T,) float32 of a prior on the CPU, computed once for all priors with the same counts. Shared:
         it is not written into."""

@@ -4,8 +4,10 @@
 
 Each batch is one step: with p the prediction before it and Λ = PRIOR · I,
 
-    H ← Λ + ρ·(H − Λ) + Σ max(p(1 − p), .02)·x xᵀ          ρ halves the weight of a row in `half_life_rows` rows
+    H ← Λ + ρ·(H − Λ) + Σ max(p(1 − p), s)·x xᵀ            ρ halves the weight of a row in `half_life_rows` rows
     θ ← θ − H⁻¹·(Σ (p − y)·x + (1 − ρ)·Λ(θ − θ₀))          a step no longer than LARGEST_STEP, θ within bounds
+
+s is `least_spread`.
 
 There is no learning rate to tune: the regression is fast while little is known and steady when much is, for rare and
 frequent labels alike. A gradient method on the same few weights is one or the other.
@@ -26,7 +28,6 @@ from torch import Tensor
 from exfm.kernels.loops import inlined, loop
 
 PRIOR = 5.0  # Λ = PRIOR · I: worth about 50 rows
-LEAST_SPREAD = 0.02
 LARGEST_STEP = 1.0
 """Of any weight in a batch: far from the optimum p(1 − p) misjudges the distance, so it takes several batches."""
 
@@ -39,13 +40,18 @@ class Regression(NamedTuple):
 
 
 class RegressionSettings(NamedTuple):
-    """Settings of the regressions: start, bounds and forgetting."""
+    """Settings of the regressions: start, bounds, forgetting, and the least spread of a label.
+
+    Inputs that may be far off in scale need a least spread, or a step goes too far where p is near 0 or 1. Without one
+    a regression is as fast for rare labels as for others.
+    """
 
     start: tuple[float, ...]  # θ₀, P numbers: where it starts, and what the prior pulls towards
     least: tuple[float, ...]  # bounds of θ, P numbers each
     largest: tuple[float, ...]
     half_life_rows: int  # of the rows that it learns from
     largest_input: float = np.inf  # inputs are cut off at ± this
+    least_spread: float = 0.02
 
 
 def initial(terms: RegressionSettings, regressions: int) -> Regression:
@@ -81,7 +87,7 @@ def learned(
     shifts = np.zeros(R) if shift is None else shift.double().numpy()
     sums = np.zeros((R, P, P + 2))
     rows = (inputs.double().numpy(), labels.numpy(), mask.numpy(), weights.numpy())
-    _add_rows(*rows, theta, shifts, terms.largest_input, sums)
+    _add_rows(*rows, theta, shifts, terms.largest_input, terms.least_spread, sums)
     H, sums = state.information.numpy(), total(torch.from_numpy(sums)).numpy()
     after = np.empty_like(theta), np.empty_like(H)
     _step(theta, H, sums, *_arrays(terms), terms.half_life_rows, *after)
@@ -100,8 +106,8 @@ def _within(value, least, largest):
     return least if value < least else largest if value > largest else value
 
 
-@loop("void(f8[:, :, :], f4[:, :], b1[:, :], f4[:], f8[:, ::1], f8[::1], f8, f8[:, :, ::1])")
-def _add_rows(x_BNR, labels_BT, known_BT, weights_B, theta_RP, shift_R, largest, sums):
+@loop("void(f8[:, :, :], f4[:, :], b1[:, :], f4[:], f8[:, ::1], f8[::1], f8, f8, f8[:, :, ::1])")
+def _add_rows(x_BNR, labels_BT, known_BT, weights_B, theta_RP, shift_R, largest, least_spread, sums):
     """Add what a batch has of H, (R, P, P), of the gradient, the column behind it, and the number of rows, first in the
     last column."""
     (B, N, R), T = x_BNR.shape, labels_BT.shape[1]
@@ -118,7 +124,7 @@ def _add_rows(x_BNR, labels_BT, known_BT, weights_B, theta_RP, shift_R, largest,
             for i in range(N + 1):
                 z += theta_RP[r, i] * x[i]
             p = 1 / (1 + np.exp(-z))
-            spread, slope = max(p * (1 - p), LEAST_SPREAD) * weights_B[b], (p - labels_BT[b, t]) * weights_B[b]
+            spread, slope = max(p * (1 - p), least_spread) * weights_B[b], (p - labels_BT[b, t]) * weights_B[b]
             for i in range(N + 1):
                 for j in range(N + 1):
                     sums[r, i, j] += x[i] * spread * x[j]

@@ -96,15 +96,16 @@ class TeacherScorer:
             self._theta = whole_tensor(snapshot["stack/theta"])
 
     def score(self, batch: Batch) -> np.ndarray:
-        """Logits (B, T) float32 of this process's rows. With a group, a collective."""
+        """Logits (B, T) float32 of this process's rows; NaN for a task without a learned label. With a group, a
+        collective."""
         with torch.inference_mode():
             pooled = self._tables.lookup(self._tables.send(batch)).pooled
             events = None
             if self._events is not None and batch.events is not None:
                 events = events_with(batch, self._events.lookup(self._events.send(batch.events)))
             z = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw), events).float()
-            if self._theta is None or self._wide is None:
-                return z.numpy()
-            offset = self._net.prior.offset().float()
-            linear = wide_logits(self._wide, self._wide.lookup(self._wide.send(batch)).pooled, len(self.tasks))
-            return stacked(self._theta, offset, z, linear + offset).numpy()
+            if self._theta is not None and self._wide is not None:
+                offset = self._net.prior.offset().float()
+                linear = wide_logits(self._wide, self._wide.lookup(self._wide.send(batch)).pooled, len(self.tasks))
+                z = stacked(self._theta, offset, z, linear + offset)
+            return torch.where(self._net.prior.begun, z, torch.nan).numpy()

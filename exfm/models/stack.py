@@ -6,7 +6,7 @@
 it weighs. A network that has seen few rows says much that is noise, and a linear model (FTRL) is soon as good as
 it will ever be: θ follows whichever is right, so the stacked logit is about as good as the better of the two from the
 first thousand rows on, and better than both where they differ; with fewer than some hundred positives it may be 1 to
-2 % behind over a tenth of a stream, with twenty in a tenth more. It starts at their mean.
+2 % behind over a tenth of a stream. It starts at the linear model's logit, which is right with fewer positives.
 
 B examples, T tasks.
 """
@@ -26,7 +26,11 @@ from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
 
 TERMS = RegressionSettings(
-    start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 3.0), half_life_rows=200_000
+    start=(0.0, 1.0, 0.0),
+    least=(0.0, 0.0, -3.0),
+    largest=(2.0, 2.0, 3.0),
+    half_life_rows=200_000,
+    least_spread=0.0,
 )
 
 
@@ -36,7 +40,7 @@ class Stack:
     >>> import torch
     >>> stack, offset = Stack(1), torch.zeros(1)
     >>> stack(offset, deep=torch.tensor([[1.0]]), wide=torch.tensor([[3.0]])).tolist()
-    [[2.0]]
+    [[3.0]]
     """
 
     def __init__(self, tasks: int) -> None:

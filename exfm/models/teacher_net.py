@@ -95,7 +95,7 @@ class TeacherNet(nn.Module):
             head = seeded_mlp(
                 self.trunk.out_width, (*cfg.head, 1), named_generator(seed, f"head/{task}"), last_relu=False
             )
-            # An untrained teacher says the same of every row, instead of something random that students would learn.
+            # A young head says the same of every row, instead of something random that students would learn.
             nn.init.zeros_(head[-1].weight)  # type: ignore[arg-type]
             nn.init.zeros_(head[-1].bias)  # type: ignore[arg-type]
             self.heads[task] = head

@@ -26,8 +26,8 @@ from exfm.parallel.sharding import TableGroup
 TABLES = ("table/", "events/", "wide/")
 """What names of tensors of tables begin with, in a teacher's state."""
 
-RATE, EPSILON = 0.1, 1.1
-"""α, and ε for β = 1 and λ₂ = 1."""
+RATE, EPSILON = 0.2, 1.1
+"""α, and ε for β = 1 and λ₂ = ½."""
 
 
 def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: bool = True) -> dict[str, TableGroup]:

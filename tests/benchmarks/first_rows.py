@@ -53,7 +53,7 @@ def lake_of(config: Config, folder: Path) -> pa.Table:
     )[0].logits
     lake = {name: table[name] for name in table.column_names}
     lake |= {"lake_seq": pa.array(np.arange(count)), "block": pa.array(blocks_of(count, config))}
-    lake["teacher_version"] = pa.array(versions_of(count, config, 0))
+    lake["teacher_version"] = versions_of(count, config)
     for t, task in enumerate(config.tasks):
         lake[f"teacher_logit_{task}"] = pa.array(found[:, t], mask=~np.isfinite(found[:, t]))
     return pa.table(lake)

@@ -9,12 +9,12 @@ import pytest
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import prepare
 from pipelines.live.workers.augmentation.worker import AugmentationWorker
-from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.reader import LakeReader
 from streaming.lake.writer import LakeTable
 from tests.support.pipelines.live_topic import Live
 from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.teacher_snapshots import publish_drawn
 from tests.support.pipelines.topics import by_hand, ipc, send
 from tests.support.streams.scripted import HandClock
 
@@ -34,8 +34,7 @@ def test_a_jump_of_the_wall_clock_neither_stalls_blocks_nor_takes_their_logits(b
     shown, _ = by_hand(config, 1500)
     prepare(config, run_dir)
     LakeTable(run_dir.lake, config.rows).open_writer()
-    teacher = TeacherWorker(config, run_dir)
-    teacher.open()  # publishes its first snapshot
+    publish_drawn(config, run_dir, version=1)
     began_ms = int(time.time() * 1000)
     clock, wall_ms = HandClock(), [began_ms]
     worker = AugmentationWorker(config, run_dir, until_end=False, now_ms=lambda: wall_ms[0], clock=clock)
@@ -60,7 +59,6 @@ def test_a_jump_of_the_wall_clock_neither_stalls_blocks_nor_takes_their_logits(b
             block_of(shown[500 * number : 500 * (number + 1)])
     finally:
         worker.close()
-        teacher.close()
     lake = LakeReader(run_dir.lake, config.rows).read().table
     assert lake["block"].to_pylist()[-1] == 2
     assert lake["teacher_version"].null_count == 0

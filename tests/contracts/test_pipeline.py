@@ -12,7 +12,8 @@ import pytest
 from exfm.features.batch import BatchBuilder
 from exfm.features.learned_rows import LearnedRows
 from exfm.models.engine import TWIN, StudentEngine
-from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
+from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
+from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.settings import Config
 from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.lab.replay.data import data_of
@@ -28,7 +29,7 @@ from streaming.lake.reader import LakeReader
 from streaming.lake.source import LakeSource
 from streaming.messages.source import EndOfStream
 from tests.support.models.states import same
-from tests.support.pipelines.expected_rows import expected_rows, lake_rows
+from tests.support.pipelines.expected_rows import expected_rows, lake_rows, own_logits
 from tests.support.pipelines.replay_workspaces import AsItIs, learned_alone
 from tests.support.pipelines.small_runs import (
     Finished,
@@ -64,7 +65,8 @@ def test_every_impression_is_accounted_for(finished):
     assert counts["pending"] == {"ctr": 0, "cvr": 0}
     assert counts["duplicates_dropped"] > 20
     assert counts["dead_letters"] == 0
-    assert counts["lake_rows"] == finished.lake.num_rows == counts["teacher_inferences"]
+    assert counts["lake_rows"] == finished.lake.num_rows
+    assert counts["teacher_inferences"] == finished.lake["teacher_version"].is_valid().to_numpy().sum()
 
 
 def test_the_lake_holds_each_settlement_of_an_impression_once_without_gaps(finished):
@@ -84,20 +86,44 @@ def test_labels_and_order_are_those_worked_out_row_by_row_from_the_topics(finish
 def test_a_vertical_nobody_asked_for_is_scored_stored_and_learned_by_the_teacher(finished):
     travel = finished.lake.filter(pc.equal(finished.lake["vertical"], "travel"))
     assert travel.num_rows > 300
-    clicks = travel.filter(pc.equal(travel["settlement"], "ctr"))
+    scored = travel.filter(travel["teacher_version"].is_valid())
+    clicks = scored.filter(pc.equal(scored["settlement"], "ctr"))
+    assert clicks.num_rows > 250
     assert clicks["teacher_logit_ctr"].null_count == 0
     assert np.isfinite(clicks["teacher_logit_ctr"].to_numpy()).all()
     assert_learned_the_lake(finished)  # the teacher's share is the whole lake, travel included
 
 
 def test_no_row_is_scored_by_a_teacher_that_has_learned_it(finished):
-    lake, lag = finished.lake, finished.config.pace.lag
+    lag = finished.config.pace.lag
+    lake = finished.lake.filter(finished.lake["teacher_version"].is_valid())
     pairs = versions_of(lake, finished.config)
-    assert pairs == [(block, max(0, block - lag + 1)) for block in range(lake["block"][-1].as_py() + 1)]
-    blocks, seq = lake["block"].to_numpy(), lake["lake_seq"].to_numpy()
-    last_seq = {block + 1: int(seq[blocks == block].max()) for block in np.unique(blocks)} | {0: -1}
+    assert pairs == [(block, block - lag + 1) for block in range(lag, lake["block"][-1].as_py() + 1)]
+    blocks, seq = finished.lake["block"].to_numpy(), finished.lake["lake_seq"].to_numpy()
+    last_seq = {block + 1: int(seq[blocks == block].max()) for block in np.unique(blocks)}
     learned_upto = np.array([last_seq[version] for version in lake["teacher_version"].to_pylist()])
-    assert (learned_upto < seq).all()
+    assert (learned_upto < lake["lake_seq"].to_numpy()).all()
+
+
+def test_a_block_before_the_first_trained_snapshot_has_no_logits(finished):
+    lake, lag = finished.lake, finished.config.pace.lag
+    first = lake.filter(pc.less(lake["block"], lag))
+    assert pc.unique(first["block"]).to_pylist() == list(range(lag))
+    names = ["teacher_version", *(f"teacher_logit_{task}" for task in finished.config.tasks)]
+    assert [first[name].null_count for name in names] == [first.num_rows] * len(names)
+    assert checkpoint_names(finished.run_dir.snapshots)  # and an untrained one is not published
+    assert all(
+        read_manifest(finished.run_dir.snapshots / name)["meta"]["lake_seq"] >= 0
+        for name in checkpoint_names(finished.run_dir.snapshots)
+    )
+    with_logit, wanted = own_logits(lake, finished.config.tasks)
+    assert (with_logit == wanted).all()
+    for student in finished.config.students:  # students read rows without one, and learn their labels alone
+        own = np.isin(lake["vertical"].to_pylist(), student.row_filter)
+        if "cvr" not in finished.config.student_tasks(student):
+            own &= pc.equal(lake["settlement"], "ctr").to_numpy()
+        without = finished.checkpoint(f"student-{student.name}")[1]["rows_without_logit"]
+        assert without == (own & ~with_logit).sum() > 0
 
 
 @pytest.mark.parametrize("of_the_lake", [False, True])
@@ -232,7 +258,7 @@ def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished
 def test_a_label_that_was_learned_with_another_window_gets_no_logit(finished):
     conversions = finished.lake.filter(pc.equal(finished.lake["settlement"], "cvr"))
     assert conversions["teacher_logit_ctr"].null_count == conversions.num_rows
-    assert conversions["teacher_logit_cvr"].null_count == 0
+    assert conversions["teacher_logit_cvr"].null_count < conversions.num_rows / 2
 
 
 def test_the_lake_holds_features_as_they_were_sent(finished):

@@ -13,20 +13,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 import torch.distributed as dist
 
 from exfm.errors import ModelError
-from exfm.models.teacher import Teacher
 from exfm.parallel.group import RankGroup
-from exfm.snapshots.checkpoint import load_checkpoint, save_checkpoint
+from exfm.snapshots.checkpoint import load_checkpoint
 from exfm.snapshots.staging import PIECE_BYTES
-from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.scoring import LeadingScorer, ReplicaScorer, shares
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.teacher_snapshots import publish_drawn
 from tests.support.ranks.scoring_ranks import config_of, measure, rows, save_snapshot
 
 TYPES = (
@@ -80,17 +78,6 @@ def scoring_ranks(configs: list[Config], root: Path, ranks: int = 2) -> Iterator
             other.wait()
 
 
-def publish(config: Config, run_dir: RunDir, version: int) -> Path:
-    """A snapshot that says something of everything."""
-    with RankGroup() as group:
-        tensors = Teacher(config.teacher.model, config.features, config.tasks, 0, group=group).snapshot()
-    drawn = torch.Generator().manual_seed(version)
-    for name in sorted(tensors):
-        tensors[name].normal_(0, 0.5, generator=drawn)
-    meta = {"lake_seq": version, "made_with": made_with_teacher(config).model_dump(mode="json")}
-    return save_checkpoint(run_dir.snapshots, f"v{version:08d}", tensors, meta, kind="teacher-snapshot")
-
-
 def damage(snapshot: Path) -> Path:
     for path in snapshot.iterdir():
         if path.name != "manifest.json":
@@ -101,8 +88,8 @@ def damage(snapshot: Path) -> Path:
 def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_load(tmp_path):
     run_dir = RunDir(tmp_path)
     configs = [small("nowhere:1", augmentation__ranks=2, augmentation__sharding={"types": [kind]}) for kind in TYPES]
-    one, two = (publish(configs[0], run_dir, version) for version in (1, 2))
-    damaged = damage(publish(configs[0], run_dir, 3))
+    one, two = (publish_drawn(configs[0], run_dir, version) for version in (1, 2))
+    damaged = damage(publish_drawn(configs[0], run_dir, 3))
     replica = ReplicaScorer(configs[0])
     with scoring_ranks(configs, tmp_path) as ports:
         for config, kind, port in zip(configs, TYPES, ports, strict=True):

@@ -174,7 +174,7 @@ def _counts(settings: Settings, outcome: Outcome, expected: Expected, model: Mod
         "unmatched_feedback": found["unmatched"],
         "waiting_feedback": 0,
         "lake_rows": len(expected.lake),
-        "teacher_inferences": len(expected.lake),
+        "teacher_inferences": max(0, len(expected.lake) - LAG * settings.block_rows),
         "verticals": dict(Counter(impression.row.what for impression, _ in expected.lake)),
         "dead_letters": {kind: dict(reasons) for kind, reasons in dead.items()},
     }

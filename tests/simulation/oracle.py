@@ -232,8 +232,9 @@ class Model:
             row |= {f"source_{name}": value for name, value in impression.place._asdict().items()}
             for number, name in enumerate(names, 1):  # a label that the teacher may have learned has no prediction
                 ahead = self._window[name] >= self.groups[group]
-                row[f"teacher_logit_{name}"] = float(impression.row.time % 1000 * number) if ahead else None
-            row["teacher_version"] = max(0, block - lag + 1)
+                logit = float(impression.row.time % 1000 * number) if ahead and block >= lag else None
+                row[f"teacher_logit_{name}"] = logit
+            row["teacher_version"] = block - lag + 1 if block >= lag else None
             row["scored_at_ms"] = max(each.row.time for each, _ in block_rows)
             row["event_date"] = date
             rows.append(row)

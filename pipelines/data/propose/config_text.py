@@ -62,6 +62,8 @@ def config_text(proposal: Proposal) -> str:
     sizes = proposal.sizes
     why = {"batch_rows": sizes.why_batches, "model": f"width by {sizes.why_width}"}
     teacher = block(*((key, value, why.get(key, "")) for key, value in sizes.teacher.items()))
+    students = list(_students(proposal))
+    defaults = block(*_rows_of_all(students), *proposal.sizes.student.items())
     of_topics = f"live topics: about {proposal.rows:,} impressions by now"
     config = block(
         ("name", proposal.name),
@@ -73,8 +75,8 @@ def config_text(proposal: Proposal) -> str:
         ("features", _features(proposal)),
         ("pace", sizes.pace, sizes.why_pace),
         ("teacher", teacher, proposal.memory),
-        ("student_defaults", block(*sizes.student.items()), "twin: the same student without a teacher, to compare"),
-        ("students", items(_students(proposal))),
+        ("student_defaults", defaults, "twin: the same student without a teacher, to compare"),
+        ("students", items(students)),
     )
     before(config, "name", _head(proposal))
     for section in ("source", "rows", "metrics", "features", "pace", "teacher", "student_defaults", "students"):
@@ -210,6 +212,13 @@ def _students(proposal: Proposal) -> Iterator[tuple[dict[str, Any], str]]:
     if others := [vertical for vertical in of_vertical if vertical not in own]:
         rows, positives = (sum(of_vertical[v][place] for v in others) for place in (0, 1))
         yield {"name": "others", "verticals": others}, f"{rows:,} rows, {positives:,} positives"
+
+
+def _rows_of_all(students: list[tuple[dict[str, Any], str]]) -> Iterator[tuple[str, str, str]]:
+    """Settings of whose rows are learned, where verticals are shared out among students; each reads `vertical`."""
+    if len(students) > 1:
+        yield "label_rows", "all", "labels of every vertical; a student is judged on its own"
+        yield "distillation_rows", "all", "and logits"
 
 
 def student_name(vertical: str, taken: set[str]) -> str:

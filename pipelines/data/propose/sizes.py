@@ -9,7 +9,7 @@ from pipelines.data.findings import percent
 
 ROOMY, LESS, LEAST = 50_000, 500_000, 64
 LARGEST = 20_000_000
-SHORT, LONG = 1_000_000, 10_000_000
+SHORTEST, SHORT, LONG = 100_000, 1_000_000, 10_000_000
 
 
 def hashed_rows(distinct: int) -> int:
@@ -48,10 +48,12 @@ def sizes(rows: int, positives: int) -> Sizes:
 
     >>> sizes(20_000, 400).teacher["batch_rows"], sizes(20_000_000, 400_000).teacher.get("batch_rows")
     (128, None)
+    >>> [sizes(rows, 400).pace["block_rows"] for rows in (20_000, 200_000, 2_000_000)]
+    [256, 1024, 4096]
     """
     width = 32 if positives > 100_000 else 16
     why_width = f"{positives:,} positives: {'more than' if width == 32 else 'up to'} 100,000 positives"
-    block = 1024 if rows < SHORT else 4096 if rows < LONG else 16_384
+    block = 256 if rows < SHORTEST else 1024 if rows < SHORT else 4096 if rows < LONG else 16_384
     lag = 1 if rows < SHORT else 2
     pace = {"mode": "lockstep", "block_rows": block, "lag": lag}
     why_pace = f"{rows:,} rows: about {max(1, rows // block):,} blocks, each scored by a teacher that never saw it"
@@ -72,5 +74,5 @@ def live_sizes(rows: int, positives: int) -> Sizes:
     {'mode': 'free', 'block_rows': 1024}
     """
     bounded = sizes(rows, positives)
-    pace = {"mode": "free", "block_rows": bounded.pace["block_rows"]}
+    pace = {"mode": "free", "block_rows": max(1024, bounded.pace["block_rows"])}
     return bounded._replace(pace=pace, why_pace="live: scored by the newest teacher there is")

@@ -35,9 +35,10 @@ LONG_AGO_MS = -(1 << 62)
 def scorers_of(
     run_dir: RunDir, schema: RowSchema, table: pa.Table, of: Stored, there: list[Snapshot]
 ) -> tuple[list[Snapshot], np.ndarray]:
-    """The stored snapshots needed, and the index of the one that scores each row, (N,); -1 if all have learned the row.
+    """The stored snapshots needed, and the index of the one that scores each row, (N,); -1 if all have learned the row,
+    or the teacher had no snapshot that old.
 
-    Raises BadInput where one that is needed was deleted.
+    Raises BadInput where one that is needed was deleted, and where no row has one.
     """
     seqs = table["lake_seq"].to_numpy()
     has = ", ".join(f"{s.path.name} (up to lake_seq {s.lake_seq:,})" for s in there) or "none"
@@ -52,13 +53,23 @@ def scorers_of(
         clocks, of_ends = _clocks_ms(LakeReader(run_dir.lake, schema), table, ends)
         which = np.minimum(which, np.searchsorted(of_ends, clocks - round(of.seconds * 1000), side="right") - 1)
     which = which - of.snapshots
-    if (uncovered := np.flatnonzero(which < 0)).size:
+    uncovered = np.flatnonzero(which < 0)
+    begins = there and len(uncovered) < len(which) and _is_the_first(there[0], LakeReader(run_dir.lake, schema))
+    if len(uncovered) and not begins:
         first, last = int(seqs[uncovered[0]]), int(seqs[uncovered[-1]])
         raise BadInput(
             f"rows lake_seq {first:,} to {last:,} have no snapshot that is old enough; {run_dir.root} has: {has}. "
             f"Begin behind lake_seq {last:,} (--from), or keep more (teacher.keep_snapshots)"
         )
-    return there, which
+    return there, np.maximum(which, -1)
+
+
+def _is_the_first(snapshot: Snapshot, lake: LakeReader) -> bool:
+    """True if this is the oldest that a run's teacher has published: none had scored what it learned."""
+    if lake.first_lake_seq > 0:  # the lake does not say any more
+        return False
+    learned = lake.read(-1, upto=snapshot.lake_seq, columns=["teacher_version"]).table["teacher_version"]
+    return learned.null_count == len(learned)
 
 
 def _clocks_ms(lake: LakeReader, table: pa.Table, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

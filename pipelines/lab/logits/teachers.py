@@ -1,7 +1,7 @@
 """A teacher in lockstep over settled rows, and its snapshots' logits as a run would log them.
 
-    block k:  scored by the snapshot of blocks ≤ k − lag − behind, for each `behind`    then learned, step by step,
-              unless the teacher is born later
+    block k:  scored by the snapshot of blocks ≤ k − lag − behind, for each `behind`,   then learned, step by step,
+              if there is one that has learned anything                                 unless the teacher is born later
 
 The engine, its steps, the lag and the mask of honest logits are those of the pipeline with one rank, so the logits of
 `behind` 0 are the lake's, bit for bit (tests/contracts/test_pipeline.py). One pass serves all ages of snapshots.
@@ -46,11 +46,18 @@ def blocks_of(count: int, config: Config, first: int = 0) -> np.ndarray:
     return np.searchsorted(config.pace.blocks.ends(0, count), np.arange(first, count), side="right")
 
 
-def versions_of(count: int, config: Config, behind: int, first: int = 0) -> np.ndarray:
-    """The version of the snapshot that scores each of these rows, (N,)."""
-    blocks = blocks_of(count, config, first)
-    versions = [lockstep_version(block, config.pace.lag, behind) for block in range(int(blocks.max(initial=-1)) + 1)]
-    return np.array(versions, np.int64)[blocks]
+def versions_of(count: int, config: Config, behind: int = 0, born: int = 0, first: int = 0) -> pa.Array:
+    """The version of the snapshot that scores each of these rows, int64 (N,); null where none does."""
+    ends = [0, *config.pace.blocks.ends(0, count)]
+    unlearned = sum(start < _birth(born, config) for start in ends[:-1])
+    versions = [lockstep_version(block, config.pace.lag, behind) for block in range(len(ends) - 1)]
+    trained = pa.array([v if v is not None and v > unlearned else None for v in versions], pa.int64())
+    return trained.take(pa.array(blocks_of(count, config, first)))
+
+
+def _birth(born: int, config: Config) -> int:
+    """The first row that a teacher learns."""
+    return born * config.pace.block_rows
 
 
 def lockstep_logits(
@@ -74,12 +81,11 @@ def lockstep_logits(
     from exfm.models.scorer import TeacherScorer
     from exfm.models.teacher import Teacher
 
-    N, birth = stream.num_rows if count is None else count, born * config.pace.block_rows
+    N, birth = stream.num_rows if count is None else count, _birth(born, config)
     full = config.teacher.batch_rows
     teacher = Teacher(model, features, config.tasks, config.seed, batch_rows=full, full_batch=full)
     engine, build = TeacherEngine(teacher), BatchBuilder(features, config.tasks)
     snapshots = _Snapshots(config, TeacherScorer(model, features, config.tasks), build, behinds)
-    snapshots.add(0, engine)
     by_age = {behind: mapped_array((N, len(config.tasks)), np.float32, folder, fill=np.nan) for behind in behinds}
     left_out = 0
     try:
@@ -90,7 +96,7 @@ def lockstep_logits(
                 release_pages(by_age[behind])
             if start >= birth:
                 left_out += _learn(engine, build, _share(rows, number, start - birth, config), config)
-            snapshots.add(number + 1, engine)
+                snapshots.add(number + 1, engine)
             advance(end)
     finally:
         engine.close()
@@ -116,11 +122,12 @@ class _Snapshots:
         honest = not_yet_learned(rows, config.tasks, config.rows.groups)
         batches = [self._build(rows.slice(at, step)) for at in range(0, rows.num_rows, step)]
         versions = {behind: lockstep_version(block, config.pace.lag, behind) for behind in self._behinds}
-        by_version, nothing = {}, np.empty((0, len(config.tasks)), np.float32)
-        for version in dict.fromkeys(versions.values()):
+        without = np.full(honest.shape, np.nan, np.float32)
+        by_version = dict.fromkeys(versions.values(), without)
+        for version in self._held.keys() & by_version.keys():  # the others have learned nothing
             self._scorer.load(self._held[version])
-            z = np.concatenate([nothing, *(self._scorer.score(batch) for batch in batches)])
-            by_version[version] = np.where(honest & np.isfinite(z), z, np.float32(np.nan))
+            z = np.concatenate([without[:0], *(self._scorer.score(batch) for batch in batches)])
+            by_version[version] = np.where(honest & np.isfinite(z), z, without)
         return {behind: by_version[version] for behind, version in versions.items()}
 
 

@@ -56,12 +56,12 @@ class Stream:
         if self.logits is None:
             return table
         columns: dict[str, Any] = {name: table[name] for name in table.schema.names}
-        stop = offset + table.num_rows
+        condition, stop = self.condition, offset + table.num_rows
         if not self.of_a_lake:
             columns["lake_seq"] = pa.array(np.arange(offset, stop))
             columns["block"] = pa.array(blocks_of(stop, self.config, offset))
-            columns["teacher_version"] = pa.array(versions_of(stop, self.config, self.condition.behind, offset))
-        logits, condition = self.logits(table, offset), self.condition
+            columns["teacher_version"] = versions_of(stop, self.config, condition.behind, condition.born, offset)
+        logits = self.logits(table, offset)
         if not condition.honest:
             logits = (condition.scale * logits + condition.shift).astype(np.float32)
         if condition.missing:

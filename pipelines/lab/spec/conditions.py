@@ -71,7 +71,7 @@ class Condition(Frozen):
     )
     snapshot: int | None = Field(
         default=None,
-        ge=0,
+        ge=1,
         description="of a run's lake: rows are scored again by this stored snapshot; those that it has learned have no "
         "logit",
     )

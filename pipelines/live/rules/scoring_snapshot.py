@@ -1,4 +1,7 @@
-"""Choice of the snapshot that scores a block: in lockstep one that has learned none of its labels, else the newest."""
+"""Choice of the snapshot that scores a block: in lockstep one that has learned none of its labels, else the newest.
+
+Nothing scores the blocks before the first snapshot: a teacher that has learned nothing has nothing to say of a row.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,24 @@ class Wait:
 
 @dataclass(frozen=True)
 class WithoutTeacher:
-    """Write null logits."""
+    """Write null logits. `stale`: since the teacher is too far behind, and not since it has only just begun."""
 
     reason: str
+    stale: bool = True
 
 
-def lockstep_version(block: int, lag: int, behind: int = 0) -> int:
-    """The snapshot that scores block `block`. Version v has learned the blocks 0 … v-1; version 0 is the initial one.
+NOTHING_LEARNED = WithoutTeacher("the teacher has learned nothing yet", stale=False)
+
+
+def lockstep_version(block: int, lag: int, behind: int = 0) -> int | None:
+    """The snapshot that scores block `block`; None before the first. Version v has learned the blocks 0 … v-1.
     `behind`: in a what-if, a snapshot that is this many blocks older.
 
     >>> [lockstep_version(block, lag=2) for block in range(5)]
-    [0, 0, 1, 2, 3]
+    [None, None, 1, 2, 3]
     """
-    return max(0, block - lag + 1 - behind)
+    version = block - lag + 1 - behind
+    return version if version > 0 else None
 
 
 def snapshot_for(
@@ -44,16 +52,18 @@ def snapshot_for(
     max_age_s: float | None,
     teacher_gone: bool = False,
 ) -> Score | Wait | WithoutTeacher:
-    """Choose the snapshot for the next block in free pace.
+    """Choose the snapshot for the next block in free pace; `newest`: None before the first.
 
     While catching up, rows wait for a snapshot that is not too many rows old, or history would be scored by the first
-    one throughout. Live, nothing waits, nor for a teacher that has given up: it stops neither lake nor students.
+    one throughout. The teacher makes the first one of rows that nothing has scored, so as many may come before it.
+    Live, nothing waits, nor for a teacher that has given up: it stops neither lake nor students.
     """
     catching_up = catching_up and not teacher_gone
-    if newest is None:
-        return Wait("the teacher has not published its first snapshot yet") if catching_up else WithoutTeacher("none")
     if catching_up and rows_since_newest > max_rows_ahead:
-        return Wait(f"{rows_since_newest} rows past snapshot {newest}; {max_rows_ahead} are allowed while catching up")
+        past = "without a first snapshot" if newest is None else f"past snapshot {newest}"
+        return Wait(f"{rows_since_newest} rows {past}; {max_rows_ahead} are allowed while catching up")
+    if newest is None:
+        return NOTHING_LEARNED
     if max_age_s is not None and not catching_up and newest_age_s > max_age_s:
         return WithoutTeacher(f"snapshot {newest} is {newest_age_s:.0f} s old; {max_age_s:g} s are allowed")
     return Score(newest)

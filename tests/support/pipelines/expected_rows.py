@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.core.config.settings import Config
@@ -74,3 +75,16 @@ def expected_rows(config: Config, *, until_known: bool = False) -> list[tuple[An
 def lake_rows(lake: pa.Table) -> list[tuple[Any, ...]]:
     names = ("impression_id", "settlement", "label_ctr", "label_cvr")
     return list(zip(*(lake[name].to_pylist() for name in names), strict=True))
+
+
+def own_logits(lake: pa.Table, tasks: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Masks (N,) of the rows of a lake with a logit for the task that they settle, and of those that should have one:
+    scored by a snapshot that had learned a label of that task."""
+    found, wanted = np.zeros((2, lake.num_rows), dtype=bool)
+    version, block = lake["teacher_version"].fill_null(0).to_numpy(), lake["block"].to_numpy()
+    for task in tasks:
+        settles = np.array(lake["settlement"].to_pylist()) == task
+        first = block[lake[f"label_{task}"].is_valid().to_numpy()].min()
+        found |= settles & lake[f"teacher_logit_{task}"].is_valid().to_numpy()
+        wanted |= settles & (version > first)  # version v has learned the blocks before v
+    return found, wanted

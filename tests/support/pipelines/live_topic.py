@@ -12,7 +12,6 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import prepare
 from pipelines.live.workers.augmentation.worker import AugmentationWorker
 from pipelines.live.workers.report import Report
-from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.writer import LakeTable
 from tests.support.pipelines.small_runs import small
@@ -37,9 +36,6 @@ class Live:
         self.shown, self.feedback = by_hand(self.config, ROWS, duplicate_rate=0.0)
         prepare(self.config, self.run_dir)
         LakeTable(self.run_dir.lake, self.config.rows).open_writer()
-        teacher = TeacherWorker(self.config, self.run_dir)
-        teacher.open()  # publishes its first snapshot
-        teacher.close()
 
     def send(
         self, shown: list[dict[str, Any]], feedback: list[dict[str, Any]], timestamp_ms: int | None = None

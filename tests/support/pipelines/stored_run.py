@@ -28,7 +28,7 @@ def new_rows(first: int, count: int = 16) -> pa.Table:
 
 def rows_of(block: int, count: int = 32) -> pa.Table:
     rows = new_rows(block * count, count)
-    constants = {"block": block, "teacher_version": max(0, block - 1), "scored_at_ms": 10**6}
+    constants = {"block": block, "teacher_version": max(1, block - 1), "scored_at_ms": 10**6}
     for name, value in constants.items():
         rows = rows.append_column(name, pa.array([value] * count, pa.int64()))
     return rows

@@ -17,8 +17,9 @@ MADE_HERE = ("teacher_", "scored_", "lake_", "block", "event_date")
 SEED = 1
 
 
-def write_lake(path: Path, config: Config, rows: int, verticals: Sequence[str] = ()) -> None:
-    """The first `rows` settled rows; with `verticals` each is dealt to one of these."""
+def write_lake(path: Path, config: Config, rows: int, verticals: Sequence[str] = (), first_scored: int = 0) -> None:
+    """The first `rows` settled rows; with `verticals` each is dealt to one of these. No snapshot scored the blocks
+    before `first_scored`."""
     schema, block_rows = config.rows.augmented, config.pace.block_rows
     columns = [name for name in schema.names if not name.startswith(MADE_HERE)]
     with tempfile.TemporaryDirectory() as folder:
@@ -31,9 +32,11 @@ def write_lake(path: Path, config: Config, rows: int, verticals: Sequence[str] =
         given["lake_seq"] = pa.array(np.arange(first, first + count))
         if verticals:
             given["vertical"] = pa.array(np.asarray(verticals)[drawn.integers(0, len(verticals), count)])
-        constants = {"block": block, "teacher_version": max(0, block - 2), "event_date": "2026-01-01"}
+        constants = {"block": block, "teacher_version": max(1, block - 1), "event_date": "2026-01-01"}
         for field in schema:
-            if field.name.startswith("teacher_logit"):
+            if field.name.startswith("teacher_") and block < first_scored:
+                given[field.name] = pa.nulls(count, field.type)
+            elif field.name.startswith("teacher_logit"):
                 given[field.name] = pa.array(drawn.normal(-2, 1, count).astype(np.float32))
             elif field.name not in given:
                 given[field.name] = pa.array(np.full(count, constants.get(field.name, 0))).cast(field.type)

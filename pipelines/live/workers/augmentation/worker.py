@@ -25,7 +25,14 @@ from exfm.machine import keep_memory, set_threads
 from pipelines.core.config.kept_columns import keep_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.rules.scoring_snapshot import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
+from pipelines.live.rules.scoring_snapshot import (
+    NOTHING_LEARNED,
+    Score,
+    Wait,
+    WithoutTeacher,
+    lockstep_version,
+    snapshot_for,
+)
 from pipelines.live.workers.augmentation.block import OpenBlock, augment
 from pipelines.live.workers.augmentation.feed import SteadyClock
 from pipelines.live.workers.augmentation.scoring import scorer_of
@@ -154,8 +161,7 @@ class AugmentationWorker(Worker):
         with self.watch("load"):
             decision = self._choose(number)
             if isinstance(decision, Score) and not self._snapshots.load(decision.version):
-                which = f"snapshot {decision.version}" if decision.version else "the teacher's first snapshot"
-                decision = Wait(f"waiting for {which}")
+                decision = Wait(f"waiting for snapshot {decision.version}")
         self._waits_for_teacher = isinstance(decision, Wait)
         self._note = self._about(decision)
         return decision
@@ -163,7 +169,8 @@ class AugmentationWorker(Worker):
     def _choose(self, number: int) -> Score | Wait | WithoutTeacher:
         pace = self._config.pace
         if pace.mode == "lockstep":
-            return Score(lockstep_version(number, pace.lag))
+            version = lockstep_version(number, pace.lag)
+            return NOTHING_LEARNED if version is None else Score(version)
         newest = self._snapshots.load_newest()
         return snapshot_for(
             newest=newest,
@@ -180,7 +187,7 @@ class AugmentationWorker(Worker):
         if isinstance(decision, Wait):
             return decision.reason
         if isinstance(decision, WithoutTeacher):
-            return f"stale_teacher: {decision.reason}"
+            return f"stale_teacher: {decision.reason}" if decision.stale else decision.reason
         if self.orders.teacher_gone:
             return f"stale_teacher: it has given up; snapshot {self._snapshots.version} keeps scoring"
         return None

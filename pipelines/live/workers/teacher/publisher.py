@@ -1,7 +1,7 @@
 """Snapshots of the teacher, published for scoring workers.
 
 A version is never published twice with other bytes. What a crash kept from being published, and what a reader found
-damaged and set aside, is written again from the checkpoint of that version, or from the seed for version 0.
+damaged and set aside, is written again from the checkpoint of that version.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DAMAGED = ".damaged-"
 
 
 class SnapshotPublisher:
-    """Publishes snapshots; `published` is the last version, None before the first; `rows_since`: rows learned since
+    """Publishes snapshots; `published` is the last version, 0 before the first; `rows_since`: rows learned since
     then. `keep`: how many snapshots stay on disk."""
 
     def __init__(self, run_dir: RunDir, checkpointer: Checkpointer, ranks: Ranks, *, keep: int) -> None:
         self._folder, self._checkpointer, self._ranks, self._keep = run_dir.snapshots, checkpointer, ranks, keep
-        self.published: int | None = None
+        self.published = 0
         self.rows_since = 0
 
     def write(
@@ -73,7 +73,7 @@ class SnapshotPublisher:
             return NOTHING_YET
         for path in self._folder.glob(f"{DAMAGED}v*"):
             name = path.name.removeprefix(DAMAGED)
-            there = name == version_name(0) or name in checkpoint_names(self._checkpointer.checkpoints)
+            there = name in checkpoint_names(self._checkpointer.checkpoints)
             if there and not (self._folder / name).exists():
                 return int(name[1:])
         return NOTHING_YET

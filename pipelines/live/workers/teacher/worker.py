@@ -2,7 +2,7 @@
 
     examples topic ──► feed (whole blocks, cut into steps) ──► engine ──► checkpointer: checkpoint, snapshot
 
-Version v of a snapshot has learned the blocks 0 … v-1; version 0 is the seeded initial state. In lockstep every block's
+Version v of a snapshot has learned the blocks 0 … v-1; the initial state is not published. In lockstep every block's
 end is published, in free pace every `publish_every_rows` rows.
 
 The teacher may be several processes, its ranks. Each reads partitions of its own and builds its share of every batch;
@@ -34,7 +34,6 @@ from pipelines.live.feeds.cuts import block_cuts
 from pipelines.live.feeds.growth import block_growth
 from pipelines.live.feeds.teacher import Step, TeacherFeed
 from pipelines.live.training.account import Account
-from pipelines.live.training.learned import LearnedCounts
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
@@ -80,10 +79,8 @@ class TeacherWorker(Worker):
         config, kafka = self._config, self._config.kafka
         self.resume()
         self._ranks.barrier()  # initialising or reading a large teacher takes some ranks longer
-        if self._ranks.broadcast(self.publisher.holds_of_another_identity(self.place.version, self.engine.identity)):
-            self.publisher.mark(self.place.version)
-        else:
-            self.publish()
+        if self.place.version:
+            self._publish_resumed()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         examples, mine = kafka.examples, self._mine
         reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id, mine)
@@ -309,20 +306,20 @@ class TeacherWorker(Worker):
             tensors, meta = self.engine.snapshot(), self._meta()
         self.publisher.publish(self.place.version, tensors, meta)
 
+    def _publish_resumed(self) -> None:
+        """Publish the state that was resumed, unless it is published already. A collective."""
+        if self._ranks.broadcast(self.publisher.holds_of_another_identity(self.place.version, self.engine.identity)):
+            self.publisher.mark(self.place.version)
+        else:
+            self.publish()
+
     def _publish_again(self) -> None:
         """Write a snapshot again that was found damaged and set aside. A collective."""
         version = self.publisher.damaged()
         if version is None:
             return
         log.warning("snapshot %s was found damaged: it is written again", version_name(version))
-        if version == 0:
-            seeded = TeacherEngine(self._seeded())
-            first = {"version": 0, "lake_seq": NOTHING_YET, "learned": LearnedCounts(self._config.tasks).state()}
-            tensors, meta = seeded.snapshot(), self._meta() | first
-            seeded.close()
-            self._ranks.barrier()
-            self.checkpointer.put(partial(self.publisher.write, version, tensors, meta))
-        elif self._ranks.first:  # from what is on disk: no other rank is needed
+        if self._ranks.first:  # from what is on disk: no other rank is needed
             self.publisher.write_again(version, self._meta())
 
     def _meta(self) -> dict[str, Any]:

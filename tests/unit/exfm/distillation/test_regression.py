@@ -8,7 +8,6 @@ import torch
 
 from exfm.distillation.regression import (
     LARGEST_STEP,
-    LEAST_SPREAD,
     PRIOR,
     Regression,
     RegressionSettings,
@@ -25,7 +24,7 @@ def by_numpy(theta, H, x, y, weights, shift):
     start, least, largest = (np.array(of) for of in TERMS[:3])
     p = 1 / (1 + np.exp(-(x @ theta + shift)))
     forgotten = 1 - 0.5 ** (len(y) / TERMS.half_life_rows)
-    H = H + forgotten * (PRIOR * np.eye(len(H)) - H) + (x.T * np.maximum(p * (1 - p), LEAST_SPREAD) * weights) @ x
+    H = H + forgotten * (PRIOR * np.eye(len(H)) - H) + (x.T * np.maximum(p * (1 - p), TERMS.least_spread) * weights) @ x
     g = x.T @ ((p - y) * weights) + forgotten * PRIOR * (theta - start)
 
     def step(of, H, g):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -19,8 +20,8 @@ def _streams(rows: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return y, truth, torch.randn(rows, 1, generator=generator)
 
 
-def _progressive(y: Tensor, deep: Tensor, wide: Tensor) -> tuple[Stack, Tensor]:
-    stack, offset, seen = Stack(1), torch.tensor([-2.0]), []
+def _progressive(y: Tensor, deep: Tensor, wide: Tensor, prior: float = -2.0) -> tuple[Stack, Tensor]:
+    stack, offset, seen = Stack(1), torch.tensor([prior]), []
     for rows in torch.arange(len(y)).split(64):
         seen.append(stack(offset, deep[rows], wide[rows]))
         stack.learn(offset, deep[rows], wide[rows], batch_of_labels(y[rows]), offset)
@@ -36,6 +37,19 @@ def test_the_stack_follows_the_better_of_two_models_whichever_it_is() -> None:
     for deep, wide in ((truth - 2, noise - 2), (noise - 2, truth - 2)):
         _, z = _progressive(y, deep, wide)
         assert _loss(z[1024:], y[1024:]) < 1.003 * _loss(truth[1024:] - 2, y[1024:])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_stack_follows_its_linear_part_where_positives_are_few_and_the_network_is_worse(seed: int) -> None:
+    """As of a log of app installs: 100,000 rows, some 250 of them positive."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = -8 + 2 * torch.randn(100_000, 1, generator=generator)
+    y = torch.bernoulli(torch.sigmoid(truth), generator=generator)
+    assert 150 < int(y.sum()) < 350
+    network = truth + 1.5 * torch.randn(len(y), 1, generator=generator)
+    _, z = _progressive(y, deep=network, wide=truth, prior=-6.0)
+    assert _loss(network, y) > 1.05 * _loss(truth, y)
+    assert _loss(z, y) < 1.01 * _loss(truth, y)
 
 
 def test_the_stack_of_two_noises_is_no_worse_than_the_rate() -> None:

@@ -50,7 +50,7 @@ def test_a_step_reports_the_logits_and_the_loss_from_before_its_update(group):
 
 
 def test_an_untrained_teacher_says_the_same_of_every_row(group):
-    """Its first snapshot scores the first blocks of a stream: what is random there, students would learn."""
+    """So does a head that has learned little: what is random there, students would learn."""
     assert not new(group).score(batch(0)).any()
 
 
@@ -200,6 +200,19 @@ def test_the_scorer_gives_the_teachers_own_logits(group):
     np.testing.assert_allclose(scorer.score(batch(9)), teacher.score(batch(9)), rtol=0, atol=1e-6)
     assert scorer.score(batch(9)).dtype == np.float32
     assert scorer.score(batch(9, count=0)).shape == teacher.score(batch(9, count=0)).shape == (0, 2)
+
+
+def test_a_scorer_says_nothing_of_a_task_of_which_no_label_was_learned(group):
+    teacher, scorer, labelled = new(group), TeacherScorer(CFG, FEATURES, TASKS), rows(0)
+    scorer.load(teacher.snapshot())
+    assert np.isnan(scorer.score(batch(9))).all()
+    clicks = labelled.set_column(labelled.schema.get_field_index("label_cvr"), "label_cvr", pa.nulls(64, pa.int8()))
+    teacher.train_step(BatchBuilder(FEATURES, TASKS)(clicks))
+    scorer.load(teacher.snapshot())
+    assert np.isnan(scorer.score(batch(9))).all(0).tolist() == [False, True]
+    teacher.train_step(batch(0))
+    scorer.load(teacher.snapshot())
+    assert np.isfinite(scorer.score(batch(9))).all()
 
 
 def test_a_scorer_holds_its_version_while_the_teacher_learns_on(group):

@@ -68,7 +68,7 @@ def test_pieces_of_a_stream_are_the_stream(workspace, name, tmp_path):
     assert whole["lake_seq"].to_pylist() == list(range(3000))
     assert whole["block"].to_numpy().tolist() == blocks_of(3000, workspace.of(1)).tolist()
     behind = workspace.spec.conditions[name].behind
-    assert whole["teacher_version"].to_numpy().tolist() == versions_of(3000, workspace.of(1), behind).tolist()
+    assert whole["teacher_version"].to_pylist() == versions_of(3000, workspace.of(1), behind).to_pylist()
 
 
 @pytest.mark.parametrize("share", [None, 0.4])

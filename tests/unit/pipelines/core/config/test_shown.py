@@ -32,7 +32,7 @@ def test_what_is_shown_is_the_same_config(tmp_path, path, diff):
 
 def test_only_what_differs_from_the_defaults_is_a_difference():
     whole, diff = (yaml.safe_load(said("show", *words, "jd")) for words in ([], ["--diff"]))
-    assert diff["pace"] == {"mode": "lockstep", "block_rows": 1024, "lag": 1}
+    assert diff["pace"] == {"mode": "lockstep", "block_rows": 256, "lag": 1}
     assert whole["pace"]["commit_interval_s"] == 5.0
     assert "lake" in whole
     assert "lake" not in diff

@@ -55,6 +55,18 @@ def test_a_file_in_order_is_named_where_it_lies_and_every_guess_has_its_evidence
     assert not (tmp_path / "mine.parquet").exists()
 
 
+@pytest.mark.parametrize(("verticals", "whose"), [(["home", "search"], "all"), (["home"], "own")])
+def test_students_learn_the_rows_of_all_verticals_where_verticals_are_shared_out(tmp_path, verticals, whose):
+    table = clicks(ROWS)
+    where = pa.array([verticals[number % len(verticals)] for number in range(ROWS)])
+    config, _ = proposed(tmp_path, table.set_column(table.schema.get_field_index("surface"), "surface", where))
+    assert [student.row_filter for student in config.students] == ([("home",), ("search",)] if whose == "all" else [()])
+    assert {(s.label_rows, s.distillation_rows) for s in config.students} == {(whose, whose)}
+    for student in config.students:
+        reads = {column for feature in config.student_features(student).all for column in feature.reads}
+        assert ("vertical" in reads) == (whose == "all")  # by which it tells rows apart
+
+
 def test_the_screen_and_the_config_are_as_written_down(tmp_path, monkeypatch, capsys):
     """One file with a bit of everything: golden files hold every word of it."""
     monkeypatch.chdir(tmp_path)

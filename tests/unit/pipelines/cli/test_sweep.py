@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from exfm.distillation.arm import Arm
 from exfm.metrics.classification import normalised_entropy
+from exfm.parallel.planning.cost import flops_per_example, training_flops_per_example
 from pipelines.lab.judging.comparison import losses
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
@@ -22,6 +24,7 @@ from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.compare import read_report
 from pipelines.lab.report.text import markdown
+from pipelines.report.cells import MEAN
 from tests.support.pipelines.replay_workspaces import result_of
 from tests.support.pipelines.small_sweeps import MORE, SWEEP, run, with_small_stream, written
 
@@ -86,6 +89,28 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
     code, shown, _ = run(capsys, *arguments[:-1])
     assert (code, json.loads((out / "sweep.json").read_text()), made) == (0, value, [])
     assert "wrong · ctr: mean over students (students see 1.5 · logit -1)" in shown
+
+
+def test_training_flops_are_those_of_its_rows_and_a_share_of_the_teachers(folder):
+    value = read_report(folder / "out")
+    sweep, config = load(written(folder))
+    table = Workspace(sweep, config, folder / "out", None).rows(sweep.seeds[0]).table
+    none, single = (
+        config.student("feed").model.model_copy(update={"arm": Arm(kind=kind)}) for kind in ("none", "single_head")
+    )
+    features, rows = config.student_features(config.student("feed")), table["vertical"].to_pylist().count("feed")
+    own = value.table.of("fresh", "feed", "ctr", "single").value("training_flops")
+    assert own == rows * training_flops_per_example(single, features, 2)
+    twin = value.table.of("fresh", "feed", "ctr", "none")
+    assert twin.value("training_flops_with_teacher") == twin.value("training_flops")
+    assert twin.value("training_flops") == rows * training_flops_per_example(none, features, 2)
+    born_late = value.table.of("cold", "feed", "ctr", "none").value("training_flops")
+    assert born_late == pytest.approx(twin.value("training_flops") / 2, rel=1e-3)
+    teacher = table.num_rows * 4 * flops_per_example(config.teacher.model, config.teacher_features, 2)
+    assert value.table.of("fresh", "feed", "ctr", "(teacher)").value("training_flops") == teacher
+    for student in ("feed", MEAN):
+        whole = value.table.of("wrong", student, "ctr", "single").value("training_flops_with_teacher")
+        assert whole == pytest.approx(own + teacher / len(config.students))
 
 
 def test_figures_are_those_worked_out_by_hand(folder):

@@ -66,8 +66,7 @@ def test_serving_costs_are_those_of_the_arms_own_features(folder):
     workspace = place_of(folder, arms=arms)
     student = workspace.config.student("feed")
     chosen = {arm: choose(settings_of(workspace.spec, student, arm), {}) for arm in arms}
-    rows = workspace.rows(1).table
-    found = {arm: serving_of(workspace.of(1, arm), of.setting.student, rows) for arm, of in chosen.items()}
+    found = {arm: serving_of(workspace.of(1, arm), of.setting.student) for arm, of in chosen.items()}
     assert found["more"].parameters - found["none"].parameters >= 500 * student.model.width
     assert found["more"].flops > found["none"].flops
 

@@ -109,7 +109,7 @@ def report(
         about=_about(workspace, best_twins, made, command),
         spec=workspace.spec,
         cells=tuple(table),
-        verdicts=tuple(verdicts(Cells(table), workspace.spec)),
+        verdicts=tuple(verdicts(Cells(table), workspace.spec, *_teaching(choices, best_twins))),
         chosen=tuple(_choices(choices)),
         notes=tuple(_notes(workspace, choices, sorted({code for _, code in made}))),
         data=data,
@@ -202,6 +202,13 @@ def _costs(
             features, model = workspace.teacher(snapshots.teacher)
             flops = flops_per_example(model, features, len(workspace.config.tasks))
             yield from cells(Key(one.condition, one.student, one.task, "(teacher)"), [Measure("flops", flops)])
+
+
+def _teaching(choices: Choices, best_twins: Mapping[str, str]) -> tuple[set[str], str]:
+    """Arms that distil, and the labels that the best twins learn."""
+    distil = {arm for (_, arm), chosen in choices.items() if chosen.setting.student.model.arm.distils}
+    all_rows = all(choices[name, twin].setting.student.label_rows == "all" for name, twin in best_twins.items())
+    return distil, "Labels of all verticals" if all_rows else "Labels"
 
 
 def _training_flops(workspace: Workspace, choices: Choices, judged: Sequence[JudgedStudent]) -> Iterator[Cell]:

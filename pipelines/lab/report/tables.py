@@ -262,6 +262,8 @@ def _explained(setting: Condition) -> str:
     parts += [f"{words} {getattr(setting, name):.0%}" for name, words in shares.items() if getattr(setting, name)]
     if setting.window_s:
         parts.append(f"feedback counts within {setting.window_s:g} s")
+    if setting.late_s:
+        parts.append(f"students learn rows {setting.late_s:g} s later")
     if setting.start:
         parts.append(f"students are born at {setting.start:.0%} of the stream")
     return f" ({', '.join(parts)})" if parts else ""

@@ -43,9 +43,8 @@ def curves(report: ReplayReport) -> Iterator[Figure]:
     """Every curve of every task, and arms side by side where there is one."""
     for task in tasks(report, report.spec.tuned_under):
         drawn = [*_over_rows(report, task), *_over_flops(report, task), *_over_settings(report, task)]
-        yield from drawn
-        if drawn:
-            yield _arms(report, task)
+        figures = [*drawn, *([_arms(report, task)] if drawn else [])]
+        yield from (figure for figure in figures if any(series.points for series in figure.series))
 
 
 def _over_rows(report: ReplayReport, task: str) -> Iterator[Figure]:
@@ -96,10 +95,10 @@ def _curve(report: ReplayReport, task: str, places: list[_Place], x_name: str, *
             rows.append([arm, count(place.x), of.interval(gain), transfer, *spent])
         if points:
             series.append(Series("the teacher's lead" if arm == TEACHER else arm, look, points))
-    title = f"{task}, over {x_name}"
+    title = f"{task}: gain over {x_name}"
     head = ["arm", x_name, GAIN, "transfer", "training GFLOP", "with the teacher"]
     table = TextTable(title, head, rows, names=2)
-    return Figure(title, series, x_name, GAIN, x_scale="log" if log else "number", level=0.0, behind=table)
+    return Figure(task, series, x_name, GAIN, x_scale="log" if log else "number", level=0.0, behind=table)
 
 
 def _arms(report: ReplayReport, task: str) -> Figure:
@@ -114,7 +113,7 @@ def _arms(report: ReplayReport, task: str) -> Figure:
             names.append(arm)
             spent = (billions(of.value(metric)) for metric in ("training_flops", "training_flops_with_teacher"))
             rows.append([arm, of.interval("gain"), of.interval("transfer/teacher", sign=""), *spent])
-    title = f"{task}, arms"
+    title = f"{task}: arms"
     head = ["arm", GAIN, "transfer", "training GFLOP", "with the teacher"]
     series = [Series("gain", 0, points, "points")]
     return Figure(title, series, GAIN, "", rows=names, level=0.0, behind=TextTable(title, head, rows))

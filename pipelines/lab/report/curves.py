@@ -1,4 +1,4 @@
-"""What moves a gain, as curves: the rows of the stream, the teacher's FLOPs, one setting of conditions; and the arms.
+"""Curves of a gain: over rows of the stream, over the teacher's FLOPs, over one setting of conditions; and arm by arm.
 
 Gains are over the best twin, in the mean over students. Three places or more make a curve; points of the stream, two.
 """

@@ -8,8 +8,10 @@ A metric is a path. Its first part names the figure; further parts say what it i
     gain/early                 on the first rows of the student's life
     gain/segment/NAME          on a part of the rows
     gain/window/3              in the fourth of 24 windows of the student's life
+    gain/upto/200000           had the stream ended after so many rows; transfer/TEACHER/upto/200000
     gain/after/640             after 640 judged rows, with a bound that holds at all rows at once
     ne/tenth/3                 in the fourth tenth of the stream
+    training_flops             of the student; …_with_teacher: and its share of the teacher's, which learns and scores
     METRIC/p, /se, /seed_sd    p-value, standard error, standard deviation over seeds
     METRIC/rows, /seeds        its interval if other rows alone, or other seeds alone, had been drawn
     METRIC/too few/WHAT        how much there is of what there is too little of: METRIC then has no interval

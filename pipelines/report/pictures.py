@@ -27,6 +27,7 @@ VARIABLES = {colour: f"var(--a{n})" for n, colour in enumerate(COLOURS)} | {
     GREY: "var(--soft)", INK: "var(--ink)", SOFT: "var(--soft)", RULE: "var(--line)",
 }  # fmt: skip
 ACROSS = 2
+MOST_TICKS = 6
 PER_LINE = 5
 """Names in a line of a legend."""
 
@@ -186,11 +187,22 @@ def _axes(axis: Axes, figure: Figure) -> None:
         return
     axis.set_ylim(low, high)
     if figure.x_scale == "log":
-        axis.set_xscale("log")
+        _log_axis(axis, sorted({p.x for series in figure.series if series.style != "curve" for p in series.points}))
     if figure.x_scale == "time":
         span = max(p.x for s in figure.series for p in s.points) - min(p.x for s in figure.series for p in s.points)
         axis.locator_params(axis="x", nbins=4)
         axis.xaxis.set_major_formatter(lambda ms, _: when(ms, span))
+
+
+def _log_axis(axis: Axes, places: Sequence[float]) -> None:
+    """Ticks at the places of points, as far as there is room for them, in thousands, millions, …"""
+    from matplotlib.ticker import EngFormatter, NullFormatter
+
+    axis.set_xscale("log")
+    if len(places) <= MOST_TICKS:
+        axis.set_xticks(places)
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def limits(figure: Figure) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -59,6 +60,18 @@ def counts(values: Sequence[float]) -> str:
     """
     low, high = min(values), max(values)
     return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+
+
+def billions(value: float | None) -> str | None:
+    """A large number in billions, with three digits.
+
+    >>> billions(426_300_000_000), billions(32_150_000), billions(5e12), billions(None)
+    ('426', '0.0321', '5,000', None)
+    """
+    if value is None:
+        return None
+    digits = max(0, 2 - math.floor(math.log10(value / 1e9))) if value > 0 else 0
+    return f"{value / 1e9:,.{digits}f}"
 
 
 def p_value(p: float | None) -> str | None:

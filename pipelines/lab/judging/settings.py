@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,11 @@ class Judging(Frozen):
         lt=1,
         description="share of the stream after which rows are judged; at least "
         f"{SECOND_HALF} where settings are chosen on what comes before",
+    )
+    points: tuple[Annotated[int, Field(gt=0)], ...] = Field(
+        default=(),
+        description="rows of the stream, such as [200000, 600000]: what is judged at its end is judged as if it had "
+        "ended there, too, so that one long pass tells what fewer rows would have given",
     )
     segments: dict[str, str] = Field(
         default={},
@@ -80,11 +86,16 @@ class Judging(Frozen):
         yield from ((key, column) for key, column in named.items() if column is not None)
 
     def check_rows(self, table: pa.Table) -> None:
-        """Raise BadInput before training if a named column has unusable values.
+        """Raise BadInput before training if a named column has unusable values, or the rows end before a point.
 
         >>> rows = pa.table({"id": [1, 1], "p": [0.5, 0.5]})
         >>> Judging(ranking=Ranking(request="id", propensity="p")).check_rows(rows)
         """
+        if (last := max(self.points, default=0)) > table.num_rows:
+            raise BadInput(
+                f"points has {last:,}, and the stream ends after {table.num_rows:,} rows; leave it out, or take more "
+                "rows (`rows`, and `source.impressions` of a generated stream)"
+            )
         for key, column in self.named_columns():
             of = table[column].combine_chunks()
             if key != "value" or self.price is not None:

@@ -11,6 +11,7 @@ stream     the rows under a condition, as a lake would store them
 data       the batches of one student
 jobs       what the processes compute: rows, teachers, students
 choice     which setting an arm is judged with
+flops      what training costs an arm, the teacher's share included
 judge      every arm against the baselines, for one student and task
 report     the result: one table of cells, and what was run
 verdict    which arm to ship

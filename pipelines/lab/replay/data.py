@@ -118,6 +118,7 @@ def data_of(
     *,
     after: int = NOTHING_YET,
     knows: int = NOTHING_YET,
+    late_s: float = 0.0,
     logged: Sliced | None = None,
     folder: Path | None = None,
     held_rows: int = HELD_ROWS,
@@ -127,10 +128,11 @@ def data_of(
 
     stream  as a lake holds it, teacher logits included
     knows   the last `lake_seq` that the weights it begins with have learned
+    late_s  by how much later than they settle it learns rows
     logged  the stream with the labels by which the student is judged, where it learns others; None: `stream`
     folder  as `Data` has it
     """
-    source = _StudentStream(stream, config, student, folder)
+    source = _StudentStream(stream, config, student, folder, round(1000 * late_s))
     own = source.places_and_seqs(config.own_rows(student))
     begins = max(birth(start, stream), _before(stream, max(student.first_seq, after + 1)))
     first = int(np.searchsorted(own.at, begins))
@@ -168,12 +170,14 @@ def _targets(rows: pa.Table, tasks: tuple[str, ...], *, weighted: bool) -> Label
 
 @dataclass(frozen=True)
 class _StudentStream:
-    """A stream as a student reads it. `folder`: for arrays with an entry for every row; None: in memory."""
+    """A stream as a student reads it, so much later than labels settle. `folder`: for arrays with an entry for every
+    row; None: in memory."""
 
     stream: Sliced
     config: Config
     student: StudentSettings
     folder: Path | None
+    late_ms: int = 0
 
     def places(self, of: OwnRows, seqs: np.ndarray | None = None) -> np.ndarray:
         """Indices of those of these rows that settle a task of the student. `seqs`: filled with their `lake_seq`."""
@@ -263,12 +267,12 @@ class _StudentStream:
         return known
 
     def _settled_ms(self, rows: pa.Table) -> np.ndarray:
-        """(n,) event times at which the labels of rows had settled; those that settle no task of the student: never
-        open."""
+        """(n,) event times from which on a student has the labels of rows; of those that settle no task of the student,
+        from ever."""
         delays_ms = self.config.delays_ms(self.student)
         groups = rows["settlement"].combine_chunks().dictionary_encode()
         by_group = np.array([delays_ms.get(name, BEFORE_ALL) for name in groups.dictionary.to_pylist()])
-        return rows["event_time_ms"].to_numpy() + by_group[groups.indices.to_numpy()]
+        return rows["event_time_ms"].to_numpy() + self.late_ms + by_group[groups.indices.to_numpy()]
 
     @property
     def _build(self) -> BatchBuilder:

@@ -321,6 +321,7 @@ def shared_data(workspace: Workspace, tuning: bool, key: BatchKey) -> tuple[Data
         condition.start,
         after=learned_upto(student, run_dir, folder),
         knows=known_upto(student, run_dir),
+        late_s=condition.late_s,
         logged=workspace.rows(key.seed),
         folder=folder,
     )

@@ -6,6 +6,7 @@ and every teacher's logit.
     gain         per cent of a baseline's NE (comparison.py), and of the best twin's: of that baseline which was better
                  where settings are chosen
     transfer     gain of the arm / gain of the teacher          the share of the teacher's lead that the student got
+    …/upto/N     the same, had the stream ended after N rows
 
 A teacher scores a row when it has settled. So its lead is over the best twin *as learned*, by predictions of that
 moment, and so is the gain in `transfer`: as a live run's figures are.
@@ -56,6 +57,9 @@ from streaming.schema import SAMPLE_WEIGHT
 AS_LEARNED = "as_learned"
 """The array of a part with predictions as a live student makes them."""
 
+OWN = "teacher"
+"""A condition's own teacher, among all that are compared."""
+
 REGRESSION = "(ftrl)"
 """The logistic regression over what the first baseline reads, in the place of an arm."""
 
@@ -77,7 +81,7 @@ class JudgedStudent(NamedTuple):
 
 class _Common(NamedTuple):
     """Common base of a condition's arms: losses of each baseline and teacher, of the best twin as learned, leads of
-    teachers over that, and the rows that are judged, of the whole life and of its beginning."""
+    teachers over that, and the rows that are judged: of the whole life, of its beginning, and up to each point."""
 
     condition: str
     bases: Mapping[str, BySeed]
@@ -86,6 +90,7 @@ class _Common(NamedTuple):
     leads: Mapping[str, Estimate | None]
     judged: Sample
     early: Sample
+    points: Mapping[int, Sample]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,24 +118,28 @@ class Judge:
     def under(self, condition: str) -> JudgedStudent:
         """Judge every arm under one condition."""
         self._stored.clear()
-        spec, (judged, early) = self.workspace.spec, self.samples(condition)
+        spec, (judged, early, points) = self.workspace.spec, self.samples(condition)
         bases = {name: losses(self.arm_logits(condition, name), self.rows) for name in spec.baselines}
         logits = self._teachers(condition)
         teachers = {name: losses(z, self.rows) for name, z in logits.items()}
         twin = losses(self.arm_logits(condition, self.best_twin, AS_LEARNED), self.rows)
-        common = _Common(condition, bases, twin, teachers, _leads(twin, teachers, judged), judged, early)
+        common = _Common(condition, bases, twin, teachers, _leads(twin, teachers, judged), judged, early, points)
         result = JudgedStudent(condition, self.student.name, self.task, [], {}, self._clusters[1])
         for arm in spec.arms:
             estimates, measures = self._arm(arm, common)
             result.cells.extend(cells(self._key(condition, arm), measures))
             result.estimates[arm] = {estimated.metric: estimated for estimated in estimates}
+        leads = [p.estimated(f"gain/upto/{n}", Comparison(twin, teachers[OWN], p).gain()) for n, p in points.items()]
+        result.estimates[f"({OWN})"] = {estimated.metric: estimated for estimated in leads}
         if (condition, REGRESSION, spec.seeds[0]) in self.parts:
             linear = self.arm_logits(condition, REGRESSION)
             gain = Comparison(bases[self.best_twin], losses(linear, self.rows), judged).gain()
             measures = [*self._figures(linear, judged), *judged.estimated("gain", gain).measures()]
             result.cells.extend(cells(self._key(condition, REGRESSION), measures))
-        for name, z in (logits | self._other_logits(condition, logits["teacher"])).items():
+        for name, z in (logits | self._other_logits(condition, logits[OWN])).items():
             measures = [*self._figures(z, judged)]
+            if name == OWN:
+                measures += (measure for estimated in leads for measure in estimated.measures())
             if name in common.leads:
                 measures += judged.estimated("gain", common.leads[name]).measures()
             result.cells.extend(cells(self._key(condition, f"({name})"), measures))
@@ -162,9 +171,19 @@ class Judge:
                 measures += [*watched(compared), *over_windows(compared, self._times)]
             best = list(_over_best(over[self.best_twin], compared, losses(as_learned, self.rows), common))
             measures += power(best[0])
-            estimates += best
+            estimates += [*best, *self._upto_points(own, losses(as_learned, self.rows), common)]
         measures += (measure for estimated in estimates for measure in estimated.measures())
         return estimates, measures
+
+    def _upto_points(self, own: BySeed, as_learned: BySeed, common: _Common) -> Iterator[Estimated]:
+        """Gain over the best twin and share of the teacher's lead up to each point."""
+        twin = common.bases[self.best_twin]
+        for rows, sample in common.points.items():
+            yield sample.estimated(f"gain/upto/{rows}", Comparison(twin, own, sample).gain())
+            live = Comparison(common.twin_as_learned, as_learned, sample).gain()
+            lead = Comparison(common.twin_as_learned, common.teachers[OWN], sample).gain()
+            share = estimate_ratio(live, lead) if live and lead and sample.lacking is None else None
+            yield Estimated(f"transfer/{OWN}/upto/{rows}", share, sample.n)
 
     def _figures(self, logits: BySeed, judged: Sample) -> Iterator[Measure]:
         """Metrics of a model, and the amounts of evidence, by seed."""
@@ -241,16 +260,20 @@ class Judge:
         )
         return rows, complete
 
-    def samples(self, condition: str) -> tuple[Sample, Sample]:
-        """Judged rows: those of the second half, and the first ones of the student's life. Every baseline has judged
-        them."""
-        judged, early = [], []
+    def samples(self, condition: str) -> tuple[Sample, Sample, dict[int, Sample]]:
+        """Judged rows: those of the second half, the first ones of the student's life, and those of the second half of
+        the rows up to each point. Every baseline has judged them."""
+        judged, early, spec = [], [], self.workspace.spec
+        points: dict[int, list[np.ndarray]] = {point: [] for point in spec.points}
         by_base = [self._judged_by(condition, name) for name in self.workspace.spec.baselines]
         for rows, *masks in zip(self.rows, *by_base, strict=True):
             life = np.logical_and.reduce(masks)
-            judged.append(life & (rows.places >= self.workspace.spec.judged_from * rows.stream_rows))
+            judged.append(life & (rows.places >= spec.judged_from * rows.stream_rows))
             early.append(life & (np.cumsum(life) <= EARLY * life.sum()))
-        return Sample(self.rows, judged, self._clustered), Sample(self.rows, early, self._clustered)
+            for point, windows in points.items():
+                windows.append(life & (rows.places >= spec.judged_from * point) & (rows.places < point))
+        first, second, *more = (Sample(self.rows, of, self._clustered) for of in (judged, early, *points.values()))
+        return first, second, dict(zip(points, more, strict=True))
 
     def _of_both(self, arm: str, common: _Common) -> _Common:
         """Comparison of an arm with a filter, a birth or first weights of its own: on rows that both judge."""
@@ -260,7 +283,8 @@ class Judge:
         if all(np.array_equal(own, window) for own, window in pairs):
             return common
         leads = _leads(common.twin_as_learned, common.teachers, judged)
-        return common._replace(leads=leads, judged=judged, early=early)
+        points = {point: sample.within(masks) for point, sample in common.points.items()}
+        return common._replace(leads=leads, judged=judged, early=early, points=points)
 
     def _judged_by(self, condition: str, arm: str) -> BySeed:
         """Masks of the rows that an arm predicted when they were shown, by seed."""
@@ -280,7 +304,7 @@ class Judge:
         own = spec.conditions[condition].logit_source
         teacher = [r.logits[own] for r in self.rows] if own else self.arm_logits(spec.tuned_under, TWIN, AS_LEARNED)
         fresh = {name: LogitSource(name) for name in spec.teachers}
-        return {"teacher": teacher} | {name: [r.logits[s] for r in self.rows] for name, s in fresh.items() if s != own}
+        return {OWN: teacher} | {name: [r.logits[s] for r in self.rows] for name, s in fresh.items() if s != own}
 
     def _other_logits(self, condition: str, teacher: BySeed) -> dict[str, BySeed]:
         """The teacher as students see it, where that differs, and the best possible logits, where they are known."""

@@ -21,7 +21,7 @@ from pipelines.core.shipped.files import config_file
 from pipelines.lab.logits.starts import Starts
 from pipelines.lab.replay.problems import check_spec
 from pipelines.lab.replay.settings import OF_STUDENT, Spec
-from pipelines.lab.spec.arms import ArmSpec, arm_of_line, condition_of_line
+from pipelines.lab.spec.arms import OF_TEACHER, ArmSpec, arm_of_line, condition_of_line
 from streaming.errors import BadInput
 from streaming.lake.asof_table import AsOfTable
 from streaming.lake.delta.files import NoTable
@@ -136,12 +136,19 @@ def _resolved(spec: Spec, config: Config, path: str, folder_of: FolderOf | None)
     if spec.value is None and config.metrics.value is not None:
         spec = spec.model_copy(update={"value": config.metrics.value})
     starts = Starts(None if folder_of is None else folder_of(config))
-    arms = {name: _with_starts(arm, starts) for name, arm in spec.arms.items()}
+    arms = {name: _with_features(_with_starts(arm, starts), config) for name, arm in spec.arms.items()}
     students = tuple(s.model_copy(update={STARTS_FROM: starts.named(s.starts_from)}) for s in config.students)
     spec, config = spec.model_copy(update={"arms": arms}), config.model_copy(update={"students": students})
     check_spec(spec, config, path)
     starts.store()
     return spec, config
+
+
+def _with_features(arm: ArmSpec, config: Config) -> ArmSpec:
+    """The arm with the names of the teacher's features where it asks for them."""
+    if arm.student.get("features") != OF_TEACHER:
+        return arm
+    return arm.model_copy(update={"student": arm.student | {"features": list(config.teacher_features.names)}})
 
 
 def _with_starts(arm: ArmSpec, starts: Starts) -> ArmSpec:

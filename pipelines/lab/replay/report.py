@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -11,11 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
-from exfm.features.batch import BatchBuilder
 from exfm.metrics.discoveries import e_bh
 from exfm.metrics.estimates import estimate_ratio, remainder
 from exfm.models.served import ServedStudent
@@ -26,6 +22,7 @@ from pipelines.core.config.topics import Frozen
 from pipelines.lab.judging.comparison import mean_over_students
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay.choice import Choices
+from pipelines.lab.replay.flops import TrainingFlops, teacher_flops, training_flops
 from pipelines.lab.replay.judge import JudgedStudent
 from pipelines.lab.replay.settings import EXTENSIONS, Spec
 from pipelines.lab.replay.stream import labels_under
@@ -33,9 +30,6 @@ from pipelines.lab.replay.verdict import Verdict, verdicts
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.report.cells import MEAN, Cell, Cells, Estimated, Key, Measure, cells
 from pipelines.report.results.summary import PACKAGES
-
-SAMPLE_ROWS = 64
-"""Rows on which FLOPs of serving are counted."""
 
 FALSE_SHARE = 0.05
 """The share of what e-BH finds that is expected to be false."""
@@ -109,13 +103,13 @@ def report(
     made = [_made(path) for path in parts]
     table = [cell for one in judged for cell in one.cells]
     table += [*means(judged), *_lost(workspace, judged), *_costs(workspace, choices, judged, table)]
-    table += [*_labels(workspace)]
+    table += [*_training_flops(workspace, choices, judged), *_labels(workspace)]
     table += _discoveries(table)
     return ReplayReport(
         about=_about(workspace, best_twins, made, command),
         spec=workspace.spec,
         cells=tuple(table),
-        verdicts=tuple(verdicts(Cells(table), workspace.spec)),
+        verdicts=tuple(verdicts(Cells(table), workspace.spec, *_teaching(choices, best_twins))),
         chosen=tuple(_choices(choices)),
         notes=tuple(_notes(workspace, choices, sorted({code for _, code in made}))),
         data=data,
@@ -193,9 +187,8 @@ def _costs(
         if base := seconds.get(key._replace(arm=spec.baselines[0])):
             assert value is not None
             yield from cells(key, [Measure("cost_ratio", value / base)])
-    rows = workspace.rows(seed).table
     served = {
-        (student, arm): serving_of(workspace.of(seed, arm), chosen.setting.student, rows)
+        (student, arm): serving_of(workspace.of(seed, arm), chosen.setting.student)
         for (student, arm), chosen in choices.items()
     }
     for one in judged:
@@ -209,6 +202,32 @@ def _costs(
             features, model = workspace.teacher(snapshots.teacher)
             flops = flops_per_example(model, features, len(workspace.config.tasks))
             yield from cells(Key(one.condition, one.student, one.task, "(teacher)"), [Measure("flops", flops)])
+
+
+def _teaching(choices: Choices, best_twins: Mapping[str, str]) -> tuple[set[str], str]:
+    """Arms that distil, and the labels that the best twins learn."""
+    distil = {arm for (_, arm), chosen in choices.items() if chosen.setting.student.model.arm.distils}
+    all_rows = all(choices[name, twin].setting.student.label_rows == "all" for name, twin in best_twins.items())
+    return distil, "Labels of all verticals" if all_rows else "Labels"
+
+
+def _training_flops(workspace: Workspace, choices: Choices, judged: Sequence[JudgedStudent]) -> Iterator[Cell]:
+    """`training_flops` and `training_flops_with_teacher` of every student and of the mean over them."""
+    by_student: dict[Key, list[TrainingFlops]] = {}
+    for one in judged:
+        condition = workspace.spec.conditions[one.condition]
+        for arm in workspace.spec.arms:
+            flops = training_flops(workspace, condition, choices[one.student, arm].setting.student, arm)
+            by_student[Key(one.condition, one.student, one.task, arm)] = [flops]
+            by_student.setdefault(Key(one.condition, MEAN, one.task, arm), []).append(flops)
+        teacher = [Measure("training_flops", teacher_flops(workspace, condition))]
+        yield from cells(Key(one.condition, one.student, one.task, "(teacher)"), teacher)
+    for key, each in by_student.items():
+        whole = [of.with_teacher for of in each if of.with_teacher is not None]
+        measures = [Measure("training_flops", sum(of.own for of in each) / len(each))]
+        if len(whole) == len(each):
+            measures.append(Measure("training_flops_with_teacher", sum(whole) / len(each)))
+        yield from cells(key, measures)
 
 
 def _labels(workspace: Workspace) -> Iterator[Cell]:
@@ -236,28 +255,18 @@ def _discoveries(table: Sequence[Cell]) -> list[Cell]:
 
 
 class ServingCost(NamedTuple):
-    """Cost of a served student: `parameters` including tables; `flops` of a forward pass per row, two per
-    multiply-add of a matrix product; None without rows."""
+    """Cost of a served student: `parameters` including tables; `flops` of a forward pass per row."""
 
     parameters: int
-    flops: int | None
+    flops: int
 
 
-def serving_of(config: Config, student: StudentSettings, rows: pa.Table) -> ServingCost:
-    """Serving cost of a student with these settings; `rows`: a sample of its stream."""
+def serving_of(config: Config, student: StudentSettings) -> ServingCost:
+    """Serving cost of a student with these settings."""
     tasks, features = config.student_tasks(student), config.student_features(student).without_teacher()
     cfg = student.model
     served = ServedStudent(cfg.trunk, cfg.width, features, tasks, wide=cfg.wide)
-    sample = rows.slice(0, SAMPLE_ROWS).combine_chunks()
-    if not sample.num_rows:
-        return ServingCost(served.parameter_count, None)
-    batch = BatchBuilder(features, tasks)(sample)
-    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # it warns of kernels that no student has
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        served(batch.sparse, batch.dense, batch.raw)
-    return ServingCost(served.parameter_count, int(counter.get_total_flops() // len(batch)))
+    return ServingCost(served.parameter_count, flops_per_example(cfg, features, len(tasks)))
 
 
 # --- what was run ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from pipelines.lab.parts import is_stored, load_part
 from pipelines.lab.pool import AddDone, Pool
 from pipelines.lab.replay.choice import Choices, Chosen, best_of, beyond, choose
 from pipelines.lab.replay.data import places_of
+from pipelines.lab.replay.flops import of_equal_flops
 from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, work
 from pipelines.lab.replay.judge import REGRESSION, Judge, JudgedStudent
 from pipelines.lab.replay.report import ReplayReport, report
@@ -136,7 +137,11 @@ class Runner:
     def _choose_settings(self) -> Choices:
         """Try all settings and, where the best one is at an edge of its grid, some beyond; choose."""
         spec = self._spec
-        tried = {(s.name, arm): settings_of(spec, s, arm) for s in self._students for arm in spec.arms}
+        tried = {
+            (s.name, arm): [of_equal_flops(self._workspace, setting) for setting in settings_of(spec, s, arm)]
+            for s in self._students
+            for arm in spec.arms
+        }
         sums: dict[tuple[str, str], dict[int, list[Any]]] = {key: {} for key in tried}
         new = {key: settings for key, settings in tried.items() if self._is_tuned(key[1], settings)}
         for extension in range(EXTENSIONS + 1):
@@ -176,7 +181,8 @@ class Runner:
         for tuned in beyond(chosen, tried):
             with suppress(BadInput):
                 student = self._workspace.config.student(name)
-                more.append(setting_of(self._spec, student, arm, len(tried) + len(more), tuned))
+                further = setting_of(self._spec, student, arm, len(tried) + len(more), tuned)
+                more.append(of_equal_flops(self._workspace, further))
         return more
 
     def _train_chosen(self, choices: Choices) -> StudentParts:

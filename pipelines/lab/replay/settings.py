@@ -89,6 +89,14 @@ class Spec(Judging):
                 raise ValueError(
                     f"conditions.{name}.teacher is `{condition.teacher}`, which is not in teachers; {known}"
                 )
+        for name, arm in self.arms.items():
+            if arm.budget is None:
+                continue
+            if (other := arm.budget.arm) not in (others := set(self.arms) - {name}):
+                raise ValueError(f"arms.{name}.budget.arm is `{other}`; {choices(other, others)}")
+            if (asked := arm.budget.condition) is not None and asked not in self.conditions:
+                known = choices(asked, set(self.conditions))
+                raise ValueError(f"arms.{name}.budget.condition is `{asked}`; {known}")
         counts = {name: len(arm.trials) for name, arm in self.arms.items()}
         for name, count in counts.items():
             if not count:

@@ -69,6 +69,8 @@ def requested(
     }
     if condition.label_faults:
         decisive["learned labels"] = condition.label_faults  # `labels`: with 0 where given feedback is lost
+    if condition.late_s:
+        decisive["late_s"] = condition.late_s
     if regression:
         decisive["regression"] = True
     if (checkpoint := start_of(student, workspace.run_dir, workspace.folder)) is not None:

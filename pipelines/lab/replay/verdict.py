@@ -2,11 +2,13 @@
 
 The arm with the largest gain is recommended. It is the best of K arms, so its gain is significant where the p-value is
 below 5 % / K (Bonferroni).
+
+No teacher pays where the arm that gains most of those that distil gains nothing for sure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from pydantic import Field
@@ -41,12 +43,23 @@ class Verdict(Frozen):
     stopped_at: dict[str, int | None] = Field(default={})
 
 
-def verdicts(table: Cells, spec: Spec) -> Iterator[Verdict]:
-    """One verdict for each task, under the first condition."""
+def verdicts(table: Cells, spec: Spec, distil: Collection[str] = (), labels: str = "Labels") -> Iterator[Verdict]:
+    """One verdict for each task, under the first condition. `distil`: the arms with a teacher; `labels`: those that the
+    best twins learn, in words."""
     condition = spec.tuned_under
     for task in dict.fromkeys(task for _, task in table.students(condition) if task):
         gains = {arm: of for arm, of in table.arms(condition, MEAN, task).items() if "gain" in of}
-        yield _verdict(table, spec, task, gains)
+        made = _verdict(table, spec, task, gains)
+        with_teacher = {arm: of for arm, of in gains.items() if arm in distil}
+        if with_teacher and not _pays(with_teacher):
+            made = made.model_copy(update={"words": f"{made.words} {labels} without a teacher do as well here."})
+        yield made
+
+
+def _pays(arms: dict[str, Figures]) -> bool:
+    """True if the best of these arms gains for sure, or too little is known to tell."""
+    best = max(arms.values(), key=lambda of: of.value("gain") or 0.0)
+    return _decision(best, len(arms)) in (SHIP, TOO_FEW)
 
 
 def _verdict(table: Cells, spec: Spec, task: str, gains: dict[str, Figures]) -> Verdict:

@@ -2,6 +2,7 @@
 
 tables   its tables as data
 figures  its pictures as data
+curves   what moves a gain: rows, FLOPs, age, delay
 text     the report on a terminal and in Markdown
 page     the report as one HTML page
 compare  two finished replays side by side

@@ -17,6 +17,7 @@ from pipelines.lab.parts import load_part
 from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.report.curves import curves
 from pipelines.lab.report.figures import by_tenth, gains, over_time
 from pipelines.lab.report.page import page_of
 from pipelines.lab.report.text import markdown
@@ -46,7 +47,7 @@ def write_outcome(workspace: Workspace, kind: str, report: ReplayReport, parts: 
 
 
 def draw(report: ReplayReport, folder: Path) -> list[Path]:
-    """Write `ne_by_age.png` and, where arms are compared, `gains.png` and `over_time.png`."""
+    """Write `ne_by_age.png`; where arms are compared, `gains.png` and `over_time.png`; and `curves.png`, if any."""
     title = f"{report.about.config}, {report.about.date}"
     drawn = [write_png(folder / "ne_by_age.png", f"{title}: NE by tenth of the stream", list(by_tenth(report)))]
     if forests := list(gains(report)):
@@ -54,6 +55,9 @@ def draw(report: ReplayReport, folder: Path) -> list[Path]:
         drawn.append(write_png(folder / "gains.png", words, forests, across=3))
     if windows := list(over_time(report)):
         drawn.append(write_png(folder / "over_time.png", f"{title}: gain over event time, and by rows", windows))
+    if found := list(curves(report)):
+        words = f"{title}: gain over the best twin, 95 % intervals"
+        drawn.append(write_png(folder / "curves.png", words, found))
     return drawn
 
 

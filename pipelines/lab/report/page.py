@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.verdict import SHIP, STAY, Verdict
 from pipelines.lab.report import figures, tables
+from pipelines.lab.report.curves import curves
 from pipelines.report import page as document
 from pipelines.report.cells import MEAN, Figures
 from pipelines.report.page import Block, Card, Code, Facts, Folded, Section, Words
@@ -37,6 +38,11 @@ def _sections(report: ReplayReport) -> Iterator[Section]:
             "band leaves 0, whenever one looks. It speaks of these models on such rows; of other seeds the intervals "
             "of the verdict do."
         ), document.PageFigures(over_time)])  # fmt: skip
+    if found := list(curves(report)):
+        yield Section("Curves", "What moves the gain", [Words(
+            "Gains over the best twin, means over students, under the first condition but for what the curve is over. "
+            "Rows: one pass, judged as if it had ended there."
+        ), document.PageFigures(found)])  # fmt: skip
     if any(True for condition in report.spec.conditions for _ in figures.segments(report, condition)):
         yield Section("Segments", "By segment", list(_segments(report)))
     yield Section("Calibration", "Calibration", [Words(

@@ -8,7 +8,7 @@ from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.spec.conditions import Condition
 from pipelines.report.cells import MEAN, Figures
 from pipelines.report.table import Entry, TextTable
-from pipelines.report.words import count, counts, fixed, p_value
+from pipelines.report.words import billions, count, counts, fixed, p_value
 
 FIGURES = {
     "ne": "NE",
@@ -21,6 +21,7 @@ FIGURES = {
 }
 COUNTS = ("rows", "positives")
 GAIN = "gain %, 95 %"
+TRAINING = {"training_flops": "training GFLOP", "training_flops_with_teacher": "with the teacher"}
 LOST = {"fresh": "gain lost to the fault", "as mature": "gain lost to age"}
 
 
@@ -44,7 +45,8 @@ def mean_over_students(report: ReplayReport, condition: str, task: str) -> TextT
     students = [student for student, of in table.students(condition) if of == task]
     controls = list(spec.controls_of(condition))
     over = _further_baselines(report)
-    head = ["arm", *COUNTS, *_gain_heads(report), "p", "transfer", "first 5 %", *(LOST[kind] for kind in controls)]
+    head = ["arm", *COUNTS, *_gain_heads(report), "p", "transfer", "first 5 %", *(LOST[kind] for kind in controls),
+            *TRAINING.values()]  # fmt: skip
     rows = []
     for arm in spec.arms:
         of = table.of(condition, MEAN, task, arm)
@@ -58,6 +60,7 @@ def mean_over_students(report: ReplayReport, condition: str, task: str) -> TextT
                 *_gains(of, report),
                 *_significance(of),
                 *(of.interval(f"lost/{kind}", digits=0, sign="", percent=True) for kind in controls),
+                *_training(of),
                 _worst(each),
             ]
         )
@@ -68,13 +71,13 @@ def mean_over_students(report: ReplayReport, condition: str, task: str) -> TextT
 def by_student(report: ReplayReport, condition: str, task: str) -> TextTable:
     """Every student with every arm, and the models it is compared with."""
     head = ["student", "arm", *COUNTS, *FIGURES.values(), *_gain_heads(report), "p", "transfer", "first 5 %", "rows/s",
-            "cost ×"]  # fmt: skip
+            "cost ×", *TRAINING.values()]  # fmt: skip
     rows = []
     for student, of_task in report.table.students(condition):
         if of_task == task:
             for arm, of in report.table.arms(condition, student, task).items():
                 rows.append([student, arm, *_counts([of]), *_figures(of), *_gains(of, report), *_significance(of),
-                             *speed(of)])  # fmt: skip
+                             *speed(of), *_training(of)])  # fmt: skip
     return TextTable(f"{condition} · {task}: by student", head, rows, names=2)
 
 
@@ -82,6 +85,10 @@ def speed(of: Figures) -> tuple[Entry, Entry]:
     """Rows per second of a core, and the cost of training a row as a multiple of the baseline's."""
     seconds = of.value("seconds_per_row")
     return count(None if seconds is None else 1 / seconds), fixed(of.value("cost_ratio"), 2)
+
+
+def _training(of: Figures) -> list[Entry]:
+    return [billions(of.value(metric)) for metric in TRAINING]
 
 
 def labels(report: ReplayReport) -> TextTable | None:
@@ -255,6 +262,8 @@ def _explained(setting: Condition) -> str:
     parts += [f"{words} {getattr(setting, name):.0%}" for name, words in shares.items() if getattr(setting, name)]
     if setting.window_s:
         parts.append(f"feedback counts within {setting.window_s:g} s")
+    if setting.late_s:
+        parts.append(f"students learn rows {setting.late_s:g} s later")
     if setting.start:
         parts.append(f"students are born at {setting.start:.0%} of the stream")
     return f" ({', '.join(parts)})" if parts else ""

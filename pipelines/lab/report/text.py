@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
 from pipelines.lab.replay.report import ReplayReport
+from pipelines.lab.report.curves import curves
 from pipelines.lab.report.tables import every_table
 from pipelines.report.markdown import markdown as markdown_of
+from pipelines.report.table import TextTable
 from pipelines.report.terminal import rendered
 
 STYLES = {"ship": "bold green", "do not ship": "bold red"}
@@ -24,7 +26,7 @@ def markdown(report: ReplayReport) -> str:
         lines += [f"**{verdict.words}**", ""]
     for note in report.notes:
         lines += [f"> **Note.** {note}", ""]
-    return "\n".join(lines) + "\n" + "\n".join(map(markdown_of, every_table(report)))
+    return "\n".join(lines) + "\n" + "\n".join(map(markdown_of, _tables(report)))
 
 
 def show(console: Console, report: ReplayReport) -> None:
@@ -34,10 +36,15 @@ def show(console: Console, report: ReplayReport) -> None:
         console.print(f"\n{words}", style="bold red", highlight=False, markup=False)
     for verdict in report.verdicts:
         console.print(f"\n{verdict.words}", style=STYLES.get(verdict.decision, "bold yellow"), markup=False)
-    for table in every_table(report):
+    for table in _tables(report):
         console.print(rendered(table))
     for note in report.notes:
         console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
+
+
+def _tables(report: ReplayReport) -> Iterator[TextTable]:
+    yield from (figure.behind for figure in curves(report) if figure.behind is not None)
+    yield from every_table(report)
 
 
 def _data_problems(report: ReplayReport) -> list[str]:

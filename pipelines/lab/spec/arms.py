@@ -19,6 +19,17 @@ from pipelines.core.config.topics import Frozen
 from streaming.errors import BadInput
 
 
+class Budget(Frozen):
+    """The training FLOPs of an arm that distils, its share of the teacher's included."""
+
+    arm: str = Field(description="the arm whose training FLOPs are to be spent")
+    condition: str | None = Field(default=None, description="under this condition; null: the first one")
+
+
+OF_TEACHER = "teacher"
+"""In the place of a student's features: those of the config's teacher."""
+
+
 class ArmSpec(Frozen):
     """Changes of one arm, and the settings it tries."""
 
@@ -28,12 +39,18 @@ class ArmSpec(Frozen):
     )
     student: dict[str, Any] = Field(
         default={},
-        description="merged into `students.*` itself: features, batch_rows, where, first_seq, starts_from, …",
+        description="merged into `students.*` itself: features, batch_rows, where, first_seq, starts_from, …; "
+        "`features: teacher`: what the config's teacher sees, its sequences pooled",
     )
     features: dict[str, dict[str, Any] | None] = Field(
         default={},
         description="by name, merged into a feature of the config, as this arm's students read it (`{user_id: {rows: "
         "50000}}`); another name adds one, with its `kind`: sparse, dense, sequence or history; null leaves it out",
+    )
+    budget: Budget | None = Field(
+        default=None,
+        description="width and MLP are made so many times as wide that training takes as many FLOPs as that of an arm "
+        "that distils, its share of the teacher's included: `{arm: recommended}`",
     )
     tune: dict[str, list[Any]] | list[dict[str, Any]] = Field(
         default={},
@@ -60,7 +77,7 @@ def arm_of_line(line: str) -> tuple[str, ArmSpec]:
     >>> arm_of_line("wide: model.trunk.mlp=[256, 128], batch_rows=256")[1].set
     {'trunk': {'mlp': [256, 128]}}
     >>> arm_of_line("plain")
-    ('plain', ArmSpec(set={}, student={}, features={}, tune={}))
+    ('plain', ArmSpec(set={}, student={}, features={}, budget=None, tune={}))
     """
     name, _, rest = line.partition(":")
     name = name.strip()

@@ -105,6 +105,12 @@ class Condition(Frozen):
         "0 where feedback came later, and are judged by the label that was logged. Rows keep their order: what earlier "
         "labels would gain is not in it",
     )
+    late_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="seconds, after their labels have settled, by which rows reach students later, logits and all: "
+        "what a slower pipeline or a longer window costs. The teacher keeps its pace, and labels are those logged",
+    )
     unknown: float = Field(
         default=0.0,
         ge=0,

@@ -42,8 +42,9 @@ def next_step(
     'the recommended arm for feed (model: {arm: recommended}): its weight follows what the teacher was measured to know'
     >>> after(open_, good)
     'a stream about 4 times as long: it would decide, if the gain of feed on ctr stays as it is'
-    >>> after(open_, bad)
-    'a longer stream or a larger teacher (docs/guides/how-large-a-teacher.md): this one does not lead anywhere'
+    >>> after(open_, bad)  # doctest: +NORMALIZE_WHITESPACE
+    'labels of all verticals without a teacher (label_rows: all, model.arm.kind: none), or a longer stream or a
+    larger teacher (docs/guides/how-large-a-teacher.md): this one does not lead anywhere'
     >>> after(equal, good)  # doctest: +NORMALIZE_WHITESPACE
     'another arm for feed: it equals its twin on ctr, though the teacher leads, since the factor on its weight
     (follows: advantage) stayed 0: on earlier rows the teacher showed nothing that the student did not know (model:
@@ -79,7 +80,8 @@ def next_step(
             )
     if Outcome.GAINED not in {outcome_of(half.lead) for half in halves.values()}:
         return (
-            "a longer stream or a larger teacher (docs/guides/how-large-a-teacher.md): this one does not lead anywhere"
+            "labels of all verticals without a teacher (label_rows: all, model.arm.kind: none), or a longer stream or "
+            "a larger teacher (docs/guides/how-large-a-teacher.md): this one does not lead anywhere"
         )
     if losers:
         return f"a sweep of arms and weights (docs/guides/choose-an-arm.md): {', '.join(losers)} lost with this one"

@@ -36,6 +36,7 @@ def arm(gain: float | None = None, rows: int = 100, positives: int = 30) -> Iter
     yield from (Measure("rows/1", rows), Measure("positives/1", positives))
     yield from (Measure("cost_ratio", 1.2), Measure("seconds_per_row", 0.0002))
     yield from (Measure("serving/flops", 2000), Measure("serving/parameters", 1000))
+    yield from (Measure("training_flops", 3.2e9), Measure("training_flops_with_teacher", 21.5e9))
     for k in range(3):
         yield Measure(f"bin/{k}", k / 10 + 0.04, k / 10, k / 10 + 0.1, 100)
         yield Measure(f"bin/{k}/predicted", k / 10 + 0.05, k / 10, k / 10 + 0.1)

@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from exfm.distillation.arm import Arm
 from exfm.metrics.classification import normalised_entropy
+from exfm.parallel.planning.cost import flops_per_example, training_flops_per_example
 from pipelines.lab.judging.comparison import losses
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
@@ -22,6 +24,7 @@ from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.compare import read_report
 from pipelines.lab.report.text import markdown
+from pipelines.report.cells import MEAN
 from tests.support.pipelines.replay_workspaces import result_of
 from tests.support.pipelines.small_sweeps import MORE, SWEEP, run, with_small_stream, written
 
@@ -86,6 +89,61 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
     code, shown, _ = run(capsys, *arguments[:-1])
     assert (code, json.loads((out / "sweep.json").read_text()), made) == (0, value, [])
     assert "wrong · ctr: mean over students (students see 1.5 · logit -1)" in shown
+
+
+def test_training_flops_are_those_of_its_rows_and_a_share_of_the_teachers(folder):
+    value = read_report(folder / "out")
+    sweep, config = load(written(folder))
+    table = Workspace(sweep, config, folder / "out", None).rows(sweep.seeds[0]).table
+    none, single = (
+        config.student("feed").model.model_copy(update={"arm": Arm(kind=kind)}) for kind in ("none", "single_head")
+    )
+    features, rows = config.student_features(config.student("feed")), table["vertical"].to_pylist().count("feed")
+    own = value.table.of("fresh", "feed", "ctr", "single").value("training_flops")
+    assert own == rows * training_flops_per_example(single, features, 2)
+    twin = value.table.of("fresh", "feed", "ctr", "none")
+    assert twin.value("training_flops_with_teacher") == twin.value("training_flops")
+    assert twin.value("training_flops") == rows * training_flops_per_example(none, features, 2)
+    born_late = value.table.of("cold", "feed", "ctr", "none").value("training_flops")
+    assert born_late == pytest.approx(twin.value("training_flops") / 2, rel=1e-3)
+    teacher = table.num_rows * 4 * flops_per_example(config.teacher.model, config.teacher_features, 2)
+    assert value.table.of("fresh", "feed", "ctr", "(teacher)").value("training_flops") == teacher
+    for student in ("feed", MEAN):
+        whole = value.table.of("wrong", student, "ctr", "single").value("training_flops_with_teacher")
+        assert whole == pytest.approx(own + teacher / len(config.students))
+
+
+def test_one_pass_is_judged_as_if_it_had_ended_at_a_point(capsys, folder, made):
+    """… on parts that are there, by the second half of the rows up to it."""
+    sweep, config = load(written(folder))
+    workspace, student = Workspace(sweep, config, folder / "out", None), config.student("feed")
+    arguments = [written(folder), "--out", str(folder / "out"), "--jobs", "1", "--json", "--set"]
+    code, told, err = run(capsys, *arguments, "points=[2000,4000]")
+    assert (code, made) == (0, []), err
+    value = ReplayReport.model_validate_json(told)
+    chosen = {choice.arm: choice for choice in value.chosen}
+    gains = []
+    for seed in sweep.seeds:
+        table = workspace.rows(seed).table
+        places = np.flatnonzero(np.array(table["vertical"].to_pylist()) == "feed")
+        labels = table["label_ctr"].to_numpy(zero_copy_only=False)[places].astype(float)
+        judged, ne = (places >= 1000) & (places < 2000) & ~np.isnan(labels), {}
+        for arm in sweep.arms:
+            setting = settings_of(sweep, student, arm)[chosen[arm].trial]
+            part = load_part(requested(workspace, seed, setting.student, sweep.conditions["fresh"]).path)
+            ne[arm] = normalised_entropy(part["logits"][judged, 0], labels[judged])
+        gains.append(100 * (1 - ne["single"] / ne["none"]))
+    single = value.table.of("fresh", "feed", "ctr", "single")
+    assert single.value("gain/upto/2000") == pytest.approx(np.mean(gains))
+    assert single.cell("gain/upto/2000").n < single.cell("gain/upto/4000").n
+    for arm in ("single", "(teacher)"):
+        mean, own = (value.table.of("fresh", name, "ctr", arm).value("gain/upto/2000") for name in (MEAN, "feed"))
+        assert mean == own
+    assert (folder / "out" / "curves.png").stat().st_size > 1000
+    assert "ctr: gain over rows of the stream" in markdown(value)
+    code, _, err = run(capsys, *arguments, "points=[2000,5000]")
+    assert code == 2
+    assert "points has 5,000, and the stream ends after 4," in err
 
 
 def test_figures_are_those_worked_out_by_hand(folder):

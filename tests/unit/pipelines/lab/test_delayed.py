@@ -83,6 +83,21 @@ def test_the_regression_is_the_linear_part_that_a_live_student_is_compared_with(
     assert not np.array_equal(found["as_learned"], found["logits"])
 
 
+def test_rows_that_reach_a_student_later_are_learned_later_and_judged_alike(workspace):
+    student, stream = workspace.config.student("feed"), stream_of(workspace, 1, Condition())
+    soon, late = (data_of(stream, workspace.of(1), student, late_s=late_s) for late_s in (0, 7200))
+    for one, other in zip(soon.stream, late.stream, strict=True):
+        assert other.settled_ms == one.settled_ms + 7_200_000
+        assert np.array_equal(other.rows, one.rows)
+    assert np.array_equal(soon.delay.shown_ms, late.delay.shown_ms)
+    early, later = (learned_alone(workspace, 1, student, data) for data in (soon, late))
+    assert np.array_equal(early["as_learned"], later["as_learned"])  # the same rows in the same order
+    labels, weights = soon.targets()
+    known = weights[:, 0] > 0
+    ne = [normalised_entropy(one["logits"][known, 0], labels[known, 0]) for one in (early, later)]
+    assert ne[1] > ne[0]
+
+
 def test_as_shown_a_student_does_not_know_what_settled_since(workspace):
     """The first rows are shown before any label has settled: the initial model predicts them."""
     student = workspace.config.student("feed")

@@ -279,6 +279,20 @@ def test_the_verdict_says_which_arm_by_how_much_how_sure_and_at_what_cost(change
     assert found.stopped_at == {"feed": 640}
 
 
+@pytest.mark.parametrize(
+    ("change", "pays"), [({}, True), ({"p": 0.2, "low": -0.1}, False), ({"value": -0.5}, False), ({"too_few": 9}, True)]
+)
+def test_the_verdict_says_where_no_teacher_pays(change, pays):
+    spec, said = (
+        Spec(config="-", arms={"none": {}, "wide": {}}),
+        "Labels of all verticals without a teacher do as well here.",
+    )
+    (found,) = verdicts(table_with(change), spec, {"wide"}, "Labels of all verticals")
+    assert found.words.endswith(said) == (not pays)
+    (alone,) = verdicts(table_with(change), spec, (), "Labels of all verticals")  # `wide` has no teacher
+    assert said not in alone.words
+
+
 def test_errors_of_other_rows_and_of_other_seeds_are_told_apart():
     both = Estimate(1.0, (np.array([0.3, -0.3, 0.1]),), np.array([0.1, -0.1]))
     assert both.of_rows()["se"] > both.of_seeds()["se"]

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from exfm.interactions.registry import TrunkConfig
 from exfm.snapshots.checkpoint import prune_checkpoints, save_checkpoint
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.logits.starts import start_of
 from pipelines.lab.parts import save_part
 from pipelines.lab.replay.choice import choose
 from pipelines.lab.replay.data import places_of
+from pipelines.lab.replay.flops import of_equal_flops, training_flops
 from pipelines.lab.replay.load import load
 from pipelines.lab.replay.report import serving_of
 from pipelines.lab.replay.settings import settings_of
@@ -20,7 +22,7 @@ from pipelines.lab.replay.stream import twin_logits
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import Condition
 from streaming.errors import BadInput
-from tests.support.pipelines.small_sweeps import with_small_stream, written
+from tests.support.pipelines.small_sweeps import SWEEP, with_small_stream, written
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +68,53 @@ def test_serving_costs_are_those_of_the_arms_own_features(folder):
     workspace = place_of(folder, arms=arms)
     student = workspace.config.student("feed")
     chosen = {arm: choose(settings_of(workspace.spec, student, arm), {}) for arm in arms}
-    rows = workspace.rows(1).table
-    found = {arm: serving_of(workspace.of(1, arm), of.setting.student, rows) for arm, of in chosen.items()}
+    found = {arm: serving_of(workspace.of(1, arm), of.setting.student) for arm, of in chosen.items()}
     assert found["more"].parameters - found["none"].parameters >= 500 * student.model.width
     assert found["more"].flops > found["none"].flops
+
+
+def test_a_student_may_be_given_what_the_teacher_sees(folder):
+    arms = {"none": {}, "informed": {"set": {"arm": {"kind": "none"}}, "student": {"features": "teacher"}}}
+    workspace = place_of(folder, arms=arms)
+    config, student = workspace.config, workspace.config.student("feed")
+    own, informed = (settings_of(workspace.spec, student, arm)[0].student for arm in arms)
+    seen = set(config.student_features(informed).names)
+    assert seen - set(config.student_features(own).names) == set(config.teacher.only)
+    assert seen == set(config.teacher_features.names)
+
+
+def test_a_twin_may_spend_the_training_flops_of_an_arm_and_its_teacher(folder):
+    none = {"arm": {"kind": "none"}}
+    arms = {
+        "none": {"set": none},
+        "distils": {"set": {"arm": {"extra_steps": 1}}},
+        "equal": {"set": none, "budget": {"arm": "distils"}},
+    }
+    workspace = place_of(folder, arms=arms)
+    fresh, student = workspace.spec.conditions["fresh"], workspace.config.student("feed")
+    settings = {arm: settings_of(workspace.spec, student, arm)[0] for arm in arms}
+    wanted = training_flops(workspace, fresh, settings["distils"].student, "distils").with_teacher
+    equal = of_equal_flops(workspace, settings["equal"])
+    flops = training_flops(workspace, fresh, equal.student, "equal")
+    assert flops.own == flops.with_teacher == pytest.approx(wanted, rel=0.1)
+    assert wanted > 2 * training_flops(workspace, fresh, settings["none"].student, "none").own
+    assert equal.student.model.width > student.model.width
+    assert equal.tuned["trunk.mlp"][0] / student.model.trunk.mlp[0] == pytest.approx(equal.tuned["width"] / 8, rel=0.3)
+    assert of_equal_flops(workspace, settings["none"]) == settings["none"]
+    with pytest.raises(BadInput, match="the nearest that `feed` can has"):
+        of_equal_flops(workspace, settings["equal"]._replace(student=student_of_one_size(student)))
+
+
+def student_of_one_size(student):
+    """A student whose trunk has no MLP to widen, and whose embeddings are as wide as they may be."""
+    trunk = TrunkConfig(name="wukong", options={"layers": 24})
+    return student.model_copy(update={"model": student.model.model_copy(update={"trunk": trunk, "width": 64})})
+
+
+@pytest.mark.parametrize("budget", [{"arm": "nobody"}, {"arm": "single"}, {"arm": "none", "condition": "mild"}])
+def test_a_budget_of_what_there_is_not_is_refused(folder, budget):
+    with pytest.raises(BadInput, match=r"arms\.single\.budget"):
+        place_of(folder, arms=SWEEP["arms"] | {"single": SWEEP["arms"]["single"] | {"budget": budget}})
 
 
 def test_the_newest_checkpoint_is_looked_up_once(folder, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from exfm.distillation.arm import Arm
 from exfm.errors import ConfigError
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
@@ -12,10 +13,13 @@ from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.interactions.dcn import CrossConfig, DCNOptions
 from exfm.interactions.dlrm import DLRMOptions
+from exfm.interactions.registry import TrunkConfig
+from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet
-from exfm.parallel.planning.cost import flops_per_example, parameter_count
+from exfm.parallel.planning.cost import flops_per_example, parameter_count, training_flops_per_example
 from exfm.parallel.planning.family import family, scaled_teacher, teacher_of_equal_flops
+from tests.support.models import students, teachers
 from tests.support.models.collections import fused
 
 SPARSE = [SparseFeature(name=f"s{i}", rows=7, transform="index") for i in range(4)]
@@ -76,6 +80,47 @@ def test_training_costs_three_times_the_forward_pass():
     with FlopCounterMode(display=False) as counter:
         net(tables.lookup(tables.send(batch)).pooled, batch.sparse, batch.dense).sum().backward()
     assert counter.get_total_flops() / 3 == pytest.approx(3 * flops_per_example(TEACHERS[0], FULL, 1), rel=0.02)
+
+
+class _NoModules:
+    """In the place of the counter's record of modules, which knows no `autograd.grad`."""
+
+    parents = ("Global",)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+def counted_in_a_step(model, first, batch):
+    """FLOPs of learning a row of `batch`, after a first one."""
+    model.train_step(first)
+    counter = FlopCounterMode(display=False)
+    counter.mod_tracker = _NoModules()
+    with counter:
+        model.train_step(batch)
+    return counter.get_total_flops() / len(batch)
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [Arm(kind="none"), Arm(kind="single_head", extra_steps=2), Arm(kind="auxiliary_head", adapter=True, extra_steps=1)],
+    ids=lambda arm: arm.kind,
+)
+def test_a_students_training_flops_are_those_that_torch_counts_in_its_steps(arm):
+    """The formula takes the backward pass for twice the forward one: a little too much, for dense inputs have no
+    gradient."""
+    student = students.student(arm_of=arm, width=8, trunk=TrunkConfig(mlp=(64, 32), bottom=(16,)))
+    expected = training_flops_per_example(student.cfg, students.FEATURES, len(students.TASKS))
+    assert expected == pytest.approx(counted_in_a_step(student, *students.stream(512)), rel=0.05)
+
+
+def test_a_teachers_training_flops_are_those_that_torch_counts_in_its_step():
+    teacher = Teacher(teachers.CFG, teachers.FEATURES, teachers.TASKS, seed=1)
+    expected = training_flops_per_example(teachers.CFG, teachers.FEATURES, len(teachers.TASKS))
+    assert expected == pytest.approx(counted_in_a_step(teacher, teachers.batch(0), teachers.batch(1)), rel=0.05)
 
 
 def test_the_dial_adds_layers_first_and_widens_then():

@@ -21,9 +21,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.embeddings.table import event_tables, tables_of
 from exfm.features.events import longest_events
 from exfm.features.features import FeatureSet
-def flops_per_example(cfg: TeacherConfig | StudentConfig, features: FeatureSet, tasks: int) -> int:
-    """FLOPs of one example's forward pass through the dense part, of a student as it is served, of a teacher with as
-    many events as its sequence model reads.
+from exfm.interactions.hstu import SequenceNet
+from exfm.interactions.registry import build_trunk
+from exfm.models.student_config import StudentConfig
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.units import Units
 
@@ -48,10 +48,9 @@ def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Par
     return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
 
 
-    if isinstance(cfg, StudentConfig) and not cfg.arm.distils:
-        features = features.without_teacher()
-    units, trunk, heads = _parts(cfg, features, tasks, heads_per_task)
-    dense = len(features.dense_labels) if isinstance(cfg, TeacherConfig) else features.dense_inputs
+def flops_per_example(cfg: TeacherConfig | StudentConfig, features: FeatureSet, tasks: int) -> int:
+    """FLOPs of one example's forward pass through the dense part, of a student as it is served, of a teacher with as
+    many events as its sequence model reads.
 
     >>> from exfm.features.sparse import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=9), SparseFeature(name="user", rows=9)])
@@ -88,27 +87,21 @@ def _forward_flops(cfg: TeacherConfig | StudentConfig, features: FeatureSet, tas
 
     from exfm.parallel.planner import quiet_torchrec
 
-        given = units(torch.empty(1, width), ids)
-        if features.events:
-            given = torch.cat([given, torch.empty(1, 1, cfg.width)], dim=1)
-        h: Tensor = trunk(given, torch.empty(1, dense))
-        for head in heads:
+    if isinstance(cfg, StudentConfig) and not cfg.arm.distils:
+        features = features.without_teacher()
+    units, trunk, heads = _parts(cfg, features, tasks, heads_per_task)
+    dense = len(features.dense_labels) if isinstance(cfg, TeacherConfig) else features.dense_inputs
     width = sum(table.width * len(table.lookups) for table in tables_of(features, cfg.width))
     keys = list(features.keys)
     with quiet_torchrec(), torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = KeyedJaggedTensor(
             keys, torch.empty(0, dtype=torch.int64), lengths=torch.ones(len(keys), dtype=torch.int64), stride=1
         )
-<<<<<<< HEAD
-        units = net.units(torch.empty(1, width), ids)
-        if net.sequence is not None:
-            units = torch.cat([units, torch.empty(1, 1, cfg.width)], dim=1)
-        h = net.trunk(units, torch.empty(1, len(features.dense_labels)))
-        for head in net.heads.values():
-=======
-        h: Tensor = trunk(units(torch.empty(1, width), ids), torch.empty(1, dense))
+        given = units(torch.empty(1, width), ids)
+        if features.events:
+            given = torch.cat([given, torch.empty(1, 1, cfg.width)], dim=1)
+        h: Tensor = trunk(given, torch.empty(1, dense))
         for head in heads:
->>>>>>> lab
             head(h)
     return counter.get_total_flops() + _sequence_flops(cfg, features)
 

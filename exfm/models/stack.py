@@ -9,7 +9,7 @@ first thousand rows on, and better than both where they differ; with fewer than 
 2 % behind over a tenth of a stream, with twenty in a tenth more. It starts at their mean.
 
 It is what calibrates a served model, too: scale and intercept, learned after the network and outside its gradient. So
-a row counts half after 20,000 rows (with 200,000, clicks lose .05 to .3 %: docs/results/calibration.md).
+a row counts half after 20,000 rows (with 200,000, clicks lose .05 to .9 %: docs/results/calibration.md).
 
 B examples, T tasks.
 """

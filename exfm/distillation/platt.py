@@ -29,7 +29,7 @@ from exfm.features.sampling import label_shift
 def _terms(half_life_rows: int, weights: int = 2) -> RegressionSettings:
     zeros, threes = (0.0,) * (weights - 1), (3.0,) * (weights - 1)
     return RegressionSettings(
-        (1.0, *zeros), least=(*zeros, -10.0), largest=(*threes, 10.0), half_life_rows=half_life_rows
+        (1.0, *zeros), least=(*zeros, -10.0), largest=(*threes, 10.0), half_life_rows=half_life_rows, iterations=3
     )
 
 

@@ -7,7 +7,11 @@ Each batch is one step: with p the prediction before it and Λ = PRIOR · I,
     H ← Λ + ρ·(H − Λ) + Σ max(p(1 − p), s)·x xᵀ            ρ halves the weight of a row in `half_life_rows` rows
     θ ← θ − H⁻¹·(Σ (p − y)·x + (1 − ρ)·Λ(θ − θ₀))          a step no longer than LARGEST_STEP, θ within bounds
 
-s is `least_spread`.
+s is `least_spread`. One step judges its rows by a θ that may be far off; with `iterations` it is taken again from where
+it led, and θ moves to the optimum of the batch's rows and of what H remembers (the iterated update of an extended
+Kalman filter):
+
+    θ_k+1 = θ_k − H_k⁻¹·(Σ (p_k − y)·x + (1 − ρ)·Λ(θ − θ₀) + (H_k − Σ …)(θ_k − θ))
 
 There is no learning rate to tune: the regression is fast while little is known and steady when much is, for rare and
 frequent labels alike. A gradient method on the same few weights is one or the other.
@@ -52,6 +56,7 @@ class RegressionSettings(NamedTuple):
     half_life_rows: int  # of the rows that it learns from
     largest_input: float = np.inf  # inputs are cut off at ± this
     least_spread: float = 0.02
+    iterations: int = 1  # of a batch's step
 
 
 def initial(terms: RegressionSettings, regressions: int) -> Regression:
@@ -85,12 +90,14 @@ def learned(
     theta = state.theta.numpy()
     R, P = theta.shape
     shifts = np.zeros(R) if shift is None else shift.double().numpy()
-    sums = np.zeros((R, P, P + 2))
     rows = (inputs.double().numpy(), labels.numpy(), mask.numpy(), weights.numpy())
-    _add_rows(*rows, theta, shifts, terms.largest_input, terms.least_spread, sums)
-    H, sums = state.information.numpy(), total(torch.from_numpy(sums)).numpy()
-    after = np.empty_like(theta), np.empty_like(H)
-    _step(theta, H, sums, *_arrays(terms), terms.half_life_rows, *after)
+    H, now = state.information.numpy(), theta
+    for _ in range(terms.iterations):
+        added = np.zeros((R, P, P + 2))
+        _add_rows(*rows, now, shifts, terms.largest_input, terms.least_spread, added)
+        sums, after = total(torch.from_numpy(added)).numpy(), (np.empty_like(theta), np.empty_like(H))
+        _step(theta, now, H, sums, *_arrays(terms), terms.half_life_rows, *after)
+        now = after[0]
     return Regression(*map(torch.from_numpy, after))
 
 
@@ -164,18 +171,23 @@ def _solve(H, g, free, L, step):
         step[i] = step[i] / longest * LARGEST_STEP
 
 
-@loop("void(f8[:, ::1], f8[:, :, ::1], f8[:, :, ::1], f8[::1], f8[::1], f8[::1], f8, f8[:, ::1], f8[:, :, ::1])")
-def _step(theta_RP, H_RPP, sums, start, least, largest, half_life, moved_RP, H_after):
-    R, P = theta_RP.shape
+@loop(
+    "void(f8[:, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, :, ::1], f8[::1], f8[::1], f8[::1], f8,"
+    " f8[:, ::1], f8[:, :, ::1])"
+)
+def _step(before_RP, now_RP, H_RPP, sums, start, least, largest, half_life, moved_RP, H_after):
+    R, P = now_RP.shape
     g, rest, step, free, L = np.empty(P), np.empty(P), np.empty(P), np.empty(P, np.bool_), np.empty((P, P))
     for r in range(R):
-        theta, moved, H, rows = theta_RP[r], moved_RP[r], H_after[r], sums[r, 0, P + 1]
+        before, theta, moved, H, rows = before_RP[r], now_RP[r], moved_RP[r], H_after[r], sums[r, 0, P + 1]
         forgotten = 1 - 0.5 ** (rows / half_life)
         for i in range(P):
+            g[i] = sums[r, i, P] + forgotten * PRIOR * (before[i] - start[i])
             for j in range(P):
                 pulled = (PRIOR if i == j else 0.0) - H_RPP[r, i, j]
-                H[i, j] = H_RPP[r, i, j] + forgotten * pulled + sums[r, i, j]
-            g[i] = sums[r, i, P] + forgotten * PRIOR * (theta[i] - start[i])
+                remembered = H_RPP[r, i, j] + forgotten * pulled
+                H[i, j] = remembered + sums[r, i, j]
+                g[i] += remembered * (theta[j] - before[j])
             free[i] = True
             moved[i] = theta[i]
         if not rows > 0:

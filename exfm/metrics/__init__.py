@@ -8,6 +8,7 @@ sequential       the same while the stream runs: evidence that may be looked at 
 limits           counts below which a figure is not worth printing
 clusters         rows by user, by item, by both, and the variance that they give
 estimates        means over seeds and clusters that carry their errors
+recalibration    logits after the best scale and shift, fitted on the rows before: metrics without calibration
 reliability      calibration by bins with bands, Brier, log-loss of clipped logits
 watching         a finished comparison as if it had been watched: when one could have stopped
 discoveries      e-BH: which of many comparisons are more than luck

@@ -17,6 +17,7 @@ from .policy import MeanReward, PolicyValue, best_of_request, policy_value
 from .power import rows_needed, rows_to_stop
 from .progressive import Progressive
 from .ranking import auc, gauc
+from .recalibration import recalibrated
 from .reliability import Bin, ClippedLoss, brier, clipped_log_loss, expected_calibration_error, reliability_bins, wilson
 from .sequential import Evidence, PairedEvidence, log_e_values, path, reach
 from .watching import BLOCK_ROWS, Watched, watch
@@ -63,6 +64,7 @@ __all__ = [
     "path",
     "policy_value",
     "reach",
+    "recalibrated",
     "reliability_bins",
     "remainder",
     "rows_needed",

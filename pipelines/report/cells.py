@@ -5,6 +5,7 @@ A metric is a path. Its first part names the figure; further parts say what it i
     ne, log_loss, auc, …       mean over seeds on the judged rows, with its interval over seeds
     gain                       of the arm over the best twin, % of the twin's NE; above 0 is better
     gain/over/ARM              over one baseline
+    METRIC/calibration_free    of logits after the best scale and shift per vertical, fitted on the rows before
     gain/early                 on the first rows of the student's life
     gain/segment/NAME          on a part of the rows
     gain/window/3              in the fourth of 24 windows of the student's life

@@ -24,6 +24,7 @@ from exfm.metrics.clusters import Clusters, Sums
 from exfm.metrics.estimates import Estimate, average_estimates, mean_of_seeds, mean_of_shared
 from exfm.metrics.limits import too_few
 from exfm.metrics.ranking import auc, gauc
+from exfm.metrics.recalibration import recalibrated
 from exfm.metrics.reliability import brier, clipped_log_loss
 from pipelines.report.cells import Estimated, Measure, over_seeds
 from pipelines.report.results.age import TENTHS
@@ -37,7 +38,8 @@ Ids = tuple[np.ndarray, ...]
 
 class JudgedRows(NamedTuple):
     """The judged rows of one seed, in order, (n,) each: `at` is their index among the student's rows, `places` in
-    the stream; `logits` those of the teacher by snapshots, and the optimum's."""
+    the stream; `logits` those of the teacher by snapshots, and the optimum's; `verticals` codes of the rows' verticals,
+    None where these are not told apart."""
 
     at: np.ndarray
     places: np.ndarray
@@ -48,6 +50,7 @@ class JudgedRows(NamedTuple):
     student_rows: int
     stream_rows: int
     left_out: int
+    verticals: np.ndarray | None = None
 
     def only(self, which: np.ndarray) -> JudgedRows:
         """Select rows by a mask. `at` becomes their number."""
@@ -59,6 +62,7 @@ class JudgedRows(NamedTuple):
             weights=self.weights[at],
             clusters=self.clusters.take(at),
             logits={name: z[at].astype(np.float64) for name, z in self.logits.items()},
+            verticals=None if self.verticals is None else self.verticals[at],
         )
 
 
@@ -146,6 +150,11 @@ class Comparison(NamedTuple):
 
 def losses(logits: BySeed, rows: Sequence[JudgedRows]) -> list[np.ndarray]:
     return [cross_entropy(z, r.labels) for z, r in zip(logits, rows, strict=True)]
+
+
+def calibration_free(logits: BySeed, rows: Sequence[JudgedRows]) -> list[np.ndarray]:
+    """Logits after the best map per vertical, fitted on the rows before (exfm/metrics/recalibration.py)."""
+    return [recalibrated(z, r.labels, r.verticals, r.weights) for z, r in zip(logits, rows, strict=True)]
 
 
 def metrics(logits: BySeed, sample: Sample, *, grouped: bool) -> Iterator[Measure]:

@@ -8,6 +8,9 @@ and every teacher's logit.
     transfer     gain of the arm / gain of the teacher          the share of the teacher's lead that the student got
     …/upto/N     the same, had the stream ended after N rows
 
+Beside NE stands that of calibration-free logits, `ne/calibration_free`, and the gain in it: what a constant or slowly
+drifting error of scale or shift costs is not in it.
+
 A teacher scores a row when it has settled. So its lead is over the best twin *as learned*, by predictions of that
 moment, and so is the gain in `transfer`: as a live run's figures are.
 """
@@ -36,6 +39,7 @@ from pipelines.lab.judging.comparison import (
     JudgedRows,
     Sample,
     by_tenth,
+    calibration_free,
     losses,
     metrics,
     own_clusters,
@@ -80,12 +84,14 @@ class JudgedStudent(NamedTuple):
 
 
 class _Common(NamedTuple):
-    """Common base of a condition's arms: losses of each baseline and teacher, of the best twin as learned, leads of
-    teachers over that, and the rows that are judged: of the whole life, of its beginning, and up to each point."""
+    """Common base of a condition's arms: losses of each baseline and teacher, of the best twin as learned, and of its
+    calibration-free logits, leads of teachers over the twin as learned, and the rows that are judged: of the whole
+    life, of its beginning, and up to each point."""
 
     condition: str
     bases: Mapping[str, BySeed]
     twin_as_learned: BySeed
+    calibration_free: BySeed
     teachers: Mapping[str, BySeed]
     leads: Mapping[str, Estimate | None]
     judged: Sample
@@ -123,7 +129,9 @@ class Judge:
         logits = self._teachers(condition)
         teachers = {name: losses(z, self.rows) for name, z in logits.items()}
         twin = losses(self.arm_logits(condition, self.best_twin, AS_LEARNED), self.rows)
-        common = _Common(condition, bases, twin, teachers, _leads(twin, teachers, judged), judged, early, points)
+        free = losses(calibration_free(self.arm_logits(condition, self.best_twin), self.rows), self.rows)
+        of_teachers = _leads(twin, teachers, judged)
+        common = _Common(condition, bases, twin, free, teachers, of_teachers, judged, early, points)
         result = JudgedStudent(condition, self.student.name, self.task, [], {}, self._clusters[1])
         for arm in spec.arms:
             estimates, measures = self._arm(arm, common)
@@ -158,8 +166,9 @@ class Judge:
         own = losses(logits, self.rows)
         over = {name: Comparison(b, own, judged).gain() for name, b in common.bases.items() if name != arm}
         estimates = [judged.estimated(f"gain/over/{part(name)}", gain) for name, gain in over.items()]
-        as_learned = self.arm_logits(condition, arm, AS_LEARNED)
-        measures = [*self._figures(logits, judged), _ne_as_learned(as_learned, judged), *self._cost(condition, arm)]
+        as_learned, free = self.arm_logits(condition, arm, AS_LEARNED), calibration_free(logits, self.rows)
+        measures = [*self._figures(logits, judged, free), _ne("ne/as_learned", as_learned, judged)]
+        measures += self._cost(condition, arm)
         if first:
             twin = None if arm == self.best_twin else self.arm_logits(condition, self.best_twin)
             if calibration := list(calibrated(logits, judged)):  # none where a logit is not finite
@@ -171,7 +180,9 @@ class Judge:
                 measures += [*watched(compared), *over_windows(compared, self._times)]
             best = list(_over_best(over[self.best_twin], compared, losses(as_learned, self.rows), common))
             measures += power(best[0])
-            estimates += [*best, *self._upto_points(own, losses(as_learned, self.rows), common)]
+            without = Comparison(common.calibration_free, losses(free, self.rows), judged).gain()
+            estimates += [*best, judged.estimated("gain/calibration_free", without)]
+            estimates += self._upto_points(own, losses(as_learned, self.rows), common)
         measures += (measure for estimated in estimates for measure in estimated.measures())
         return estimates, measures
 
@@ -185,9 +196,11 @@ class Judge:
             share = estimate_ratio(live, lead) if live and lead and sample.lacking is None else None
             yield Estimated(f"transfer/{OWN}/upto/{rows}", share, sample.n)
 
-    def _figures(self, logits: BySeed, judged: Sample) -> Iterator[Measure]:
-        """Metrics of a model, and the amounts of evidence, by seed."""
+    def _figures(self, logits: BySeed, judged: Sample, free: BySeed | None = None) -> Iterator[Measure]:
+        """Metrics of a model, and the amounts of evidence, by seed. `free`: its calibration-free logits, if they are
+        known."""
         yield from metrics(logits, judged, grouped=self.workspace.spec.cluster is not None)
+        yield _ne("ne/calibration_free", calibration_free(logits, self.rows) if free is None else free, judged)
         yield from by_tenth(logits, self.rows)
         for seed, (rows, window) in zip(self.workspace.spec.seeds, judged, strict=True):
             yield Measure(f"rows/{seed}", int(window.sum()))
@@ -257,6 +270,7 @@ class Judge:
             student_rows=len(places),
             stream_rows=table.num_rows,
             left_out=int((labelled & ~complete).sum()),
+            verticals=codes_of_values(table["vertical"].combine_chunks())[places],
         )
         return rows, complete
 
@@ -384,14 +398,14 @@ def _over_best(gain: Estimate | None, compared: Comparison, as_learned: BySeed, 
         yield Estimated(f"transfer/{part(name)}", share, judged.n)
 
 
-def _ne_as_learned(logits: BySeed, judged: Sample) -> Measure:
-    """NE of predictions as a live student makes them; unknown where one is not finite."""
+def _ne(metric: str, logits: BySeed, judged: Sample) -> Measure:
+    """NE of further logits of a model; unknown where one is not finite."""
     by_seed: list[float | None] = []
     for z, (rows, window) in zip(logits, judged, strict=True):
         finite = bool(window.any()) and bool(np.isfinite(z[window]).all())
         scored = z[window], rows.labels[window], rows.weights[window]
         by_seed.append(normalised_entropy(*scored) if finite else None)
-    return over_seeds("ne/as_learned", by_seed, judged.n)
+    return over_seeds(metric, by_seed, judged.n)
 
 
 def _numbers(column: pa.Array) -> np.ndarray:

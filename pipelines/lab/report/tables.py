@@ -12,6 +12,7 @@ from pipelines.report.words import billions, count, counts, fixed, p_value
 
 FIGURES = {
     "ne": "NE",
+    "ne/calibration_free": "NE calibration-free",
     "log_loss": "log-loss",
     "brier": "Brier",
     "auc": "AUC",
@@ -207,13 +208,14 @@ def _further_baselines(report: ReplayReport) -> Sequence[str]:
 
 
 def _gain_heads(report: ReplayReport) -> list[str]:
-    return [GAIN, "sd of seeds", *(f"over {name} %" for name in _further_baselines(report))]
+    return [GAIN, "sd of seeds", "calibration-free %", *(f"over {name} %" for name in _further_baselines(report))]
 
 
 def _gains(of: Figures, report: ReplayReport) -> list[Entry]:
-    """Over the best twin, how much that differs from seed to seed, and over each baseline."""
+    """Over the best twin, how much that differs from seed to seed, without calibration, and over each baseline."""
     over = [of.interval(f"gain/over/{name}") for name in _further_baselines(report)]
-    return [of.interval("gain"), fixed(of.value("gain/seed_sd"), 2), *over]
+    free = of.interval("gain/calibration_free")
+    return [of.interval("gain"), fixed(of.value("gain/seed_sd"), 2), free, *over]
 
 
 def _significance(of: Figures) -> list[Entry]:

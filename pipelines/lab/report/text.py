@@ -67,6 +67,7 @@ def preface(report: ReplayReport) -> str:
         f"{count} settled rows, {stream}. {judged}, each row as it was predicted when it was shown, by what had "
         f"settled by then. Gain: per cent of the NE of {_base(report)}, above 0 is better; errors: {about.errors}. As "
         "learned, as in a live run: predicted when its label had settled, as teachers do; so are leads and transfer. "
+        "Calibration-free: after the best scale and shift by vertical, fitted on the rows before. "
         "Rows/s are of one core. "
         f"Config {about.config_hash}, torch {about.versions.get('torch', '?')}."
     )

@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 GOLDEN = Path("tests/fixtures/replay_report.md")
 """`report()` in Markdown."""
 ODD = "<i>odd</i> & long"
-FIGURES = ("ne", "ne/as_learned", "auc", "gauc", "calibration", "log_loss", "brier")
+FIGURES = ("ne", "ne/calibration_free", "ne/as_learned", "auc", "gauc", "calibration", "log_loss", "brier")
 
 
 def interval(metric: str, value: float, reach: float = 0.2, n: int | None = None) -> list[Measure]:
@@ -47,6 +47,7 @@ def arm(gain: float | None = None, rows: int = 100, positives: int = 30) -> Iter
     if gain is None:
         return
     yield from [*interval("gain", gain, n=100), *interval("transfer/teacher", 0.5)]
+    yield from interval("gain/calibration_free", gain + 0.1, n=100)
     for k, value in enumerate((gain, -gain)):
         yield from interval(f"gain/window/{k}", value, n=50)
         yield from (Measure(f"gain/window/{k}/p", 1e-9), Measure(f"window/{k}/share", 0.1 + k / 2))

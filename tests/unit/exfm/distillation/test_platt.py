@@ -52,12 +52,14 @@ def test_it_finds_the_line_that_undoes_a_miscalibrated_teacher_within_a_few_thou
     assert torch.allclose(state.theta.float(), torch.tensor([[2 / 3, 2 / 3], [2.0, -1.0]]), atol=0.15)
 
 
-@pytest.mark.parametrize("mean", [-1.0, -3.0])
-def test_most_of_the_harm_is_undone_after_two_batches_and_nearly_all_after_ten(mean):
-    """As soon as a student that is born beside such a teacher needs it; and a label may be rare (mean −3: 7 %)."""
+@pytest.mark.parametrize(("mean", "left"), [(-1.0, 0.02), (-3.0, 0.02), (-4.5, 0.1)])
+def test_most_of_the_harm_is_undone_after_two_batches_and_nearly_all_after_ten(mean, left):
+    """As soon as a student that is born beside such a teacher needs it; and a label may be rare (mean −3: 7 %, −4.5:
+    2 %, of which ten batches hold 90 positives)."""
     harm = excess_loss(initial_platt(2), stretched, mean)
     assert excess_loss(after(stretched, 2 * 512, mean), stretched, mean) < 0.25 * harm
-    assert excess_loss(after(stretched, 10 * 512, mean), stretched, mean) < 0.02 * harm
+    assert excess_loss(after(stretched, 10 * 512, mean), stretched, mean) < left * harm
+    assert excess_loss(after(stretched, 40 * 512, mean), stretched, mean) < 1e-3
 
 
 @pytest.mark.parametrize("shift", [-6.0, 6.0])

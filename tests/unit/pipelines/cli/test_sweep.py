@@ -334,7 +334,7 @@ def test_a_student_without_a_row_has_no_figures_and_keeps_nobody_from_theirs(cap
     assert other.value("gain") != 0
     rows, positives = (int(other.value(f"{what}/1")) for what in ("rows", "positives"))
     assert other.lacking("gain") == f"positives ({positives})"
-    line = f"| shop | single | {rows:,} | {positives} |{' – |' * 7} too few positives ({positives}) to tell |"
+    line = f"| shop | single | {rows:,} | {positives} |{' – |' * 8} too few positives ({positives}) to tell |"
     assert line in markdown(report)
 
 

@@ -149,6 +149,22 @@ def test_a_teacher_leads_over_the_twin_as_learned_and_an_arm_gains_by_what_it_sa
     assert leads[1] < -1
 
 
+def test_an_arm_that_is_only_miscalibrated_loses_by_ne_and_next_to_nothing_without_calibration(
+    workspace, parts, tmp_path
+):
+    student, changed, generator = workspace.config.student("feed"), dict(parts), np.random.default_rng(0)
+    noise = generator.normal(size=load_part(parts["fresh", "all", 1])["logits"].shape).astype(np.float32)
+    good = load_part(parts["fresh", "all", 1])["logits"] + noise
+    for arm, logits in {"none": noise - 2, "all": good, "warm": 1.5 * good - 1}.items():
+        path = changed["fresh", arm, 1] = tmp_path / f"{arm}.npz"
+        save_part(path, **result_of(logits))
+    table = Cells(Judge(workspace, student, "ctr", "none", changed).under("fresh").cells)
+    calibrated, off = (table.of("fresh", "feed", "ctr", arm) for arm in ("all", "warm"))
+    assert calibrated.value("gain") > off.value("gain") + 5
+    assert off.value("gain/calibration_free") == pytest.approx(calibrated.value("gain/calibration_free"), abs=0.5)
+    assert off.cell("gain/calibration_free").low > 0
+
+
 def test_requests_of_one_user_are_not_independent_in_the_worth_of_choices(workspace):
     ranking = Ranking(request="impression_id", propensity="bid")
     asked = FromALake(workspace.spec.model_copy(update={"ranking": ranking}), workspace.config, workspace.folder, None)

@@ -111,7 +111,7 @@ def test_a_version_says_what_it_was_made_of(student):
     (published, _) = student.ledger.entries()
     assert published["lineage"]["run"] == "toy"
     assert (published["lineage"]["lake_range"], published["rows"]) == ([0, 639], 640)
-    assert published["lineage"]["teacher_versions"] == [0, 8]
+    assert published["lineage"]["teacher_versions"] == [1, 8]
     assert {"ne_ctr", "auc_ctr", "calibration_ctr"} <= published["figures"].keys()
     folder = student.ledger.folder("v00000640")
     assert published["bytes"] == sum(file.stat().st_size for file in folder.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +36,21 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     counted = ("dense/", "prior/", "statistics/")
     dense = {name: t for name, t in state.items() if name.startswith(counted) or name == "stack/theta"}
     return dense | {n: t for n, t in state.items() if n.startswith(("table/", "wide/")) and n.endswith("/weight")}
+
+
+class Scored(NamedTuple):
+    """What a teacher says of rows: logits (B, T) float32, and its representation of them (B, k) float32, if it has
+    one."""
+
+    logits: np.ndarray
+    representation: np.ndarray | None
+
+    @classmethod
+    def together(cls, parts: Sequence[Scored]) -> Scored:
+        """Of rows one after the other, at least one part."""
+        logits, representations = zip(*parts, strict=True)
+        whole = None if representations[0] is None else np.concatenate(representations)
+        return cls(np.concatenate(logits), whole)
 
 
 class TeacherScorer:
@@ -95,11 +111,16 @@ class TeacherScorer:
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32 of this process's rows. With a group, a collective."""
+        return self.answer(batch).logits
+
+    def answer(self, batch: Batch) -> Scored:
+        """Logits of this process's rows, and the representation; one inference. With a group, a collective."""
         with torch.inference_mode():
             pooled = self._tables.lookup(self._tables.send(batch)).pooled
-            z = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw)).float()
+            z, r = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw))
+            z, representation = z.float(), None if r is None else r.float().numpy()
             if self._theta is None or self._wide is None:
-                return z.numpy()
+                return Scored(z.numpy(), representation)
             offset = self._net.prior.offset().float()
             linear = wide_logits(self._wide, self._wide.lookup(self._wide.send(batch)).pooled, len(self.tasks))
-            return stacked(self._theta, offset, z, linear + offset).numpy()
+            return Scored(stacked(self._theta, offset, z, linear + offset).numpy(), representation)

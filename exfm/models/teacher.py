@@ -144,7 +144,7 @@ class Teacher:
         nothing_left = not int(given[0]) and bool(left_out[0])
         share = share_of_full(int(given[0]), self._full_batch)
         targets = LossTargets(batch.labels, mask, batch.weights, rows.clamp(min=1))
-        z, local_loss = self._net.judge(lookup.pooled, batch.sparse, dense, targets)
+        z, local_loss, learned = self._net.judge(lookup.pooled, batch.sparse, dense, targets)
         loss = self.group.sum(local_loss.detach())
         offset, linear = self._net.prior.offset().float(), self._look_up_wide(prepared)
         deep = logits = z.detach()
@@ -153,7 +153,7 @@ class Teacher:
             logits = self._stack(offset, deep, wide)
         finite = self._agree(logits, loss) and not nothing_left
         if finite:
-            finite = self._learn(local_loss, lookup, share, learn)
+            finite = self._learn(learned, lookup, share, learn)
         if finite and learn:
             self._net.prior.add(sums)
             if linear is not None and self.wide is not None:
@@ -224,7 +224,7 @@ class Teacher:
         with torch.no_grad():
             prepared = self.prepare(batch)
             sparse, dense = prepared.batch.sparse, self.statistics(prepared.batch.dense, prepared.batch.raw)
-            z = self._net(self.tables.lookup(prepared.ids).pooled, sparse, dense)
+            z, _ = self._net(self.tables.lookup(prepared.ids).pooled, sparse, dense)
             if (linear := self._look_up_wide(prepared)) is not None:
                 offset = self._net.prior.offset().float()
                 z = self._stack(offset, z, linear[1] + offset)

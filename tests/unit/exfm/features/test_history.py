@@ -116,10 +116,10 @@ def test_a_row_that_stands_for_four_counts_as_four_one_after_the_other():
     """Of negatives a share is kept (exfm/features/sampling.py), and a history that forgets forgets those left out
     too."""
     together, apart = History(LOGIT, 5), History(LOGIT, 5)
-    ids, x, n = np.array([1, 3, 1]), np.array([0.5, -1.0, 2.0]), np.array([4, 2, 1])
+    ids, x, n = np.array([1, 3, 1]), np.array([[0.5], [-1.0], [2.0]]), np.array([4, 2, 1])
     for _ in range(2):
         together.add(ids, x, n.astype(np.float64))
-        apart.add(ids.repeat(n), x.repeat(n), np.ones(n.sum()))
+        apart.add(ids.repeat(n), x.repeat(n, axis=0), np.ones(n.sum()))
     for (name, found), (_, expected) in zip(together.named_buffers(), apart.named_buffers(), strict=True):
         assert torch.allclose(found, expected, rtol=1e-12), name
 

@@ -70,7 +70,7 @@ class Snapshots:
             if directory.exists():  # it was not pruned meanwhile
                 log.error("%s; it is set aside as %s", error, set_checkpoint_aside(directory).name)
             return False
-        self.version, self.lake_seq, self.space = version, meta["lake_seq"], meta["space"]
+        self.version, self.lake_seq, self.space = version, meta["lake_seq"], meta.get("space", FIRST_SPACE)
         if version != self._aged:  # otherwise it returns, after a newer one that could not be read
             made_ms = (directory / "manifest.json").stat().st_mtime * 1000
             age_s = min(max(0.0, (self._now_ms() - made_ms) / 1000), self._clock() - self._looked_at)

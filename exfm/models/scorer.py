@@ -38,16 +38,15 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     return dense | {n: t for n, t in state.items() if n.startswith(("table/", "wide/")) and n.endswith("/weight")}
 
 
-class Scored(NamedTuple):
-    """What a teacher says of rows: logits (B, T) float32, and its representation of them (B, k) float32, if it has
-    one."""
+class TeacherAnswer(NamedTuple):
+    """Logits (B, T) float32 of rows, and the teacher's representation of them (B, k) float32, if it has one."""
 
     logits: np.ndarray
     representation: np.ndarray | None
 
     @classmethod
-    def together(cls, parts: Sequence[Scored]) -> Scored:
-        """Of rows one after the other, at least one part."""
+    def together(cls, parts: Sequence[TeacherAnswer]) -> TeacherAnswer:
+        """The answer for rows one after the other, from at least one part."""
         logits, representations = zip(*parts, strict=True)
         whole = None if representations[0] is None else np.concatenate(representations)
         return cls(np.concatenate(logits), whole)
@@ -113,14 +112,14 @@ class TeacherScorer:
         """Logits (B, T) float32 of this process's rows. With a group, a collective."""
         return self.answer(batch).logits
 
-    def answer(self, batch: Batch) -> Scored:
+    def answer(self, batch: Batch) -> TeacherAnswer:
         """Logits of this process's rows, and the representation; one inference. With a group, a collective."""
         with torch.inference_mode():
             pooled = self._tables.lookup(self._tables.send(batch)).pooled
             z, r = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw))
             z, representation = z.float(), None if r is None else r.float().numpy()
             if self._theta is None or self._wide is None:
-                return Scored(z.numpy(), representation)
+                return TeacherAnswer(z.numpy(), representation)
             offset = self._net.prior.offset().float()
             linear = wide_logits(self._wide, self._wide.lookup(self._wide.send(batch)).pooled, len(self.tasks))
-            return Scored(stacked(self._theta, offset, z, linear + offset).numpy(), representation)
+            return TeacherAnswer(stacked(self._theta, offset, z, linear + offset).numpy(), representation)

@@ -54,7 +54,7 @@ def loss_of(z: Tensor, targets: LossTargets) -> Tensor:
     return (torch.where(targets.mask, h, 0.0).sum(0) / targets.rows.to(z.dtype)).sum()
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """A batch's logits (B, T), their loss, and the scalar that is to be differentiated: with the representation's."""
 
     z: Tensor
@@ -108,7 +108,7 @@ class TeacherNet(nn.Module):
         z, h = of(units, dense)
         return self.prior(z), None if self.representation is None else self.representation(h)
 
-    def judge(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, targets: LossTargets) -> Judged:
+    def judge(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, targets: LossTargets) -> Judgement:
         """Logits and the loss, ready for `backward`."""
         units, dense = self._inputs(pooled, sparse, dense)
         offset = self.prior.offset().to(self.dtype)
@@ -119,9 +119,9 @@ class TeacherNet(nn.Module):
             z = z + offset
             loss = loss_of(z, targets)
         if self.representation is None:
-            return Judged(z, loss, loss)
+            return Judgement(z, loss, loss)
         z_e = self.representation.logits(self.representation(h)) + offset
-        return Judged(z, loss, loss + loss_of(z_e, targets))
+        return Judgement(z, loss, loss + loss_of(z_e, targets))
 
     def _inputs(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> tuple[Tensor, Tensor]:
         self.e = pooled.detach().to(self.dtype).requires_grad_(self.training)

@@ -344,7 +344,7 @@ class Config(Frozen):
 
 
 def _place_representation(settings: dict[str, Any]) -> dict[str, Any]:
-    """Have rows carry the representation that the teacher of a config's settings makes.
+    """Make rows carry the representation that the teacher of a config's settings makes.
 
     >>> _place_representation({"rows": {}, "teacher": {"model": {"representation": 8}}})["rows"]
     {'teacher_embedding': 8}

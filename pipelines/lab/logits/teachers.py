@@ -21,7 +21,7 @@ from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.representation import SCALE_BYTES, packed
 from exfm.models.engine import TeacherEngine
-from exfm.models.scorer import Scored
+from exfm.models.scorer import TeacherAnswer
 from exfm.models.teacher_config import TeacherConfig
 from pipelines.core.config.settings import Config
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class Logits(NamedTuple):
-    """What snapshots of one age say: logits (N, T) float32, NaN where the lake would hold none, and, if the teacher has
-    a representation, its cells (N, 4 + k) uint8 (exfm/features/representation.py). `left_out`: rows of batches that
+    """Answers of snapshots of one age: logits (N, T) float32, NaN where the lake would hold none, and, if the teacher
+    has a representation, its cells (N, 4 + k) uint8 (exfm/features/representation.py). `left_out`: rows of batches that
     were not finite, and not learned."""
 
     logits: np.ndarray
@@ -121,8 +121,8 @@ class _Snapshots:
         oldest = version + 1 - self._config.pace.lag - max(self._behinds)
         self._held = {v: snapshot for v, snapshot in self._held.items() if v >= oldest}
 
-    def score(self, block: int, rows: pa.Table) -> dict[int, Scored]:
-        """What each of `behinds` says of a block's rows; logits are NaN where the lake would hold none, and so is the
+    def score(self, block: int, rows: pa.Table) -> dict[int, TeacherAnswer]:
+        """Answers for a block's rows by each of `behinds`; logits are NaN where the lake would hold none, and so is the
         representation of rows without any."""
         config, step = self._config, self._config.augmentation.score_rows
         honest = not_yet_learned(rows, config.tasks, config.rows.groups)
@@ -131,11 +131,11 @@ class _Snapshots:
         by_version = {}
         for version in dict.fromkeys(versions.values()):
             self._scorer.load(self._held[version])
-            z, r = Scored.together([self._scorer.answer(batch) for batch in batches])
+            z, r = TeacherAnswer.together([self._scorer.answer(batch) for batch in batches])
             z = np.where(honest & np.isfinite(z), z, np.float32(np.nan))
             if r is not None:
                 r = np.where(np.isfinite(z).any(axis=1, keepdims=True), r, np.float32(np.nan))
-            by_version[version] = Scored(z, r)
+            by_version[version] = TeacherAnswer(z, r)
         return {behind: by_version[version] for behind, version in versions.items()}
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.features.representation import EMBEDDING, SPACE, packed, written
-from exfm.models.scorer import Scored
+from exfm.models.scorer import TeacherAnswer
 from pipelines.core.config.sections import Pace
 from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
@@ -107,7 +107,7 @@ class OpenBlock:
 
 def augment(
     rows: pa.RecordBatch,
-    scored: Scored,
+    scored: TeacherAnswer,
     schema: RowSchema,
     *,
     block: int,

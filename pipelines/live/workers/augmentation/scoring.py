@@ -31,7 +31,7 @@ from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import BatchBuilder
 from exfm.machine import keep_memory, set_threads
 from exfm.models.growth.refit import stored_teacher
-from exfm.models.scorer import Scored, TeacherScorer
+from exfm.models.scorer import TeacherAnswer, TeacherScorer
 from exfm.parallel.group import RankGroup
 from exfm.snapshots.checkpoint import open_checkpoint
 from pipelines.core.config.evolve import made_with_teacher
@@ -51,7 +51,7 @@ class Scorer(Protocol):
         """Load a saved snapshot; returns its meta. Raises ModelError where it cannot be read: then nothing can be
         scored until another is loaded."""
 
-    def score(self, rows: pa.RecordBatch) -> Scored:
+    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
         """Logits and representation of the rows."""
 
     def leave(self) -> None:
@@ -72,7 +72,7 @@ class ReplicaScorer:
         self._scorer.load(stored_teacher(stored, self._made_with))
         return stored.meta
 
-    def score(self, rows: pa.RecordBatch) -> Scored:
+    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
         self.rows += rows.num_rows
         return self._scorer.answer(self._build(rows))
 
@@ -107,12 +107,12 @@ class _Shards:
         """The parts of tables that are in this process."""
         return self._scorer.held
 
-    def score(self, share: pa.RecordBatch) -> Scored:
-        """Of all shares, in the order of the ranks, on rank 0. A collective."""
+    def score(self, share: pa.RecordBatch) -> TeacherAnswer:
+        """The answer for all shares, in the order of the ranks, on rank 0. A collective."""
         logits, r = self._scorer.answer(self.build(share))
         own = torch.from_numpy(logits if r is None else np.hstack([logits, r]))
         whole, T = torch.cat([*self.group.gather(own)] or [own]).numpy(), logits.shape[1]
-        return Scored(whole[:, :T], None if r is None else whole[:, T:])
+        return TeacherAnswer(whole[:, :T], None if r is None else whole[:, T:])
 
 
 class LeadingScorer:
@@ -141,7 +141,7 @@ class LeadingScorer:
             raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
         return meta
 
-    def score(self, rows: pa.RecordBatch) -> Scored:
+    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
         first, *others = shares(rows.select(self._columns), self._group.world_size)
         messages = [_encoded(share) for share in others]
         self._say("score", bytes=[len(message) for message in messages])
@@ -149,7 +149,7 @@ class LeadingScorer:
             self._group.send(message, rank)
         self.rows += first.num_rows
         logits, r = self.shards.score(first)
-        return Scored(logits[: rows.num_rows], None if r is None else r[: rows.num_rows])
+        return TeacherAnswer(logits[: rows.num_rows], None if r is None else r[: rows.num_rows])
 
     def leave(self) -> None:
         self._say("leave")

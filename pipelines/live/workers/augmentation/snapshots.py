@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from exfm.errors import ModelError, OtherFormat
 from exfm.features.representation import FIRST_SPACE
-from exfm.models.scorer import Scored
+from exfm.models.scorer import TeacherAnswer
 from exfm.snapshots.checkpoint import checkpoint_names, set_checkpoint_aside
 from pipelines.core.run_dir.paths import version_name
 from pipelines.live.workers.augmentation.scoring import Scorer
@@ -77,11 +77,11 @@ class Snapshots:
             self._aged, self._made_at = version, self._clock() - age_s
         return True
 
-    def score(self, rows: pa.RecordBatch, part_rows: int) -> Scored:
-        """What the loaded version says of the rows, at most `part_rows` at once."""
+    def score(self, rows: pa.RecordBatch, part_rows: int) -> TeacherAnswer:
+        """The loaded version's answer for the rows, at most `part_rows` at once."""
         parts = [self.scorer.score(rows.slice(start, part_rows)) for start in range(0, rows.num_rows, part_rows)]
         self.inferences += rows.num_rows
-        return Scored.together(parts)
+        return TeacherAnswer.together(parts)
 
     @property
     def age_s(self) -> float:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.machine import keep_memory, set_threads
-from exfm.models.scorer import Scored
+from exfm.models.scorer import TeacherAnswer
 from pipelines.core.config.kept_columns import keep_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
@@ -196,7 +196,7 @@ class AugmentationWorker(Worker):
         has_teacher = isinstance(decision, Score)
         with self.watch("score"):
             rows = self.block.rows()
-            scored = Scored(np.full((rows.num_rows, len(self._config.tasks)), np.nan, np.float32), None)
+            scored = TeacherAnswer(np.full((rows.num_rows, len(self._config.tasks)), np.nan, np.float32), None)
             if has_teacher:
                 scored = self._snapshots.score(rows, self._config.augmentation.score_rows)
             lockstep = self._config.pace.mode == "lockstep"

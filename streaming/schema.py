@@ -45,6 +45,7 @@ LABEL_PREFIXES = ("label_", "teacher_logit_", FEEDBACK_TIME)
 
 RESERVED_NAMES = frozenset(
     {"impression_id", "event_time_ms", "vertical", "lake_seq", "block", "settlement", "teacher_version"}
+    | {"teacher_embedding", "teacher_space"}
     | {"scored_at_ms", "event_date", MERGE_TIME, "source_topic", "source_partition", "source_offset", "source_row"}
 )
 """Columns that every lake has."""
@@ -57,6 +58,8 @@ POSITION_FIELDS = (
     pa.field("source_offset", pa.int64(), nullable=False),
     pa.field("source_row", pa.int32(), nullable=False),
 )
+
+EMBEDDING_FIELDS = (pa.field("teacher_embedding", pa.binary()), pa.field("teacher_space", pa.int32()))
 
 
 class Column(BaseModel):
@@ -313,6 +316,12 @@ class RowSchema(BaseModel):
     asof: AsOf = Field(
         default=AsOf(), description="what was known when a row was shown; written under `features.asof` and `asof`"
     )
+    teacher_embedding: int = Field(
+        default=0,
+        ge=0,
+        description="values of a teacher's representation that rows carry beside its logits; written under "
+        "`teacher.model.representation`",
+    )
     event_time_zone: Zone | None = Field(
         default=None,
         description="the IANA zone, such as Europe/Berlin, of times in messages and requests that are texts or "
@@ -400,6 +409,7 @@ class RowSchema(BaseModel):
             undeclared=self.undeclared,
             event_time_zone=self.event_time_zone,
             asof=self.asof,
+            teacher_embedding=self.teacher_embedding,
         )
 
     @property
@@ -487,7 +497,8 @@ class RowSchema(BaseModel):
 
     @cached_property
     def augmented(self) -> pa.Schema:
-        """A lake row: a settled row with its position in the log, its block and the teacher's logits."""
+        """A lake row: a settled row with its position in the log, its block, the teacher's logits and, where it has
+        one, its representation of the row (exfm/features/representation.py) and whose space that is in."""
         logits = (pa.field(f"teacher_logit_{t.name}", pa.float32()) for t in self.tasks)
         return pa.schema(
             [
@@ -495,6 +506,7 @@ class RowSchema(BaseModel):
                 pa.field("block", pa.int64(), nullable=False),
                 *self.settled,
                 *logits,
+                *(EMBEDDING_FIELDS if self.teacher_embedding else ()),
                 pa.field("teacher_version", pa.int64()),
                 pa.field("scored_at_ms", pa.int64(), nullable=False),
                 pa.field("event_date", pa.string(), nullable=False),

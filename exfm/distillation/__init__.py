@@ -6,6 +6,7 @@
     correction    what a correction of the teacher is: learn, apply, state
     corrections   those of one student, in their order
     platt, adapter, advantage   one correction each
+    representation   the loss of a head that predicts the teacher's representation
     residuals     what a teacher got wrong of late, by user, by item …
 
 The objective needs torch, numba and pydantic alone. In a training loop of your own:

@@ -125,6 +125,16 @@ class Arm(BaseModel):
         description="After every step, so many further ones on the same batch that learn from the teacher alone. Each "
         "costs about what the step costs; labels are never learned twice.",
     )
+    representation_weight: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Weight of the mean squared error with which a head, in training only, predicts the teacher's "
+        "representation of the row from the trunk's output. 0: there is none.",
+    )
+    representation_width: int = Field(
+        default=16, gt=0, description="How many values of the representation that head predicts, the first ones."
+    )
     follows: Literal["nothing", "advantage"] = Field(
         default="nothing",
         description="`advantage`: multiply w, and the weight 1 of the adapter's term, by a factor in [0, 1] per task. "
@@ -158,7 +168,12 @@ class Arm(BaseModel):
     def _without_teacher(self) -> str | None:
         if self.kind != "none":
             return None
-        for name, off in (("recalibration", "none"), ("follows", "nothing"), ("extra_steps", 0)):
+        for name, off in (
+            ("recalibration", "none"),
+            ("follows", "nothing"),
+            ("extra_steps", 0),
+            ("representation_weight", 0),
+        ):
             if (asked := getattr(self, name)) != off:
                 return (
                     f"{name} `{asked}` in arm `none` has no teacher to work on; leave it out, or use kind "

@@ -9,6 +9,7 @@ alike        features that are alike, made in one pass
 as_served    a batch without what is known in training only
 jagged       where the bags of a batch begin, and the ids of some of its rows
 feature_cache what batches hold of a stretch of rows, made once for all models of a process
+representation   a teacher's representation of rows, as a column
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows
 statistics   what rows so far were, by which the dense features of the next are scaled
 learned_rows whose rows a student learns from

@@ -25,6 +25,7 @@ from exfm.features.events import Events, events_of
 from exfm.features.feature_cache import FeatureCache, Parts, Taken
 from exfm.features.features import FeatureSet
 from exfm.features.jagged import one_each, only
+from exfm.features.representation import EMBEDDING, SPACE, read
 from exfm.features.sampling import label_weights
 from exfm.features.transforms import Bags, rows_of_ids, with_constants
 
@@ -59,6 +60,7 @@ class Batch:
     negative_rate: Tensor | None = None  # (T,) float32, the share of rows with label 0 that is here; None: all of them
     own: Tensor | None = None  # (B,) bool, the rows that a student is for, and judged on; None: all of them
     shown_ms: Tensor | None = None  # (B,) int64, event times, where a history forgets by time
+    teacher_embedding: Tensor | None = None  # (B, k) float32, the teacher's representation, NaN where there is none
     raw: Tensor | None = None  # (B, S) float64, values of features whose statistics are learned, NaN for null
     events: Events | None = None  # earlier events of each row's key, and the row itself, where a model reads them
 
@@ -139,7 +141,7 @@ class BatchBuilder:
 
     Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`,
     `own row`, and of the lake's positions `lake_seq`, `block` and `teacher_version`; with a history that forgets by
-    time `event_time_ms`.
+    time `event_time_ms`; with `embedding` the teacher's representation, of one space (exfm/features/representation.py).
 
     Raises ModelError where a feature's column is missing or has a type its transform cannot take.
 
@@ -158,10 +160,11 @@ class BatchBuilder:
         feature_cache: FeatureCache | None = None,
         *,
         serving: bool = False,
+        embedding: bool = False,
     ):
         self._serving, self._constants = serving, serving and bool(features.train_only)
         self.features = features.as_served if serving else features
-        self.tasks = tuple(tasks)
+        self.tasks, self._embedding = tuple(tasks), embedding
         rates = negative_rate or {}
         self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
         self._feature_cache, self._alike = feature_cache, Alike(self.features)
@@ -221,6 +224,7 @@ class BatchBuilder:
             negative_rate=self._negative_rate,
             own=torch.from_numpy(own_rows_of(rows)) if own.parts.has(OWN) else None,
             shown_ms=shown,
+            teacher_embedding=self._representation(taken),
             raw=raw,
             events=self._events(taken),
         )
@@ -297,6 +301,18 @@ class BatchBuilder:
         if not taken.parts.has("sample_weight"):
             return torch.ones(count)
         return torch.from_numpy(taken(taken.parts.numbers("sample_weight")).astype(np.float32))
+
+    def _representation(self, taken: Taken) -> Tensor | None:
+        """The teacher's representation (B, k) of rows, if they are to have one and any has."""
+        parts = taken.parts
+        if not (self._embedding and parts.has(EMBEDDING)):
+            return None
+
+        def made() -> np.ndarray:
+            return read(parts.column(EMBEDDING), parts.column(SPACE) if parts.has(SPACE) else None)
+
+        r = taken(parts.of(("representation", EMBEDDING), made))
+        return torch.from_numpy(r) if r.shape[1] else None
 
     def _times(self, taken: Taken) -> Tensor | None:
         """Event times, if a history forgets by time and the rows have them."""

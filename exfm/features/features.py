@@ -6,25 +6,30 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from exfm.errors import ConfigError
 from exfm.features.dense import LARGEST_INPUT, DenseFeature
 from exfm.features.events import EventFeature
+from exfm.features.representation import EMBEDDING
 from exfm.features.sparse import SequenceFeature, SparseFeature
 
 D = TypeVar("D", SparseFeature, DenseFeature)
 LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
+WIDTH = 16
+"""Values of a representation that a history is of, unless it says otherwise."""
 
 
 class HistoryFeature(BaseModel):
     """Running averages over a student's earlier rows with the same id, as dense inputs (exfm/features/history.py).
 
     by          the sparse feature, a cross perhaps, whose ids have a history each, by their rows in its table;
-    of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
-                both inputs are always 0 (what the twin of a student has, which never saw a teacher);
+    of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student, or
+                `teacher_embedding`, the teacher's representation of the rows. None: of nothing, all inputs are always 0
+                (what the twin of a student has, which never saw a teacher);
+    width       of `teacher_embedding`, how many of its values, the first ones, each of which is an input `average`;
     prior_rows  an id's average is drawn towards that of all ids as if it had this many more rows of that average;
     half_life_rows  after this many further rows of the same id a row counts half, for streams that run for months.
                 None: all count alike. On MovieLens-1M 10, 20 and None do about equally well.
@@ -40,7 +45,14 @@ class HistoryFeature(BaseModel):
     name: str = Field(description="Name of the history.")
     by: str = Field(description="The sparse feature whose ids have a history each.")
     of: str | None = Field(
-        description="What is averaged: `label_<task>` or `teacher_logit_<task>`; null: nothing, both inputs are 0."
+        description="What is averaged: `label_<task>`, `teacher_logit_<task>`, or `teacher_embedding`, the teacher's "
+        "representation; null: nothing, all inputs are 0."
+    )
+    width: int = Field(
+        default=1,
+        gt=0,
+        description="Of `teacher_embedding`: how many of its values are averaged, the first ones, each an input; 16 "
+        "where it is left out. Of anything else 1.",
     )
     prior_rows: float = Field(
         default=5.0,
@@ -72,11 +84,21 @@ class HistoryFeature(BaseModel):
         "the same.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_vectors(cls, data: Any) -> Any:
+        return {"width": WIDTH} | data if isinstance(data, dict) and data.get("of") == EMBEDDING else data
+
     @model_validator(mode="after")
     def _consistent(self) -> HistoryFeature:
-        if self.of is not None and not self.task:
+        if self.of is not None and not self.task and self.of != EMBEDDING:
             raise ValueError(
-                f"history `{self.name}` is of `{self.of}`; it can be of `label_<task>` or of `teacher_logit_<task>`"
+                f"history `{self.name}` is of `{self.of}`; it can be of `label_<task>`, `teacher_logit_<task>` or "
+                f"`{EMBEDDING}`"
+            )
+        if self.task and self.width != 1:
+            raise ValueError(
+                f"history `{self.name}` is of `{self.of}`, one value a row, and its width is {self.width}; leave it out"
             )
         if self.half_life_rows is not None and self.half_life_s is not None:
             raise ValueError(
@@ -92,11 +114,17 @@ class HistoryFeature(BaseModel):
 
     @property
     def of_teacher(self) -> bool:
-        return self.of is not None and self.of.startswith(LOGIT)
+        """True if it is made of what the teacher says, which a student that does not distil never reads."""
+        return self.of is not None and (self.of.startswith(LOGIT) or self.of == EMBEDDING)
+
+    @property
+    def input_count(self) -> int:
+        """Number of floats that it turns into: each of `inputs` is one, and the average one for each of its values."""
+        return len(self.inputs) + ("average" in self.inputs) * (self.width - 1)
 
     @property
     def task(self) -> str:
-        """The task whose labels or logits are averaged; empty for a history of nothing."""
+        """The task whose labels or logits are averaged; empty for a history of anything else."""
         return next((self.of[len(p) :] for p in (LABEL, LOGIT) if self.of is not None and self.of.startswith(p)), "")
 
 
@@ -185,7 +213,7 @@ class FeatureSet(BaseModel):
     @property
     def dense_inputs(self) -> int:
         """Number of floats that a student's trunk gets besides embeddings: dense features, then histories."""
-        return len(self.dense_labels) + sum(len(history.inputs) for history in self.history)
+        return len(self.dense_labels) + sum(history.input_count for history in self.history)
 
     def unit_count(self, width: int) -> int:
         """Number of embeddings of `width` that sparse features and sequences make for a trunk (exfm/models/units.py).
@@ -207,6 +235,11 @@ class FeatureSet(BaseModel):
     def timed(self) -> bool:
         """True if a history forgets by event time, so that learned rows need event times."""
         return any(history.half_life_s is not None for history in self.history)
+
+    @property
+    def embedding_width(self) -> int:
+        """Values of the teacher's representation that its histories are of; 0: none is."""
+        return max((history.width for history in self.history if history.of == EMBEDDING), default=0)
 
     @property
     def all(self) -> tuple[SparseFeature | DenseFeature | SequenceFeature, ...]:
@@ -290,7 +323,7 @@ class FeatureSet(BaseModel):
         )
 
     def without_teacher(self) -> FeatureSet:
-        """The same inputs, with those made of a teacher's logits always 0."""
+        """The same inputs, with those made of what a teacher says always 0."""
         if not any(history.of_teacher for history in self.history):
             return self
         history = tuple(h.model_copy(update={"of": None}) if h.of_teacher else h for h in self.history)

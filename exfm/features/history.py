@@ -15,13 +15,18 @@ that asks. Where `inputs` names them there is a third, log(1 + s_r) / 5: how man
 
 All are 0 for an id that was never seen. A batch is looked up before anything of it is added, so no row's label or
 logit is ever among its own inputs; what it sees is what the rows of earlier batches had, as the student's weights do.
+A teacher's representation of the rows (exfm/features/representation.py) is averaged value by value: s_r, μ and σ are
+vectors of w values then, and so is the first input, w floats (LoopFM, arXiv 2605.29280). Such a history has 4 w + 8
+bytes for each of the table's rows, and 8 more with `half_life_s`: its sums are float32.
+
 Nothing here is trained. Which rows, in which batches, is all it depends on. Where of the rows with label 0 only a share
 is there (exfm/features/sampling.py), each of them is counted as all that it stands for.
 
 The constants bring both inputs to the order of 1. It matters: on MovieLens (ID-only MLP student, its own labels by user
 and item) 1 · deviation of the plain average and log(1 + c_r) gained .15 % NE, with these constants it is .44 %.
 
-B examples, C dense features, R rows of a table, K histories, I ids of all bags of a batch, U of them distinct.
+B examples, C dense features, R rows of a table, K histories, w values of one, I ids of all bags of a batch, U of them
+distinct.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from torch import Tensor, nn
 
 from exfm.errors import ConfigError, ModelError
 from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.representation import EMBEDDING
 from exfm.features.sampling import label_weights, row_weights
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ LEAST_VARIANCE = 1e-12  # values that are all the same have none
 
 
 class HistoryValues(NamedTuple):
-    """Values that a batch adds to each history: table rows (I,), known values (I,) float64, the number of rows each
+    """Values that a batch adds to each history: table rows (I,), known values (I, w) float64, the number of rows each
     stands for (I,) float64, and event times (I,) float64 in seconds if the history forgets by time."""
 
     of: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]]
@@ -58,9 +64,10 @@ class HistoryValues(NamedTuple):
 
 
 class History(nn.Module):
-    """One history, in float64, because a float32 would stop counting at 2^24.
+    """One history, in float64, because a float32 would stop counting at 2^24; sums of vectors in float32.
 
-    sum, count  (R,) each: s and c;  total  (3,): the number of all values, their sum, the sum of their squares
+    sum, count  (R,) each, the sum of vectors (R, w): s and c
+    total       (1 + 2 w,): the number of all values, their sum, the sum of their squares
     last        (R,), with a half-life in time: when s and c were what they say;  clock  (1,): T. In seconds
     """
 
@@ -74,9 +81,11 @@ class History(nn.Module):
         super().__init__()
         self.feature = feature
         self._f = 1.0 if feature.half_life_rows is None else 0.5 ** (1 / feature.half_life_rows)
-        self.register_buffer("sum", torch.zeros(rows, dtype=torch.float64))
+        w = self.width = feature.width
+        sums = torch.zeros(rows, dtype=torch.float64) if w == 1 else torch.zeros(rows, w, dtype=torch.float32)
+        self.register_buffer("sum", sums)
         self.register_buffer("count", torch.zeros(rows, dtype=torch.float64))
-        self.register_buffer("total", torch.zeros(3, dtype=torch.float64))
+        self.register_buffer("total", torch.zeros(1 + 2 * w, dtype=torch.float64))
         self._half_life = feature.half_life_s
         if self._half_life is not None:
             self.register_buffer("last", torch.zeros(rows, dtype=torch.float64))
@@ -84,23 +93,23 @@ class History(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(I,) -> (I, inputs) float32."""
-        n, all_s, squares = self.total.tolist()
-        mean, square = all_s / max(n, 1.0), squares / max(n, 1.0)
-        spread = max(square - mean**2, LEAST_VARIANCE) ** 0.5
-        s, c = self.sum[ids], self.count[ids]
+        n, mean_w, square_w = self.total[:1].clamp(min=1), *(self.total[1:].view(2, -1))
+        mean_w, square_w = mean_w / n, square_w / n
+        spread_w = (square_w - mean_w**2).clamp(min=LEAST_VARIANCE).sqrt()
+        s_Iw, c_I1 = self.sum[ids].view(len(ids), self.width).double(), self.count[ids].unsqueeze(1)
         if self._half_life is not None:
-            left = torch.exp2((self.last[ids] - self.clock) / self._half_life)
-            s, c = s * left, c * left
-        deviation = torch.sub(s, c, alpha=mean) / (c + self.feature.prior_rows) * (DEVIATIONS / spread)
-        inputs = {"average": deviation, "rows": torch.log1p(c) / COUNTS}
+            left_I1 = torch.exp2((self.last[ids] - self.clock) / self._half_life).unsqueeze(1)
+            s_Iw, c_I1 = s_Iw * left_I1, c_I1 * left_I1
+        deviation_Iw = (s_Iw - c_I1 * mean_w) / (c_I1 + self.feature.prior_rows) * (DEVIATIONS / spread_w)
+        inputs = {"average": deviation_Iw, "rows": torch.log1p(c_I1) / COUNTS}
         if "positives" in self.feature.inputs:
-            inputs["positives"] = torch.log1p(s) / COUNTS
-        return torch.stack([inputs[name] for name in self.feature.inputs], dim=1).float()
+            inputs["positives"] = torch.log1p(s_Iw) / COUNTS
+        return torch.cat([inputs[name] for name in self.feature.inputs], dim=1).float()
 
     def add(self, ids: np.ndarray, x: np.ndarray, n: np.ndarray, times: np.ndarray | None = None) -> None:
-        """Add values in order, (I,) each: n times x; an id may come several times."""
-        s, c, total = self.sum.numpy(), self.count.numpy(), self.total.numpy()
-        total += (n.sum(), (n * x).sum(), (n * x * x).sum())
+        """Add values x (I, w) in order, each n (I,) times; an id may come several times."""
+        s, c, total = self.sum.numpy().reshape(-1, self.width), self.count.numpy(), self.total.numpy()
+        total += (n.sum(), *((n * x_I).sum() for x_I in x.T), *((n * x_I * x_I).sum() for x_I in x.T))
         if self._f < 1 and len(ids):
             order = np.argsort(ids, kind="stable")
             ids, x, n = ids[order], x[order], n[order]
@@ -108,24 +117,25 @@ class History(nn.Module):
             upto = np.cumsum(n)
             ends_U = upto[last]
             forgotten_U = self._f ** np.diff(ends_U, prepend=0.0)
-            s[ids[last]] *= forgotten_U
+            s[ids[last]] *= forgotten_U[:, None]
             c[ids[last]] *= forgotten_U
             n = (1 - self._f**n) / (1 - self._f)  # 1 + f + … of those that it stands for
             n = n * self._f ** (np.repeat(ends_U, np.diff(last, prepend=-1)) - upto)
         if self._half_life is not None and times is not None and len(ids):
             n = n * self._forget(ids, times, self._half_life)
-        np.add.at(s, ids, n * x)
+        for s_R, x_I in zip(s.T, x.T, strict=True):
+            np.add.at(s_R, ids, (n * x_I).astype(s.dtype, copy=False))
         np.add.at(c, ids, n)
 
     def _forget(self, ids: np.ndarray, times: np.ndarray, half_life: float) -> np.ndarray:
         """Bring what these ids have to the latest of their times; what each value then counts. Times may come in any
         order: an earlier one than what is there counts less."""
-        s, c, last = self.sum.numpy(), self.count.numpy(), self.last.numpy()
+        s, c, last = self.sum.numpy().reshape(-1, self.width), self.count.numpy(), self.last.numpy()
         ids_U = np.unique(ids)
         before_U = last[ids_U]
         np.maximum.at(last, ids, times)
         left_U = np.exp2((before_U - last[ids_U]) / half_life)
-        s[ids_U] *= left_U
+        s[ids_U] *= left_U[:, None]
         c[ids_U] *= left_U
         clock = self.clock.numpy()
         np.maximum(clock, times.max(), out=clock)
@@ -156,7 +166,7 @@ class Histories(nn.Module):
         self._tasks = {task: t for t, task in enumerate(tasks)}
         rows = {feature.name: feature.rows for feature in features.sparse}
         for feature in features.history:
-            if feature.of is not None and feature.task not in self._tasks:
+            if feature.task and feature.task not in self._tasks:
                 raise ConfigError(
                     f"history `{feature.name}` is of `{feature.of}`, and the tasks are {', '.join(tasks)}; "
                     "a student keeps histories of its own tasks only"
@@ -173,30 +183,28 @@ class Histories(nn.Module):
         bags = bags_in(sparse, self._keys, B)
         for feature in self._features:
             if feature.of is None:
-                inputs.append(dense.new_zeros(B, len(feature.inputs)))
+                inputs.append(dense.new_zeros(B, feature.input_count))
             else:
                 ids, owner = bags[feature.by]
-                x_I2 = next(counting)(ids)
-                inputs.append(x_I2 if owner is None else bag_means(x_I2, owner, B))
+                x_I = next(counting)(ids)
+                inputs.append(x_I if owner is None else bag_means(x_I, owner, B))
         return torch.cat(inputs, dim=1)
 
     def values(self, batch: Batch, *, every_logit: bool = False) -> HistoryValues:
         """Values a batch adds: labels, and logits of rows that settle the label (once per impression and task) or,
-        with `every_logit`, of all rows with a logit. What is not known adds nothing."""
+        with `every_logit`, of all rows with a logit; representations of all rows that have one. What is not known adds
+        nothing."""
         additions: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
         if not self._counting:
             return HistoryValues(additions)
         bags = bags_in(batch.sparse, self._keys, len(batch))
         for history in self._counting:
-            t = self._tasks[history.feature.task]
-            x, labelled = batch.labels.numpy()[:, t], batch.label_mask.numpy()[:, t]
-            if history.feature.of_teacher:
-                x, there = batch.teacher_logits.numpy()[:, t], batch.teacher_mask.numpy()[:, t]
-                labelled = there if every_logit else there & labelled
+            t = self._tasks.get(history.feature.task, 0)
+            x, labelled, of_rows = _values(history.feature, batch, t, every_logit)
             if batch.own is not None and history.feature.rows == "own":
                 labelled = labelled & batch.own.numpy()
             ids, owner = bags[history.feature.by]
-            n = _standing_for(batch, t, by_row=history.feature.of_teacher and every_logit)
+            n = _standing_for(batch, t, by_row=of_rows)
             times = None if history.feature.half_life_s is None else _seconds(batch, history.feature)
             if owner is not None:
                 x, labelled, n = x[owner.numpy()], labelled[owner.numpy()], n[owner.numpy()]
@@ -214,6 +222,33 @@ class Histories(nn.Module):
         return {f"{h.feature.name}/{key}": tensor for h in self._counting for key, tensor in h.named_buffers()}
 
 
+class _Values(NamedTuple):
+    """Values (B, w) of rows, which are known (B,) bool, and True if rows without a label have one too."""
+
+    x: np.ndarray
+    known: np.ndarray
+    of_rows: bool
+
+
+def _values(feature: HistoryFeature, batch: Batch, t: int, every_logit: bool) -> _Values:
+    labelled = batch.label_mask.numpy()[:, t]
+    if feature.of == EMBEDDING:
+        r = batch.teacher_embedding
+        if r is None:
+            return _Values(np.zeros((len(batch), feature.width), np.float32), np.zeros(len(batch), bool), of_rows=True)
+        if r.shape[1] < feature.width:
+            raise ModelError(
+                f"history `{feature.name}` is of {feature.width} values of `{EMBEDDING}`, and the rows have "
+                f"{r.shape[1]}; give it width {r.shape[1]}, or the teacher a larger `representation`"
+            )
+        return _Values(r.numpy()[:, : feature.width], np.isfinite(r.numpy()[:, 0]), of_rows=True)
+    if feature.of_teacher:
+        there = batch.teacher_mask.numpy()[:, t]
+        known = there if every_logit else there & labelled
+        return _Values(batch.teacher_logits.numpy()[:, t : t + 1], known, of_rows=every_logit)
+    return _Values(batch.labels.numpy()[:, t : t + 1], labelled, of_rows=False)
+
+
 def unfit_history(features: FeatureSet, names: Collection[str], tasks: Collection[str], teacher: bool) -> str | None:
     """Reason why a student that reads `names` of the features cannot have one of its histories; None if it can."""
     for history in features.history:
@@ -226,14 +261,14 @@ def unfit_history(features: FeatureSet, names: Collection[str], tasks: Collectio
                 f"{reads} by `{history.by}`, a sparse feature that it does not read; it reads {', '.join(own)}: add "
                 f"`{history.by}` to its features, or list them without `{history.name}`"
             )
-        if history.task not in tasks:
+        if history.task and history.task not in tasks:
             return (
                 f"{reads} of `{history.of}`, and its tasks are {', '.join(sorted(tasks))}; list its features without "
                 f"`{history.name}`"
             )
         if history.of_teacher and not teacher:
             return (
-                f"{reads} of the teacher's logits, and its arm `none` never looks at them; for the history and nothing "
+                f"{reads} of what the teacher says, and its arm `none` never looks at it; for the history and nothing "
                 "else of the teacher, take arm `single_head` with weight 0"
             )
     return None

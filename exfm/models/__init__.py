@@ -3,6 +3,7 @@
 units           from looked-up embeddings to embeddings of one width
 adam            the optimizer of dense weights
 teacher_net     the teacher's network
+representation  what it hands out beside its logits
 teacher_config  its settings
 teacher         a teacher in training, on one or several ranks
 scorer          a teacher that only scores

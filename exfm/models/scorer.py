@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +36,20 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     counted = ("dense/", "prior/", "statistics/")
     dense = {name: t for name, t in state.items() if name.startswith(counted) or name == "stack/theta"}
     return dense | {n: t for n, t in state.items() if n.startswith(TABLES) and n.endswith("/weight")}
+
+
+class TeacherAnswer(NamedTuple):
+    """Logits (B, T) float32 of rows, and the teacher's representation of them (B, k) float32, if it has one."""
+
+    logits: np.ndarray
+    representation: np.ndarray | None
+
+    @classmethod
+    def together(cls, parts: Sequence[TeacherAnswer]) -> TeacherAnswer:
+        """The answer for rows one after the other, from at least one part."""
+        logits, representations = zip(*parts, strict=True)
+        whole = None if representations[0] is None else np.concatenate(representations)
+        return cls(np.concatenate(logits), whole)
 
 
 class TeacherScorer:
@@ -98,14 +113,20 @@ class TeacherScorer:
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32 of this process's rows; NaN for a task without a learned label. With a group, a
         collective."""
+        return self.answer(batch).logits
+
+    def answer(self, batch: Batch) -> TeacherAnswer:
+        """Logits of this process's rows, and the representation; one inference. With a group, a collective."""
         with torch.inference_mode():
             pooled = self._tables.lookup(self._tables.send(batch)).pooled
             events = None
             if self._events is not None and batch.events is not None:
                 events = events_with(batch, self._events.lookup(self._events.send(batch.events)))
-            z = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw), events).float()
+            z, r = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw), events)
+            z = z.float()
             if self._theta is not None and self._wide is not None:
                 offset = self._net.prior.offset().float()
                 linear = wide_logits(self._wide, self._wide.lookup(self._wide.send(batch)).pooled, len(self.tasks))
                 z = stacked(self._theta, offset, z, linear + offset)
-            return torch.where(self._net.prior.begun, z, torch.nan).numpy()
+            logits = torch.where(self._net.prior.begun, z, torch.nan).numpy()
+            return TeacherAnswer(logits, None if r is None else r.float().numpy())

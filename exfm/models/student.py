@@ -35,6 +35,7 @@ from exfm.baselines.prior import Prior, label_sums
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.corrections import Corrections
 from exfm.distillation.loss import Objective, objective, scale_gradient
+from exfm.distillation.representation import RepresentationLoss
 from exfm.distillation.residuals import Residuals
 from exfm.distillation.targets import RowMasks, Targets
 from exfm.embeddings.fused import FusedTables
@@ -73,6 +74,9 @@ class StudentNet(nn.Module):
             self.auxiliary = _heads("auxiliary" if own else "serving", H, tasks, seed)  # type: ignore[arg-type]
         if cfg.arm.adapter:
             self.adapted = _heads("adapted" if own else "serving", H, tasks, seed)  # type: ignore[arg-type]
+        if cfg.arm.representation_weight:
+            k = cfg.arm.representation_width
+            self.represented = seeded_linear(H, k, named_generator(seed, "represented"), bias=False)  # type: ignore[arg-type]
         self._arm = cfg.arm
 
     def training_logits(self, x: Tensor, offset: Tensor, cold: Tensor | None) -> dict[str, Tensor]:
@@ -120,7 +124,7 @@ class Student:
         adapter/{weights,exp_avg,exp_avg_sq,steps}  {platt,advantage}/{theta,information}
         prior/{positive,negative}  history/<name>/{sum,count,total,last,clock}  statistics/<name>/{total,counts}
         wide/{s,n,modulus}  stack/{theta,information}      not for a student that is made without
-        residuals/{<feature>/mean,total}
+        residuals/{<feature>/mean,total}  representation/total   of an arm that distils the representation
         progress/{rows,labelled,distilled,without_teacher}  rng
 
     Loading a state and continuing gives the same bits as never having stopped.
@@ -156,6 +160,7 @@ class Student:
         self._adam, self._dense_lr = Adam(self._dense), cfg.dense_lr
         tables = {feature.name: feature.rows for feature in features.sparse}
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
+        self._represents = RepresentationLoss(cfg.arm.representation_width) if cfg.arm.representation_weight else None
         self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
         self.random = StepRandomness(seed)
         self._progress = {"rows": torch.zeros((), dtype=torch.int64)}
@@ -277,7 +282,12 @@ class Student:
 
     def _losses(self, batch: Batch, forward: _Forward, targets: Targets, masks: RowMasks) -> Objective:
         others = self.net.training_logits(forward.x, forward.offset, masks.cold)
-        return objective(self.cfg.arm, forward.z, batch.labels, targets, rows=masks, **others)
+        losses = objective(self.cfg.arm, forward.z, batch.labels, targets, rows=masks, **others)
+        if self._represents is None:
+            return losses
+        error = self._represents(self.net.represented(forward.x), batch, masks.distillation_rows)
+        weighted = self.cfg.arm.representation_weight * error
+        return losses._replace(total=losses.total + weighted, of_teacher=losses.of_teacher + weighted)
 
     def _row_masks(self, batch: Batch) -> RowMasks:
         label_rows = self._learned_rows.label_rows(batch)
@@ -342,6 +352,8 @@ class Student:
             self.wide.learn(judged.stacked, self.prior.cached_offset)
         self.histories.add(past)
         self.statistics.add(self.statistics.sums(used))
+        if self._represents is not None:
+            self._represents.add(batch)
         self.residuals.add(self.residuals.seen(batch, label_rows))
         self._progress["rows"] += count
         self._progress["labelled"] += losses.labelled_rows
@@ -358,6 +370,7 @@ class Student:
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}
         tensors |= self.statistics.tensors()
         tensors |= {f"residuals/{key}": tensor for key, tensor in self.residuals.tensors().items()}
+        tensors |= {} if self._represents is None else {"representation/total": self._represents.total}
         tensors |= {f"progress/{key}": value for key, value in self._progress.items()}
         return tensors | {"rng": self.random.state}
 

@@ -151,7 +151,8 @@ class Teacher:
         nothing_left = not int(given[0]) and bool(left_out[0])
         share = share_of_full(int(given[0]), self._full_batch)
         targets = LossTargets(batch.labels, mask, batch.weights, rows.clamp(min=1))
-        z, local_loss = self._net.judge(lookup.pooled, batch.sparse, dense, targets, events_with(batch, events))
+        looked_up = events_with(batch, events)
+        z, local_loss, learned = self._net.judge(lookup.pooled, batch.sparse, dense, targets, looked_up)
         loss = self.group.sum(local_loss.detach())
         offset, linear = self._net.prior.offset().float(), self._look_up_wide(prepared)
         deep = logits = z.detach()
@@ -161,7 +162,7 @@ class Teacher:
         finite = self._agree(logits, loss) and not nothing_left
         if finite:
             lookups = [lookup] if events is None else [lookup, events]
-            finite = self._learn(local_loss, lookups, share, learn)
+            finite = self._learn(learned, lookups, share, learn)
         if finite and learn:
             self._net.prior.add(sums)
             if linear is not None and self.wide is not None:
@@ -236,7 +237,8 @@ class Teacher:
             prepared = self.prepare(batch)
             sparse, dense = prepared.batch.sparse, self.statistics(prepared.batch.dense, prepared.batch.raw)
             events = self._look_up_events(prepared)
-            z = self._net(self.tables.lookup(prepared.ids).pooled, sparse, dense, events_with(prepared.batch, events))
+            pooled = self.tables.lookup(prepared.ids).pooled
+            z, _ = self._net(pooled, sparse, dense, events_with(prepared.batch, events))
             if (linear := self._look_up_wide(prepared)) is not None:
                 offset = self._net.prior.offset().float()
                 z = self._stack(offset, z, linear[1] + offset)

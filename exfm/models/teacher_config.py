@@ -62,6 +62,14 @@ class TeacherConfig(WukongSizes):
         default="float32", description="Precision of all but the tables; float64 is for comparing plans."
     )
 
+    representation: int | None = Field(
+        default=None,
+        gt=0,
+        le=256,
+        description="Values of a representation that every row gets beside its logits, a projection of the layer "
+        "before the heads; students may read it. null: none.",
+    )
+
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
         description="What products of matrices are computed in. `bf16` is faster where the hardware has it and the "

@@ -4,15 +4,17 @@
 
 The dense part, what lies between units and logits, can be machine code (exfm/kernels/machine_code.py):
 
-    score   (units, dense, parameters…) -> logits
-    judge   (units, dense, offset, targets, parameters…) -> logits, loss, gradients of units and of each parameter
+    score   (units, dense, parameters…) -> logits, h
+    judge   (units, dense, offset, targets, parameters…) -> logits, h, loss, gradients of units and of each parameter
+
+h, the layer before the heads, only where a representation is made of it (representation.py), beside the code.
 
 A training step is one call then: forward pass, loss and backward pass are one graph, and what lies between products of
 matrices few loops. The code is made from a batch of one size, whatever batch comes first, so two runs and a resumed one
 compute with the same code.
 
 B examples, F sparse features, N embeddings (F, more where a feature is several units wide), D width, C dense features,
-T tasks.
+H width of the layer before the heads, T tasks, k values of a representation.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from exfm.features.features import FeatureSet
 from exfm.interactions.hstu import SequenceNet
 from exfm.interactions.interaction import Axes
 from exfm.kernels.machine_code import MachineCode, machine_code
+from exfm.models.representation import Representation
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.units import Units, input_labels
 from exfm.randomness import named_generator, seeded_mlp
@@ -65,6 +68,14 @@ class LookedUpEvents(NamedTuple):
 def events_with(batch: Batch, lookup: Lookup | None) -> LookedUpEvents | None:
     """A batch's events with what was looked up for them; None where there are none."""
     return None if lookup is None or batch.events is None else LookedUpEvents(batch.events, lookup.pooled)
+
+
+class Judgement(NamedTuple):
+    """A batch's logits (B, T), their loss, and the scalar that is to be differentiated: with the representation's."""
+
+    z: Tensor
+    loss: Tensor
+    learned: Tensor
 
 
 class TeacherNet(nn.Module):
@@ -99,6 +110,10 @@ class TeacherNet(nn.Module):
             nn.init.zeros_(head[-1].weight)  # type: ignore[arg-type]
             nn.init.zeros_(head[-1].bias)  # type: ignore[arg-type]
             self.heads[task] = head
+        self.representation: Representation | None = None
+        if cfg.representation is not None:
+            self.representation = Representation(self.trunk.out_width, cfg.representation, len(tasks), seed)
+            self.representation.to(getattr(torch, cfg.dense_dtype))
         self.prior = Prior(len(tasks), on=cfg.prior)
         self.dtype = getattr(torch, cfg.dense_dtype)
         self._bf16 = cfg.precision == "bf16"
@@ -110,11 +125,12 @@ class TeacherNet(nn.Module):
 
     def forward(
         self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, events: LookedUpEvents | None = None
-    ) -> Tensor:
-        """Logits from looked-up embeddings, (B, E) in the order of the keys."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits from looked-up embeddings, (B, E) in the order of the keys; and the representation (B, k), if any."""
         units, dense = self._inputs(pooled, sparse, dense, events)
         of = self.dense_part if self.compiled is None or not len(units) else self.compiled.score
-        return self.prior(of(units, dense))
+        z, h = of(units, dense)
+        return self.prior(z), None if self.representation is None else self.representation(h)
 
     def judge(
         self,
@@ -123,14 +139,20 @@ class TeacherNet(nn.Module):
         dense: Tensor,
         targets: LossTargets,
         events: LookedUpEvents | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Judgement:
         """Logits and the loss, ready for `backward`."""
         units, dense = self._inputs(pooled, sparse, dense, events)
         offset = self.prior.offset().to(self.dtype)
         if self.compiled is not None and len(units):
-            return self.compiled.judge(units, dense, offset, targets)
-        z = self.dense_part(units, dense) + offset
-        return z, loss_of(z, targets)
+            z, h, loss = self.compiled.judge(units, dense, offset, targets)
+        else:
+            z, h = self.dense_part(units, dense)
+            z = z + offset
+            loss = loss_of(z, targets)
+        if self.representation is None:
+            return Judgement(z, loss, loss)
+        z_e = self.representation.logits(self.representation(h)) + offset
+        return Judgement(z, loss, loss + loss_of(z_e, targets))
 
     def _inputs(
         self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, events: LookedUpEvents | None
@@ -142,13 +164,13 @@ class TeacherNet(nn.Module):
             units = torch.cat([units, self.sequence(self.e[1], events.events).unsqueeze(1)], dim=1)
         return units, dense.to(self.dtype)
 
-    def dense_part(self, units: Tensor, dense: Tensor, *, exportable: bool = False) -> Tensor:
-        """Logits (B, T) without the prior, of units (B, N, D) and dense features (B, C). `exportable`: to be
-        compiled."""
+    def dense_part(self, units: Tensor, dense: Tensor, *, exportable: bool = False) -> tuple[Tensor, Tensor]:
+        """Logits (B, T) without the prior and the layer before them (B, H), of units (B, N, D) and dense features
+        (B, C). `exportable`: to be compiled."""
         with torch.autocast(units.device.type, torch.bfloat16, enabled=self._bf16):
             h = (self.trunk.exportable if exportable else self.trunk)(units, dense)
             z = torch.cat([head(h) for head in self.heads.values()], dim=1)
-        return z.to(self.dtype)
+        return z.to(self.dtype), h
 
     def feature_axes(self, features: FeatureSet) -> dict[str, Axes]:
         """The axes of the dense part that depend on the features, by parameter, for a net like this over `features`.
@@ -159,6 +181,8 @@ class TeacherNet(nn.Module):
         axes = {f"trunk.{name}": of for name, of in self.trunk.feature_axes(inputs).items()}
         if (h := self.trunk.output_labels(inputs)) is not None:
             axes |= {f"heads.{task}.0.weight": (None, h) for task in self.heads}
+            if self.representation is not None:
+                axes["representation.projection.weight"] = (None, h)
         return axes
 
 
@@ -185,7 +209,8 @@ class CompiledDense:
         names, T = list(parameters), len(net.heads)
         settings = cfg.interaction_settings().model_dump(mode="json")
         sizes = [net.unit_count, net.units.width, net.dense_inputs, T, cfg.head]
-        about = [cfg.interaction, settings, sizes, cfg.dense_dtype, cfg.precision]
+        represented = net.representation is not None
+        about = [cfg.interaction, settings, sizes, cfg.dense_dtype, cfg.precision, represented]
         copies = [torch.zeros_like(p) for p in self._parameters]
 
         def inputs(rows: int) -> list[Tensor]:
@@ -197,14 +222,18 @@ class CompiledDense:
             return [offset, labels, labels > 0, torch.zeros(rows), known]
 
         def score(units: Tensor, dense: Tensor, *parameters: Tensor) -> list[Tensor]:
-            return [_dense_part(net, dict(zip(names, parameters, strict=True)), units, dense)]
+            z, h = _dense_part(net, dict(zip(names, parameters, strict=True)), units, dense)
+            return [z, h] if represented else [z]
 
         def judge(units: Tensor, dense: Tensor, offset: Tensor, *others: Tensor) -> list[Tensor]:
             targets, parameters = LossTargets(*others[:4]), others[4:]
             learned = [tensor.detach().requires_grad_() for tensor in (units, *parameters)]
-            z = _dense_part(net, dict(zip(names, learned[1:], strict=True)), learned[0], dense) + offset
+            z, h = _dense_part(net, dict(zip(names, learned[1:], strict=True)), learned[0], dense)
+            z = z + offset
             loss = loss_of(z, targets)
-            return [z.detach(), loss.detach(), *torch.autograd.grad(loss, learned, materialize_grads=True)]
+            values = [z, h, loss] if represented else [z, loss]
+            gradients = torch.autograd.grad(loss, learned, materialize_grads=True)
+            return [*(value.detach() for value in values), *gradients]
 
         whole = [None] * len(copies)
         rowwise = [0, 0]
@@ -223,24 +252,31 @@ class CompiledDense:
                 differentiates=True,
             )
 
-    def score(self, units: Tensor, dense: Tensor) -> Tensor:
-        (z,) = self._score([units.contiguous(), dense.contiguous(), *(p.detach() for p in self._parameters)])
-        return z
+    def score(self, units: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits without the prior, and h; (B, 0) where nothing is made of it."""
+        z, *h = self._score([units.contiguous(), dense.contiguous(), *(p.detach() for p in self._parameters)])
+        return z, h[0] if h else z[:, :0]
 
-    def judge(self, units: Tensor, dense: Tensor, offset: Tensor, targets: LossTargets) -> tuple[Tensor, Tensor]:
+    def judge(
+        self, units: Tensor, dense: Tensor, offset: Tensor, targets: LossTargets
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, h as `score` has it, and the loss."""
         assert self._judge is not None
         return _Judge.apply(self._judge, units, dense, offset, *targets, *self._parameters)
 
 
 class _Judge(torch.autograd.Function):
-    """Logits and loss; the gradients, which the code has made along with them, are handed out when the loss is
+    """Logits, h and loss; the gradients, which the code has made along with them, are handed out when the loss is
     differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, code: MachineCode, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        z, loss, *ctx.gradients = code([tensor.detach().contiguous() for tensor in tensors])
-        ctx.mark_non_differentiable(z)
-        return z, loss
+    def forward(ctx: Any, code: MachineCode, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        made = code([tensor.detach().contiguous() for tensor in tensors])
+        learned = len(tensors) - len(LossTargets._fields) - 2  # units and parameters: all but dense, offset, targets
+        (z, *h, loss), ctx.gradients = made[:-learned], made[-learned:]
+        h_BH = h[0] if h else z[:, :0]
+        ctx.mark_non_differentiable(z, h_BH)
+        return z, h_BH, loss
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> Any:
@@ -249,7 +285,7 @@ class _Judge(torch.autograd.Function):
         return (None, units, *[None] * 6, *parameters)
 
 
-def _dense_part(net: TeacherNet, parameters: dict[str, Tensor], units: Tensor, dense: Tensor) -> Tensor:
+def _dense_part(net: TeacherNet, parameters: dict[str, Tensor], units: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
     """`TeacherNet.dense_part` with these parameters, for a compiler."""
     return torch.func.functional_call(_DensePart(net), {f"net.{n}": p for n, p in parameters.items()}, (units, dense))
 
@@ -259,5 +295,5 @@ class _DensePart(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, units: Tensor, dense: Tensor) -> Tensor:
+    def forward(self, units: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
         return self.net.dense_part(units, dense, exportable=True)

@@ -114,9 +114,9 @@ def _plain(column: pa.ChunkedArray, rows: pa.Array) -> list[Any]:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Numbers and texts, and lists of them."""
+    """Numbers, texts and bytes, and lists of them."""
     one = kind.value_type if pa.types.is_list(kind) else kind
-    return _is_number(one) or pa.types.is_string(one) or pa.types.is_large_string(one)
+    return _is_number(one) or pa.types.is_binary(one) or pa.types.is_string(one) or pa.types.is_large_string(one)
 
 
 def _is_number(kind: pa.DataType) -> bool:

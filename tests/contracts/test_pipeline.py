@@ -11,6 +11,7 @@ import pytest
 
 from exfm.features.batch import BatchBuilder
 from exfm.features.learned_rows import LearnedRows
+from exfm.features.representation import read
 from exfm.models.engine import TWIN, StudentEngine
 from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
 from exfm.snapshots.manifest import read_manifest
@@ -134,7 +135,7 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
     if not of_the_lake:
         TeacherJob(workspace, config.seed, (LogitSource(), LogitSource(behind=2))).run(lambda count: None)
     found = stream_of(workspace, config.seed, fresh).slice()
-    names = ["lake_seq", "block", "teacher_version", "impression_id", "settlement", "bid"]
+    names = ["lake_seq", "block", "teacher_version", "teacher_embedding", "impression_id", "settlement", "bid"]
     names += [f"{kind}_{task}" for kind in ("label", "teacher_logit") for task in config.tasks]
     names += [column.name for column in config.rows.asof.columns]
     assert [name for name in names if not found[name].combine_chunks().equals(lake[name].combine_chunks())] == []
@@ -163,7 +164,8 @@ def fed(finished, settings, *, own_alone=False):
     )
     source.end_seq = lake.last_lake_seq
     rows = {"own": config.own_rows(settings), "label_rows": settings.label_rows} if all_verticals else {}
-    feed = StudentFeed(source, BatchBuilder(features, tasks), batches=settings.batches, **rows)
+    build = BatchBuilder(features, tasks, embedding=True)
+    feed = StudentFeed(source, build, batches=settings.batches, **rows)
     feed.open(-1)
     learned_rows = settings.learned_rows if all_verticals else LearnedRows()
     engine = StudentEngine(
@@ -253,6 +255,16 @@ def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished
     later = lockstep_logits(slower, *given[1:], table, behinds=(0,), advance=lambda done: None)
     assert np.array_equal(found[2].logits, later[0].logits, equal_nan=True)
     assert not np.array_equal(found[2].logits, found[0].logits, equal_nan=True)
+
+
+def test_a_row_with_a_logit_has_the_representation_of_the_snapshot_that_scored_it(finished):
+    lake = finished.lake
+    r = read(lake["teacher_embedding"].combine_chunks(), lake["teacher_space"].combine_chunks())
+    scored = np.any([lake[f"teacher_logit_{task}"].is_valid() for task in finished.config.tasks], axis=0)
+    assert (np.isfinite(r).all(axis=1) == scored).all()
+    assert r.shape == (lake.num_rows, 8)
+    trained = lake["teacher_version"].to_numpy() > 0
+    assert np.std(r[trained & scored], axis=0).min() > 0.01
 
 
 def test_a_label_that_was_learned_with_another_window_gets_no_logit(finished):

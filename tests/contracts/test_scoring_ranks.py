@@ -87,7 +87,8 @@ def damage(snapshot: Path) -> Path:
 
 def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_load(tmp_path):
     run_dir = RunDir(tmp_path)
-    configs = [small("nowhere:1", augmentation__ranks=2, augmentation__sharding={"types": [kind]}) for kind in TYPES]
+    settings = {"augmentation__ranks": 2, "teacher__model__representation": 4}
+    configs = [small("nowhere:1", **settings, augmentation__sharding={"types": [kind]}) for kind in TYPES]
     one, two = (publish_drawn(configs[0], run_dir, version) for version in (1, 2))
     damaged = damage(publish_drawn(configs[0], run_dir, 3))
     replica = ReplicaScorer(configs[0])
@@ -98,12 +99,14 @@ def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_lo
                 for snapshot in (one, two):
                     assert scorer.load(snapshot) == replica.load(snapshot) == load_checkpoint(snapshot).meta
                     for count in (512, 1, 7):
-                        logits = scorer.score(rows(count))
+                        logits, r = scorer.score(rows(count))
+                        alone = replica.score(rows(count))
+                        np.testing.assert_allclose(r, alone.representation, rtol=0, atol=1e-5)
                         assert logits.shape == (count, 2)
-                        np.testing.assert_allclose(logits, replica.score(rows(count)), rtol=0, atol=1e-6)
+                        np.testing.assert_allclose(logits, alone.logits, rtol=0, atol=1e-6)
                         if kind == "table_wise" and count == 512:  # whole tables, one id each: the same to the bit
-                            assert (logits[:256] == replica.score(rows(512).slice(0, 256))).all()
-                            assert (logits == scorer.score(rows(count))).all()
+                            assert (logits[:256] == replica.score(rows(512).slice(0, 256)).logits).all()
+                            assert (logits == scorer.score(rows(count)).logits).all()
                 with pytest.raises(ModelError, match="altered"):
                     scorer.load(damaged)
                 assert scorer.load(one)["lake_seq"] == 1  # and they go on

@@ -86,7 +86,7 @@ class Config(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _place_asof(cls, settings: Any) -> Any:
-        return place_asof(settings) if isinstance(settings, dict) else settings
+        return _place_representation(place_asof(settings)) if isinstance(settings, dict) else settings
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -210,6 +210,19 @@ class Config(Frozen):
                 )
         if problem := unfit_history(allowed_features, reads, self.student_tasks(student), arm.distils):
             raise ValueError(f"student `{student.name}` {problem}")
+        k, read = self.rows.teacher_embedding, self.embedding_width(student)
+        if read > k:
+            has = f"has {k}" if k else "has none"
+            raise ValueError(
+                f"student `{student.name}` reads {read} values of the teacher's representation (`teacher_embedding`), "
+                f"which {has}; set teacher.model.representation to {read} or more, or read fewer"
+            )
+
+    def embedding_width(self, student: StudentSettings) -> int:
+        """Values of the teacher's representation that a student reads: for histories, and to distil them."""
+        arm = student.model.arm
+        distilled = arm.representation_width if arm.representation_weight else 0
+        return max(self.student_features(student).embedding_width, distilled) if arm.distils else 0
 
     def _check_own_indexes(self, student: StudentSettings) -> None:
         """Rows that no model looked up by these ids are in the lake already: their columns have to be bounded."""
@@ -338,6 +351,20 @@ class Config(Frozen):
     def decisive(self) -> dict[str, Any]:
         """Settings that decide the run's result, without placement and monitoring."""
         return decisive(self.model_dump(mode="json"))
+
+
+def _place_representation(settings: dict[str, Any]) -> dict[str, Any]:
+    """Make rows carry the representation that the teacher of a config's settings makes.
+
+    >>> _place_representation({"rows": {}, "teacher": {"model": {"representation": 8}}})["rows"]
+    {'teacher_embedding': 8}
+    """
+    rows, model = settings.get("rows"), settings.get("teacher") or {}
+    model = (model.get("model") or {}) if isinstance(model, dict) else model
+    if not isinstance(rows, dict) or not isinstance(model, dict):
+        return settings
+    k = model.get("representation", TeacherConfig.model_fields["representation"].default)
+    return settings | {"rows": rows | {"teacher_embedding": k or 0}}
 
 
 def load(path: str | Path, overrides: list[str] | None = None, *, overridden_in: str | Path = ".") -> Config:

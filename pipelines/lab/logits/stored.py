@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.features.batch import BatchBuilder
+from exfm.features.representation import SCALE_BYTES, packed
 from exfm.models.growth.refit import stored_teacher
 from exfm.snapshots.checkpoint import open_checkpoint
 from pipelines.core.config.evolve import made_with_teacher
@@ -106,15 +107,19 @@ def rescored(
     there: list[Snapshot],
     folder: Path,
     advance: Callable[[int], None],
-) -> np.ndarray:
-    """Logits of every row by the stored snapshots, (N, T) float32, in a file of `folder`; NaN if the snapshot has
-    learned the row's label. Raises BadInput where one that is needed was deleted."""
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Logits of every row by the stored snapshots, (N, T) float32, NaN if the snapshot has learned the row's label; and
+    where they have one their representation, in cells (N, 4 + k) uint8. Both are in files of `folder`. Raises BadInput
+    where a snapshot that is needed was deleted."""
     from exfm.models.scorer import TeacherScorer
 
     snapshots, which = scorers_of(run_dir, config.rows, rows.table, of, there)
     features, model = config.teacher_features, config.teacher.model
     scorer, build = TeacherScorer(model, features, config.tasks), BatchBuilder(features, config.tasks)
     all_logits = mapped_array((rows.num_rows, len(config.tasks)), np.float32, folder, fill=np.nan)
+    cells: np.ndarray | None = None
+    if model.representation is not None:
+        cells = mapped_array((rows.num_rows, SCALE_BYTES + model.representation), np.uint8, folder)
     step, done = config.augmentation.score_rows, 0
     for number in np.unique(which[which >= 0]):
         own, path = np.flatnonzero(which == number), snapshots[number].path
@@ -129,9 +134,12 @@ def rescored(
         for at in range(0, len(own), step):
             some = own[at : at + step]
             asked = taken(rows, some)
-            logits = scorer.score(build(asked))
+            logits, r = scorer.answer(build(asked))
             honest = not_yet_learned(asked, config.tasks, config.rows.groups) & np.isfinite(logits)
             all_logits[some] = np.where(honest, logits, np.float32(np.nan))
             release_pages(all_logits)
+            if cells is not None and r is not None:
+                cells[some] = packed(r)
+                release_pages(cells)
             advance(done := done + len(some))
-    return all_logits
+    return all_logits, cells

@@ -19,7 +19,9 @@ import pyarrow as pa
 
 from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
+from exfm.features.representation import SCALE_BYTES, packed
 from exfm.models.engine import TeacherEngine
+from exfm.models.scorer import TeacherAnswer
 from exfm.models.teacher_config import TeacherConfig
 from pipelines.core.config.settings import Config
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
@@ -34,10 +36,12 @@ if TYPE_CHECKING:
 
 
 class Logits(NamedTuple):
-    """The logits of one age of snapshots: (N, T) float32, NaN where the lake would hold none. `left_out`: rows of
-    batches that were not finite, and not learned."""
+    """Answers of snapshots of one age: logits (N, T) float32, NaN where the lake would hold none, and, if the teacher
+    has a representation, its cells (N, 4 + k) uint8 (exfm/features/representation.py). `left_out`: rows of batches that
+    were not finite, and not learned."""
 
     logits: np.ndarray
+    cells: np.ndarray | None
     left_out: int
 
 
@@ -87,20 +91,27 @@ def lockstep_logits(
     engine, build = TeacherEngine(teacher), BatchBuilder(features, config.tasks)
     snapshots = _Snapshots(config, TeacherScorer(model, features, config.tasks), build, behinds)
     by_age = {behind: mapped_array((N, len(config.tasks)), np.float32, folder, fill=np.nan) for behind in behinds}
+    cells: dict[int, np.ndarray] = {}
+    if model.representation is not None:
+        width = SCALE_BYTES + model.representation
+        cells = {behind: mapped_array((N, width), np.uint8, folder) for behind in behinds}
     left_out = 0
     try:
         for number, (start, end) in enumerate(pairwise([0, *_ends(stream, N, config)])):
             rows = stream.slice(start, end - start)
-            for behind, logits in snapshots.score(number, rows).items():
-                by_age[behind][start:end] = logits
+            for behind, scored in snapshots.score(number, rows).items():
+                by_age[behind][start:end] = scored.logits
                 release_pages(by_age[behind])
+                if scored.representation is not None:
+                    cells[behind][start:end] = packed(scored.representation)
+                    release_pages(cells[behind])
             if start >= birth:
                 left_out += _learn(engine, build, _share(rows, number, start - birth, config), config)
                 snapshots.add(number + 1, engine)
             advance(end)
     finally:
         engine.close()
-    return {behind: Logits(logits, left_out) for behind, logits in by_age.items()}
+    return {behind: Logits(logits, cells.get(behind), left_out) for behind, logits in by_age.items()}
 
 
 class _Snapshots:
@@ -116,18 +127,22 @@ class _Snapshots:
         oldest = version + 1 - self._config.pace.lag - max(self._behinds)
         self._held = {v: snapshot for v, snapshot in self._held.items() if v >= oldest}
 
-    def score(self, block: int, rows: pa.Table) -> dict[int, np.ndarray]:
-        """Logits of a block's rows by each of `behinds`, (n, T) float32; NaN where the lake would hold none."""
+    def score(self, block: int, rows: pa.Table) -> dict[int, TeacherAnswer]:
+        """Answers for a block's rows by each of `behinds`; logits are NaN where the lake would hold none, and so is the
+        representation of rows without any."""
         config, step = self._config, self._config.augmentation.score_rows
         honest = not_yet_learned(rows, config.tasks, config.rows.groups)
-        batches = [self._build(rows.slice(at, step)) for at in range(0, rows.num_rows, step)]
+        batches = [self._build(rows.slice(at, step)) for at in range(0, max(1, rows.num_rows), step)]
         versions = {behind: lockstep_version(block, config.pace.lag, behind) for behind in self._behinds}
-        without = np.full(honest.shape, np.nan, np.float32)
-        by_version = dict.fromkeys(versions.values(), without)
+        nothing = TeacherAnswer(np.full(honest.shape, np.nan, np.float32), None)
+        by_version = dict.fromkeys(versions.values(), nothing)
         for version in self._held.keys() & by_version.keys():  # the others have learned nothing
             self._scorer.load(self._held[version])
-            z = np.concatenate([without[:0], *(self._scorer.score(batch) for batch in batches)])
-            by_version[version] = np.where(honest & np.isfinite(z), z, without)
+            z, r = TeacherAnswer.together([self._scorer.answer(batch) for batch in batches])
+            z = np.where(honest & np.isfinite(z), z, np.float32(np.nan))
+            if r is not None:
+                r = np.where(np.isfinite(z).any(axis=1, keepdims=True), r, np.float32(np.nan))
+            by_version[version] = TeacherAnswer(z, r)
         return {behind: by_version[version] for behind, version in versions.items()}
 
 

@@ -278,7 +278,7 @@ class _StudentStream:
     def _build(self) -> BatchBuilder:
         config, student = self.config, self.student
         features, tasks = config.student_features(student), config.student_tasks(student)
-        return BatchBuilder(features, tasks, student.negative_rate or None)
+        return BatchBuilder(features, tasks, student.negative_rate or None, embedding=True)
 
     def _feed(self, read: RowNumbers, begins: int) -> StudentFeed:
         """The feed of the student's worker, over the rows at the places `read`."""

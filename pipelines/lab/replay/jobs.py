@@ -95,7 +95,7 @@ class TeacherJob:
             advance=lambda done: more(done * TEACHER_COST),
         )
         for source in self.sources:
-            part = logits[source.behind]._asdict() | {"seconds": time.process_time() - began}
+            part = _present(logits[source.behind]._asdict()) | {"seconds": time.process_time() - began}
             save_part(teacher_part(workspace, self.seed, source), **part)
 
 
@@ -111,7 +111,7 @@ class RescoreJob:
         workspace, more = self.workspace, _increments(add_done)
         assert workspace.run_dir is not None
         assert self.source.stored is not None
-        logits = rescored(
+        logits, cells = rescored(
             workspace.of(self.seed),
             workspace.run_dir,
             workspace.rows(self.seed),
@@ -120,7 +120,12 @@ class RescoreJob:
             workspace.folder,
             lambda done: more(done * TEACHER_COST),
         )
-        save_part(teacher_part(workspace, self.seed, self.source), logits=logits, left_out=0)
+        part = _present({"logits": logits, "cells": cells, "left_out": 0})
+        save_part(teacher_part(workspace, self.seed, self.source), **part)
+
+
+def _present(part: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from exfm.features.representation import EMBEDDING, FIRST_SPACE, SPACE, written
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.logits.faults import chosen, feedback_delays, learned_labels
@@ -26,12 +28,15 @@ from pipelines.live.training.unseen_labels import not_yet_learned
 LogitsOf = Callable[[pa.Table, int], np.ndarray]
 """Some rows of the stream, and how many come before them -> their logits, (n, T) float32; NaN: none."""
 
+CellsOf = Callable[[pa.Table, int], pa.Array]
+"""The same -> the teacher's representation of them, as a column of the lake."""
+
 
 @dataclass(frozen=True)
 class Stream:
-    """`rows` under a condition. `logits`: None where rows are a lake's and stay as they were logged. Rows that are not
-    `of_a_lake` get the positions, blocks and versions that a run would give them. `delays_s`: how long feedback took,
-    (N, T), where the condition asks for it."""
+    """`rows` under a condition. `logits`: None where rows are a lake's and stay as they were logged; `cells`: None if
+    the teacher has no representation. Rows that are not `of_a_lake` get the positions, blocks and versions that a run
+    would give them. `delays_s`: how long feedback took, (N, T), where the condition asks for it."""
 
     rows: Rows
     config: Config
@@ -40,6 +45,7 @@ class Stream:
     of_a_lake: bool
     upto: int | None = None
     delays_s: np.ndarray | None = None
+    cells: CellsOf | None = None
 
     @property
     def num_rows(self) -> int:
@@ -73,6 +79,10 @@ class Stream:
             columns |= {f"label_{task}": labels for task, labels in learned.items()}
         for t, task in enumerate(self.config.tasks):
             columns[f"teacher_logit_{task}"] = pa.array(logits[:, t], mask=~np.isfinite(logits[:, t]))
+        columns = {name: column for name, column in columns.items() if name not in (EMBEDDING, SPACE)}
+        if self.cells is not None:
+            known = pa.array(np.isfinite(logits).any(axis=1))
+            columns[EMBEDDING] = pc.if_else(known, self.cells(table, offset), None)
         return pa.table(columns)
 
 
@@ -84,15 +94,16 @@ def stream_of(
     twin: Path | None = None,
 ) -> Stream:
     """The stream as a lake would store it under this condition; where a twin teaches, for its student."""
-    source, logits = condition.logit_source, None
+    source, logits, cells = condition.logit_source, None, None
     if source is None:
         assert student is not None
         assert twin is not None
         logits = twin_logits(workspace, seed, student, twin)
     elif not (workspace.is_logged(source) and condition.as_logged):
-        logits = _teacher_logits(workspace, seed, source)
+        logits, cells = _teacher_logits(workspace, seed, source), _teacher_cells(workspace, seed, source)
     rows, of_a_lake = workspace.rows(seed), workspace.run_dir is not None
-    return Stream(rows, workspace.of(seed), condition, logits, of_a_lake, delays_s=_delays(workspace, seed, condition))
+    delays_s = _delays(workspace, seed, condition)
+    return Stream(rows, workspace.of(seed), condition, logits, of_a_lake, delays_s=delays_s, cells=cells)
 
 
 def labels_under(workspace: Workspace, seed: int, condition: Condition) -> dict[str, pa.Array]:
@@ -133,6 +144,32 @@ def _teacher_logits(workspace: Workspace, seed: int, source: LogitSource) -> Log
         return whole
 
     return logits
+
+
+def _teacher_cells(workspace: Workspace, seed: int, source: LogitSource) -> CellsOf | None:
+    """The teacher's representation of all rows; None if it has none."""
+    if workspace.is_logged(source):
+        logged = bool(workspace.config.rows.teacher_embedding)
+        return (lambda table, offset: _of_one_space(table)) if logged else None
+    part = load_part(teacher_part(workspace, seed, source))
+    assert part is not None
+    stored = part.get("cells")
+    if stored is None:
+        return None
+
+    def cells(table: pa.Table, offset: int) -> pa.Array:
+        whole = np.zeros((table.num_rows, stored.shape[1]), np.uint8)
+        some = stored[offset : offset + table.num_rows]
+        whole[: len(some)] = some
+        release_pages(stored)
+        return written(whole, np.arange(len(whole)) < len(some))
+
+    return cells
+
+
+def _of_one_space(table: pa.Table) -> pa.Array:
+    known = pc.fill_null(pc.equal(table[SPACE], FIRST_SPACE), False)
+    return pc.if_else(known, table[EMBEDDING], None).combine_chunks()
 
 
 def twin_logits(workspace: Workspace, seed: int, student: StudentSettings, twin: Path) -> LogitsOf:

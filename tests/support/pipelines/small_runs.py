@@ -52,9 +52,9 @@ def small(servers: str, **changes: Any) -> Config:
 
 
 def everything(servers: str, **changes: Any) -> Config:
-    """`small` with all that it leaves off: as-of features, a teacher that reads events, baselines, twins, blocks and
-    batches that grow, versions that are published and compared, and students of other verticals' rows. `brand` distils
-    on all rows, and `clicks` learns labels of all."""
+    """`small` with all that it leaves off: as-of features, a teacher that reads events and has a representation,
+    baselines, twins, blocks and batches that grow, versions that are published and compared, and students of other
+    verticals' rows. `brand` distils on all rows, and `clicks` learns labels of all."""
     raw = _raw(servers)
     raw["registry"] = {"publish_every_rows": 600, "block_rows": 8, "pilot_blocks": 4}
     raw["pace"]["first_block_rows"] = 256
@@ -68,12 +68,17 @@ def everything(servers: str, **changes: Any) -> Config:
         {"name": "clicked", "by": "user_id", "last": 3, "of": ["ad_id", "gap_s"], "having": "ctr"},
     ]
     raw["teacher"]["model"]["sequence"] = {"of": "user_id", "events": ["ad_id"], "length": 4, "layers": 2, "width": 8}
+    raw["teacher"]["model"]["representation"] = 8
+    taste = {"name": "taste", "by": "user_id", "of": "teacher_embedding", "width": 4, "half_life_s": 9000}
+    raw["features"]["history"].append(taste)
     for model in (raw["teacher"], *raw["students"]):
         del model["first_batch_rows"]
     for student in raw["students"]:
         del student["baselines"]
     brand, clicks = raw["students"][1:]
     brand |= {"twin": True, "distillation_rows": "all"}
+    own_row = {"preset": "recommended", "representation_weight": 0.5, "representation_width": 8}
+    brand["model"] = brand["model"] | {"arm": own_row}
     clicks |= {"label_rows": "all"}
     return _changed(raw, changes)
 

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from exfm.features.representation import EMBEDDING, SPACE, packed, written
+from exfm.models.scorer import TeacherAnswer
 from pipelines.core.config.sections import Pace
 from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
@@ -105,20 +107,24 @@ class OpenBlock:
 
 def augment(
     rows: pa.RecordBatch,
-    logits_NT: np.ndarray,
+    scored: TeacherAnswer,
     schema: RowSchema,
     *,
     block: int,
     first_seq: int,
     teacher_version: int | None,
     scored_at_ms: int,
+    space: int | None = None,
 ) -> pa.RecordBatch:
     """A block as the lake stores it (`schema.augmented`), from rows in `schema.settled`.
 
-    logits_NT        float32, a column per task of the schema, in its order; NaN where the teacher gives none. A logit
-                     whose label the teacher may have learned already is left out: it is no prediction
+    scored           logits of every task of the schema, in its order; NaN where the teacher gives none. A logit whose
+                     label the teacher may have learned already is left out: it is no prediction. A row without any
+                     logit has no representation either
     teacher_version  None where no snapshot scored the rows
+    space            of the representation
     """
+    logits_NT = scored.logits
     count = rows.num_rows
     event_time = rows["event_time_ms"].to_numpy()
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
@@ -131,6 +137,12 @@ def augment(
     predicted_NT = not_yet_learned(rows, tasks, schema.groups) & np.isfinite(logits_NT)
     for index, task in enumerate(tasks):
         columns[f"teacher_logit_{task}"] = pa.array(logits_NT[:, index], mask=~predicted_NT[:, index])
+    if schema.teacher_embedding:
+        r_Nk, predicted = scored.representation, predicted_NT.any(axis=1)
+        cells = packed(np.full((count, schema.teacher_embedding), np.nan, np.float32) if r_Nk is None else r_Nk)
+        known = predicted & (r_Nk is not None)
+        columns[EMBEDDING] = written(cells, known)
+        columns[SPACE] = pa.array(np.full(count, space or 0, np.int32), mask=~known)
     augmented = schema.augmented
     return pa.RecordBatch.from_arrays([columns[name] for name in augmented.names], schema=augmented)
 

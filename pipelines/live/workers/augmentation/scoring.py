@@ -31,7 +31,7 @@ from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import BatchBuilder
 from exfm.machine import keep_memory, set_threads
 from exfm.models.growth.refit import stored_teacher
-from exfm.models.scorer import TeacherScorer
+from exfm.models.scorer import TeacherAnswer, TeacherScorer
 from exfm.parallel.group import RankGroup
 from exfm.snapshots.checkpoint import open_checkpoint
 from pipelines.core.config.evolve import made_with_teacher
@@ -51,8 +51,8 @@ class Scorer(Protocol):
         """Load a saved snapshot; returns its meta. Raises ModelError where it cannot be read: then nothing can be
         scored until another is loaded."""
 
-    def score(self, rows: pa.RecordBatch) -> np.ndarray:
-        """Logits (rows, T) float32."""
+    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
+        """Logits and representation of the rows."""
 
     def leave(self) -> None:
         """End the round, so that other ranks may report."""
@@ -72,9 +72,9 @@ class ReplicaScorer:
         self._scorer.load(stored_teacher(stored, self._made_with))
         return stored.meta
 
-    def score(self, rows: pa.RecordBatch) -> np.ndarray:
+    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
         self.rows += rows.num_rows
-        return self._scorer.score(self._build(rows))
+        return self._scorer.answer(self._build(rows))
 
     def leave(self) -> None:
         pass
@@ -107,10 +107,12 @@ class _Shards:
         """The parts of tables that are in this process."""
         return self._scorer.held
 
-    def score(self, share: pa.RecordBatch) -> np.ndarray:
-        """Logits of all shares, in the order of the ranks, on rank 0. A collective."""
-        own = torch.from_numpy(self._scorer.score(self.build(share)))
-        return torch.cat([*self.group.gather(own)] or [own]).numpy()
+    def score(self, share: pa.RecordBatch) -> TeacherAnswer:
+        """The answer for all shares, in the order of the ranks, on rank 0. A collective."""
+        logits, r = self._scorer.answer(self.build(share))
+        own = torch.from_numpy(logits if r is None else np.hstack([logits, r]))
+        whole, T = torch.cat([*self.group.gather(own)] or [own]).numpy(), logits.shape[1]
+        return TeacherAnswer(whole[:, :T], None if r is None else whole[:, T:])
 
 
 class LeadingScorer:
@@ -139,14 +141,15 @@ class LeadingScorer:
             raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
         return meta
 
-    def score(self, rows: pa.RecordBatch) -> np.ndarray:
+    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
         first, *others = shares(rows.select(self._columns), self._group.world_size)
         messages = [_encoded(share) for share in others]
         self._say("score", bytes=[len(message) for message in messages])
         for rank, message in enumerate(messages, start=1):
             self._group.send(message, rank)
         self.rows += first.num_rows
-        return self.shards.score(first)[: rows.num_rows]
+        logits, r = self.shards.score(first)
+        return TeacherAnswer(logits[: rows.num_rows], None if r is None else r[: rows.num_rows])
 
     def leave(self) -> None:
         self._say("leave")

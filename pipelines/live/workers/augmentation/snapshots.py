@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from exfm.errors import ModelError, OtherFormat
+from exfm.features.representation import FIRST_SPACE
+from exfm.models.scorer import TeacherAnswer
 from exfm.snapshots.checkpoint import checkpoint_names, set_checkpoint_aside
 from pipelines.core.run_dir.paths import version_name
 from pipelines.live.workers.augmentation.scoring import Scorer
@@ -41,6 +42,7 @@ class Snapshots:
         self.inferences = 0  # rows scored; the worker stores and restores the count
         self.version: int | None = None
         self.lake_seq = NOTHING_YET  # the last row that the loaded version has learned
+        self.space = FIRST_SPACE  # of its representation
         self._made_at = self._looked_at = float("-inf")
         self._aged: int | None = None  # the version that `_made_at` belongs to
 
@@ -68,18 +70,18 @@ class Snapshots:
             if directory.exists():  # it was not pruned meanwhile
                 log.error("%s; it is set aside as %s", error, set_checkpoint_aside(directory).name)
             return False
-        self.version, self.lake_seq = version, meta["lake_seq"]
+        self.version, self.lake_seq, self.space = version, meta["lake_seq"], meta.get("space", FIRST_SPACE)
         if version != self._aged:  # otherwise it returns, after a newer one that could not be read
             made_ms = (directory / "manifest.json").stat().st_mtime * 1000
             age_s = min(max(0.0, (self._now_ms() - made_ms) / 1000), self._clock() - self._looked_at)
             self._aged, self._made_at = version, self._clock() - age_s
         return True
 
-    def score(self, rows: pa.RecordBatch, part_rows: int) -> np.ndarray:
-        """Logits of the loaded version, (rows, T), at most `part_rows` rows at once."""
+    def score(self, rows: pa.RecordBatch, part_rows: int) -> TeacherAnswer:
+        """The loaded version's answer for the rows, at most `part_rows` at once."""
         parts = [self.scorer.score(rows.slice(start, part_rows)) for start in range(0, rows.num_rows, part_rows)]
         self.inferences += rows.num_rows
-        return np.concatenate(parts)
+        return TeacherAnswer.together(parts)
 
     @property
     def age_s(self) -> float:

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.machine import keep_memory, set_threads
+from exfm.models.scorer import TeacherAnswer
 from pipelines.core.config.kept_columns import keep_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
@@ -199,21 +200,22 @@ class AugmentationWorker(Worker):
 
     def _scored(self, decision: Score | WithoutTeacher) -> pa.RecordBatch:
         """The open block as the lake stores it, with the logits of the loaded snapshot, or without logits."""
-        scored = isinstance(decision, Score)
+        has_teacher = isinstance(decision, Score)
         with self.watch("score"):
             rows = self.block.rows()
-            logits = np.full((rows.num_rows, len(self._config.tasks)), np.nan, np.float32)
-            if scored:
-                logits = self._snapshots.score(rows, self._config.augmentation.score_rows)
+            scored = TeacherAnswer(np.full((rows.num_rows, len(self._config.tasks)), np.nan, np.float32), None)
+            if has_teacher:
+                scored = self._snapshots.score(rows, self._config.augmentation.score_rows)
             lockstep = self._config.pace.mode == "lockstep"
             return augment(
                 rows,
-                logits,
+                scored,
                 self.stream.config.rows,
                 block=self.stream.commits.lake.last_block + 1,
                 first_seq=self.stream.last_lake_seq + 1,
-                teacher_version=self._snapshots.version if scored else None,
+                teacher_version=self._snapshots.version if has_teacher else None,
                 scored_at_ms=int(rows["event_time_ms"].to_numpy().max()) if lockstep else self._now_ms(),
+                space=self._snapshots.space,
             )
 
     def _commit(self, rows: pa.RecordBatch | None) -> None:

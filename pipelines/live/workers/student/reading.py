@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from exfm.features.batch import BatchBuilder
 from exfm.features.feature_cache import FeatureCache
+from exfm.features.representation import EMBEDDING, SPACE
 from exfm.features.sampling import sample_negatives
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
@@ -41,7 +42,8 @@ class SharedCache:
 def batch_builder(config: Config, settings: StudentSettings, features: FeatureCache | None = None) -> BatchBuilder:
     """Builder of the student's batches; `features`: shared with other students."""
     columns, tasks = config.student_features(settings), config.student_tasks(settings)
-    return BatchBuilder(columns, tasks, settings.negative_rate, feature_cache=features)
+    embedding = config.embedding_width(settings) > 0
+    return BatchBuilder(columns, tasks, settings.negative_rate, feature_cache=features, embedding=embedding)
 
 
 def lake_columns(config: Config, settings: StudentSettings) -> list[str]:
@@ -49,6 +51,7 @@ def lake_columns(config: Config, settings: StudentSettings) -> list[str]:
     columns = ["lake_seq", "block", "impression_id", "event_time_ms", "scored_at_ms", "teacher_version"]
     columns += config.student_features(settings).needs_columns()
     columns += [f"{kind}_{t}" for kind in ("label", "teacher_logit") for t in config.student_tasks(settings)]
+    columns += [EMBEDDING, SPACE] if config.embedding_width(settings) else []
     columns += [SAMPLE_WEIGHT] if config.rows.weighted else []
     columns += config.own_rows(settings).columns if config.reads_all_rows(settings) else []
     columns += [config.metrics.group_by] if config.metrics.group_by else []

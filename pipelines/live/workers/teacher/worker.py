@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from exfm.errors import Diverged
 from exfm.features.batch import BatchBuilder
+from exfm.features.representation import FIRST_SPACE
 from exfm.machine import keep_memory, set_threads
 from exfm.models.engine import TEACHER, TeacherEngine
 from exfm.models.growth.refit import stored_teacher
@@ -327,6 +328,7 @@ class TeacherWorker(Worker):
             "config_hash": self.engine.identity,
             "version": self.place.version,
             "lake_seq": self.place.lake_seq,
+            "space": FIRST_SPACE,
             "learned": self.account.learned.state(),
             "made_with": made_with_teacher(self._config).model_dump(mode="json"),
         }

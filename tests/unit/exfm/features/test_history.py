@@ -14,7 +14,8 @@ from exfm.errors import ConfigError, ModelError
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet, HistoryFeature
-from exfm.features.history import History
+from exfm.features.history import History, bag_means, bags_in
+from exfm.features.representation import packed, read, written
 from exfm.features.sparse import SparseFeature
 from exfm.interactions.registry import TrunkConfig
 from exfm.models.growth.refit import MadeWith, fitted_student
@@ -116,10 +117,10 @@ def test_a_row_that_stands_for_four_counts_as_four_one_after_the_other():
     """Of negatives a share is kept (exfm/features/sampling.py), and a history that forgets forgets those left out
     too."""
     together, apart = History(LOGIT, 5), History(LOGIT, 5)
-    ids, x, n = np.array([1, 3, 1]), np.array([0.5, -1.0, 2.0]), np.array([4, 2, 1])
+    ids, x, n = np.array([1, 3, 1]), np.array([[0.5], [-1.0], [2.0]]), np.array([4, 2, 1])
     for _ in range(2):
         together.add(ids, x, n.astype(np.float64))
-        apart.add(ids.repeat(n), x.repeat(n), np.ones(n.sum()))
+        apart.add(ids.repeat(n), x.repeat(n, axis=0), np.ones(n.sum()))
     for (name, found), (_, expected) in zip(together.named_buffers(), apart.named_buffers(), strict=True):
         assert torch.allclose(found, expected, rtol=1e-12), name
 
@@ -256,7 +257,7 @@ def test_another_prior_under_the_same_name_is_refused():
             {"name": "h", "by": "usr", "of": "label_ctr"},
             "by `usr`, which is not one of its sparse features",
         ),
-        ({"name": "h", "by": "user", "of": "ctr"}, "it can be of `label_<task>` or of `teacher_logit_<task>`"),
+        ({"name": "h", "by": "user", "of": "ctr"}, "it can be of `label_<task>`, `teacher_logit_<task>` or `teacher_"),
         ({"name": "user", "by": "user", "of": "label_ctr"}, "history name `user` is repeated"),
         ({"name": "h", "by": "user", "of": "label_ctr", "prior_rows": 0}, "greater than 0"),
     ],
@@ -343,9 +344,122 @@ def test_a_counter_that_forgets_by_time_is_saved_and_served_to_the_bit(tmp_path)
     [
         ({"half_life_rows": 3, "half_life_s": 60}, "it forgets by rows or by time"),
         ({"inputs": ("rows", "rows")}, "each may stand there once"),
+        ({"width": 4}, "one value a row, and its width is 4"),
+        ({"of": "teacher_embedding", "inputs": ("positives",)}, "`positives` are of labels"),
         ({"of": "teacher_logit_ctr", "inputs": ("positives",)}, "`positives` are of labels"),
     ],
 )
 def test_a_history_whose_settings_do_not_fit_is_refused(how, words):
     with pytest.raises(ValueError, match=words):
         HistoryFeature(**{"name": "h", "by": "user", "of": "label_ctr"} | how)
+
+
+# --- averages of the teacher's representation -------------------------------------------------------------------------
+
+TASTE = HistoryFeature(name="taste", by="user", of="teacher_embedding", width=3, half_life_rows=4, prior_rows=3)
+SPOKEN_TASTE = HistoryFeature(name="spoken", by="words", of="teacher_embedding", width=2, inputs=("average",))
+WITH_TASTE = FeatureSet(sparse=[USER, AD, WORDS], dense=[DenseFeature(name="bid")], history=[OWN, TASTE, SPOKEN_TASTE])
+
+
+def taste_table(rows=400, space=0):
+    """Some rows have no representation, and some are of another space."""
+    rng = np.random.default_rng(5)
+    r, known = rng.normal(size=(rows, 3)).astype(np.float32), rng.random(rows) < 0.8
+    spaces = pa.array(np.where(np.arange(rows) % 7 == 3, 1 - space, space).astype(np.int32), mask=~known)
+    more = table(rows).append_column("teacher_embedding", written(packed(r), known))
+    return more.append_column("teacher_space", spaces)
+
+
+def taste_batches(whole=None, batch_rows=64):
+    whole = taste_table() if whole is None else whole
+    build = BatchBuilder(WITH_TASTE, TASKS, embedding=True)
+    return [build(whole.slice(start, batch_rows)) for start in range(0, whole.num_rows, batch_rows)]
+
+
+def test_an_average_of_vectors_is_an_average_of_each_of_their_values():
+    """A history of one value a row, of labels, is what the loop above says; here each value is a history of its own."""
+    one, whole = student(WITH_TASTE), taste_table()
+    r = read(whole["teacher_embedding"].combine_chunks(), whole["teacher_space"].combine_chunks())
+    alone = {
+        (of.name, j): History(of.model_copy(update={"of": "label_ctr", "width": 1, "inputs": ("average", "rows")}), 40)
+        for of in (TASTE, SPOKEN_TASTE)
+        for j in range(of.width)
+    }
+    for number, batch in enumerate(taste_batches()):
+        users, words = (bags_in(batch.sparse, {name}, len(batch))[name] for name in ("user", "words"))
+        got = inputs(one, batch)[:, 3:]
+        for j in range(3):
+            assert torch.allclose(got[:, j], alone["taste", j](users.ids)[:, 0], atol=1e-5)
+        assert torch.allclose(got[:, 3], alone["taste", 0](users.ids)[:, 1], atol=1e-6)
+        for j in range(2):
+            average = bag_means(alone["spoken", j](words.ids)[:, :1], words.owner, len(batch))
+            assert torch.allclose(got[:, 4 + j], average[:, 0], atol=1e-5)
+        assert one.train_step(batch).finite
+        mine = r[number * 64 : number * 64 + 64]
+        known = np.isfinite(mine[:, 0])
+        for (name, j), history in alone.items():
+            ids, owner = (
+                (users.ids.numpy(), np.arange(len(batch)))
+                if name == "taste"
+                else (words.ids.numpy(), words.owner.numpy())
+            )
+            kept = known[owner]
+            history.add(ids[kept], mine[owner][kept][:, j : j + 1].astype(np.float64), np.ones(kept.sum()))
+    assert one.histories.tensors()["taste/total"][0] > 200
+
+
+def test_a_taste_is_saved_served_and_gone_on_with_to_the_bit(tmp_path):
+    one, again, stream = student(WITH_TASTE), student(WITH_TASTE, seed=8), taste_batches()
+    for batch in stream[:4]:
+        one.train_step(batch)
+    again.load_state(one.state())
+    served = load_served(save_served(one.export(), tmp_path, "v1"))
+    assert check_parity(one, served, stream[4]) <= 1e-6
+    asked = BatchBuilder(WITH_TASTE, TASKS, serving=True)(taste_table().slice(256, 64))  # without anything of a teacher
+    assert np.array_equal(served.score(asked), served.score(stream[4]))
+    for batch in stream[4:]:
+        assert np.array_equal(one.train_step(batch).logits, again.train_step(batch).logits)
+    assert same(one.state(), again.state())
+    state = {name: one.histories.tensors()[f"taste/{name}"] for name in ("sum", "count")}
+    assert sum(tensor.nbytes for tensor in state.values()) == 40 * (4 * 3 + 8)
+
+
+def test_a_twin_has_no_taste_and_the_same_first_layer():
+    one, twin = student(WITH_TASTE), student(WITH_TASTE, cfg=SMALL.without_teacher())
+    dense = {key: value for key, value in twin.state().items() if key.startswith(("dense/", "table/"))}
+    assert same(dense, {key: one.state()[key] for key in dense})
+    for batch in taste_batches():
+        one.train_step(batch), twin.train_step(batch)
+    assert inputs(one, batch)[:, 3:].any()
+    assert not inputs(twin, batch)[:, 3:].any()
+    assert not [key for key in twin.state() if key.startswith("history/taste")]
+
+
+def test_a_taste_wider_than_the_teachers_representation_is_refused():
+    narrow = taste_table().drop_columns(["teacher_embedding", "teacher_space"])
+    narrow = narrow.append_column(
+        "teacher_embedding", written(packed(np.ones((400, 2), np.float32)), np.ones(400, bool))
+    )
+    with pytest.raises(ModelError, match=r"`taste` is of 3 values of `teacher_embedding`, and the rows have 2"):
+        student(WITH_TASTE).train_step(taste_batches(narrow)[0])
+
+
+def test_rows_without_the_column_add_nothing():
+    one, batch = student(WITH_TASTE), BatchBuilder(WITH_TASTE, TASKS, embedding=True)(table(64))
+    assert one.train_step(batch).finite
+    assert one.histories.tensors()["taste/total"][0] == 0
+
+
+def test_distilling_the_representation_moves_the_trunk_and_is_not_served():
+    arm = HEAD.model_copy(update={"representation_weight": 1.0, "representation_width": 3})
+    one, plain = student(PLAIN, cfg=SMALL.model_copy(update={"arm": arm})), student(PLAIN)
+    build = BatchBuilder(PLAIN, TASKS, embedding=True)
+    stream = [build(taste_table().slice(start, 64)) for start in range(0, 400, 64)]
+    for batch in stream[:3]:
+        one.train_step(batch), plain.train_step(batch)
+    assert not np.array_equal(one.score(stream[3]), plain.score(stream[3]))
+    assert one.export().parameter_count == plain.export().parameter_count
+    again = student(PLAIN, cfg=SMALL.model_copy(update={"arm": arm}), seed=8)
+    again.load_state(one.state())
+    assert np.array_equal(one.train_step(stream[3]).logits, again.train_step(stream[3]).logits)
+    assert same(one.state(), again.state())

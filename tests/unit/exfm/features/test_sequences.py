@@ -208,7 +208,7 @@ def test_an_id_seen_at_two_places_is_updated_once_by_the_sum_of_its_gradients():
         for name, bag in tables.embedding_bags.items():
             bag.weight.data.copy_(before[f"table/{name}/weight"])
         pooled = tables(batch.sparse).values()
-        z = net(pooled, batch.sparse, batch.dense)
+        z, _ = net(pooled, batch.sparse, batch.dense)
         torch.nn.functional.binary_cross_entropy_with_logits(z, batch.labels).backward()
         pooled.backward(net.e.grad)
         g = tables.embedding_bags["seen"].weight.grad

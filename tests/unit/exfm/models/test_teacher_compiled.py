@@ -28,6 +28,7 @@ from tests.support.ranks.spawned_ranks import run
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine the compiler takes minutes
 
 COMPILED = CFG.model_copy(update={"compile": True})
+REPRESENTED = COMPILED.model_copy(update={"representation": 6})
 BF16 = COMPILED.model_copy(update={"precision": "bf16"})
 DLRM = TeacherConfig(width=4, interaction="dlrm", head=(8,), compile=True)
 
@@ -104,7 +105,7 @@ def test_the_gradients_that_code_makes_are_taken_as_they_are(monkeypatch):
 
 @pytest.mark.slow
 @compiling
-@pytest.mark.parametrize("cfg", [COMPILED, DLRM], ids=["wukong", "dlrm"])
+@pytest.mark.parametrize("cfg", [COMPILED, DLRM, REPRESENTED], ids=["wukong", "dlrm", "with a representation"])
 def test_it_learns_what_is_learned_without_whatever_the_number_of_rows(group, cfg):
     without = cfg.model_copy(update={"compile": False})
     with_code, without = (Teacher(each, FEATURES, TASKS, 0, group=group) for each in (cfg, without))

@@ -10,6 +10,7 @@ import pytest
 from exfm.models.served import load_served
 from pipelines.core.config.evolve import evolution, made_with_teacher
 from pipelines.core.config.settings import load, parse
+from pipelines.live.workers.student.reading import lake_columns
 from pipelines.served_model import _load_pyfunc
 from streaming.errors import BadInput
 from tests.support.models.states import same
@@ -20,6 +21,7 @@ from tests.support.pipelines.student_at_work import learn, starting
 OWN = {"name": "ad_ctr", "by": "ad_id", "of": "label_ctr"}
 BOUGHT = {"name": "ad_cvr", "by": "ad_id", "of": "label_cvr"}
 LOGIT = {"name": "ad_logit", "by": "ad_id", "of": "teacher_logit_ctr"}
+TASTE = {"name": "ad_taste", "by": "ad_id", "of": "teacher_embedding"}
 LABELS_ONLY = {"arm": {"kind": "none", "adapter": False}}
 
 
@@ -46,15 +48,33 @@ def test_students_choose_histories_by_name_and_the_teacher_has_none():
     ("history", "student", "words"),
     [
         (OWN | {"by": "ad"}, {}, "history `ad_ctr` is by `ad`, which is not one of its sparse features"),
-        (OWN | {"of": "clicks"}, {}, "history `ad_ctr` is of `clicks`; it can be of `label_<task>` or"),
+        (OWN | {"of": "clicks"}, {}, "history `ad_ctr` is of `clicks`; it can be of `label_<task>`, `teacher_logit_"),
         (OWN | {"by": "user_id"}, {}, "`feed` reads history `ad_ctr` by `user_id`, a sparse feature that it does not"),
         (BOUGHT, {}, "`shop` reads history `ad_cvr` of `label_cvr`, and its tasks are ctr; list its features"),
-        (LOGIT, {"model": LABELS_ONLY}, "teacher's logits, and its arm `none` never looks at them"),
+        (LOGIT, {"model": LABELS_ONLY}, "what the teacher says, and its arm `none` never looks at it"),
+        (TASTE, {}, "`feed` reads 16 values of the teacher's representation (`teacher_embedding`), which has none"),
         (OWN | {"prior": 3}, {}, "features.history.0.prior: unknown key; did you mean `prior_rows`?"),
     ],
 )  # fmt: skip
 def test_a_history_that_a_student_cannot_have_is_refused(history, student, words):
     assert words in refusal(with_histories(history, feed=student))
+
+
+def test_a_student_reads_the_representations_column_only_where_it_has_a_use_for_it():
+    arm = {"arm": {"preset": "recommended", "representation_weight": 0.5, "representation_width": 8}}
+    raw = with_histories(TASTE | {"width": 4}, feed={"features": ["ad_id"]}, shop={"features": ["ad_id", "ad_taste"]})
+    raw["teacher"] = raw.get("teacher", {}) | {"model": {"representation": 8}}
+    config = parse(raw)
+    feed, shop = config.students
+    distilling = feed.model_copy(update={"model": type(feed.model).model_validate(arm)})
+    columns = {"teacher_embedding", "teacher_space"}
+    assert [columns & set(lake_columns(config, student)) for student in (feed, shop, distilling)] == [
+        set(), columns, columns,
+    ]  # fmt: skip
+    assert [config.embedding_width(student) for student in (feed, shop, distilling)] == [0, 4, 8]
+    assert columns <= set(config.rows.augmented.names)
+    assert parse(config.model_dump(mode="json")).rows == config.rows
+    assert not columns & set(parse(small()).rows.augmented.names)
 
 
 def test_a_run_goes_on_without_them_and_a_student_gets_none_that_it_did_not_begin_with():

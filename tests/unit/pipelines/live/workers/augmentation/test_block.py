@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from exfm.features.representation import read
+from exfm.models.scorer import TeacherAnswer
 from pipelines.core.config.sections import Pace
 from pipelines.live.workers.augmentation import block as block_module
 from pipelines.live.workers.augmentation.block import OpenBlock, augment
@@ -91,7 +93,13 @@ def test_many_dead_letters_are_delivered_without_a_block(monkeypatch):
 def test_a_row_keeps_the_logits_of_labels_that_the_teacher_cannot_have_learned(settlement, expected):
     logits = np.array([[0.5, -1.0]], np.float32)
     (row,) = augment(
-        rows(1, settlement), logits, SCHEMA, block=3, first_seq=17, teacher_version=2, scored_at_ms=9
+        rows(1, settlement),
+        TeacherAnswer(logits, None),
+        SCHEMA,
+        block=3,
+        first_seq=17,
+        teacher_version=2,
+        scored_at_ms=9,
     ).to_pylist()
     assert {task: row[f"teacher_logit_{task}"] for task in ("ctr", "cvr")} == expected
     assert [row[name] for name in ("lake_seq", "block", "teacher_version", "scored_at_ms")] == [17, 3, 2, 9]
@@ -100,10 +108,27 @@ def test_a_row_keeps_the_logits_of_labels_that_the_teacher_cannot_have_learned(s
 
 def test_a_logit_that_is_not_finite_is_none_and_so_is_a_block_without_a_teacher():
     logits = np.array([[np.inf, np.nan]] * 2, np.float32)
-    block = augment(rows(2), logits, SCHEMA, block=0, first_seq=0, teacher_version=None, scored_at_ms=9)
+    block = augment(
+        rows(2), TeacherAnswer(logits, None), SCHEMA, block=0, first_seq=0, teacher_version=None, scored_at_ms=9
+    )
     assert block["teacher_logit_ctr"].null_count == block["teacher_logit_cvr"].null_count == 2
     assert block["teacher_version"].null_count == 2
     assert block["lake_seq"].to_pylist() == [0, 1]
+
+
+def test_a_row_with_a_logit_has_the_teachers_representation_and_says_whose_space_it_is_in():
+    schema = RowSchema(columns=(), tasks=SCHEMA.tasks, teacher_embedding=2)
+    logits = np.array([[0.5, np.nan], [np.nan, np.nan], [np.nan, 1.0]], np.float32)
+    r = np.array([[1.0, -2.0], [3.0, 4.0], [0.0, 0.5]], np.float32)
+    given = {"block": 0, "first_seq": 0, "scored_at_ms": 9}
+    block = augment(rows(3), TeacherAnswer(logits, r), schema, teacher_version=2, space=1, **given)
+    assert block.schema == schema.augmented
+    assert block["teacher_space"].to_pylist() == [1, None, 1]
+    assert np.allclose(read(block["teacher_embedding"]), [[1, -2], [np.nan] * 2, [0, 0.5]], atol=0.01, equal_nan=True)
+    assert not np.isfinite(read(block["teacher_embedding"], block["teacher_space"])).any()  # who reads space 0
+    assert [len(cell.as_py() or b"") for cell in block["teacher_embedding"]] == [6, 0, 6]
+    nothing = augment(rows(2), TeacherAnswer(logits[:2], None), schema, teacher_version=None, **given)
+    assert nothing["teacher_embedding"].null_count == nothing["teacher_space"].null_count == 2
 
 
 def test_dead_letters_and_late_feedback_beyond_a_bound_wait_on_disk(monkeypatch, tmp_path):

@@ -156,7 +156,7 @@ def rows_read(tables: Sequence[Table], sparse: KeyedJaggedTensor) -> KeyedJagged
 
 
 class HasIds(Protocol):
-    """What tables are looked up for: a batch, or its events."""
+    """A batch, or its events: the ids that tables look up."""
 
     @property
     def sparse(self) -> KeyedJaggedTensor: ...

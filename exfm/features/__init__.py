@@ -7,6 +7,7 @@ features     which raw columns a model reads and what becomes of them, as config
 transforms   hashing, crosses, buckets, scaling: raw Arrow columns to table rows and floats
 alike        features that are alike, made in one pass
 as_served    a batch without what is known in training only
+events       a row and the earlier events of its key, as tokens of a sequence
 jagged       where the bags of a batch begin, and the ids of some of its rows
 feature_cache what batches hold of a stretch of rows, made once for all models of a process
 representation   a teacher's representation of rows, as a column

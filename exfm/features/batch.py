@@ -21,7 +21,7 @@ from torch import Tensor
 from exfm.errors import ModelError
 from exfm.features.alike import Alike, RemainingFeatures
 from exfm.features.calendar import EVENT_TIME
-from exfm.features.events import Events, events_of
+from exfm.features.events import EventTokens, events_of
 from exfm.features.feature_cache import FeatureCache, Parts, Taken
 from exfm.features.features import FeatureSet
 from exfm.features.jagged import one_each, only
@@ -62,7 +62,7 @@ class Batch:
     shown_ms: Tensor | None = None  # (B,) int64, event times, where a history forgets by time
     teacher_embedding: Tensor | None = None  # (B, k) float32, the teacher's representation, NaN where there is none
     raw: Tensor | None = None  # (B, S) float64, values of features whose statistics are learned, NaN for null
-    events: Events | None = None  # earlier events of each row's key, and the row itself, where a model reads them
+    events: EventTokens | None = None  # earlier events of each row's key, and the row itself, where a model reads them
 
     @cached_property
     def label_weights(self) -> Tensor:
@@ -229,7 +229,7 @@ class BatchBuilder:
             events=self._events(taken),
         )
 
-    def _events(self, taken: Taken) -> Events | None:
+    def _events(self, taken: Taken) -> EventTokens | None:
         for feature in self.features.events:
             return events_of(feature, {name: taken.column(name) for name in feature.reads}, rows_of_ids)
         return None

@@ -68,7 +68,7 @@ class EventFeature(BaseModel):
 
 
 @dataclass(frozen=True)
-class Events:
+class EventTokens:
     """Tokens of B rows, of each row its events and then itself: N in all.
 
     sparse   I keys × N bags of one id each
@@ -90,24 +90,24 @@ class Events:
         """(N,) int64, the row of each token."""
         return torch.repeat_interleave(self.lengths)
 
-    def only(self, rows: Tensor) -> Events:
+    def only(self, rows: Tensor) -> EventTokens:
         """Tokens of the rows that are True in (B,)."""
         tokens = rows[self.rows]
-        return Events(
+        return EventTokens(
             _one_each(self.sparse.keys(), self.sparse.values().view(len(self.sparse.keys()), -1)[:, tokens]),
             self.lengths[rows],
             self.actions[tokens],
             self.age_s[tokens],
         )
 
-    def to(self, device: torch.device, non_blocking: bool = False) -> Events:
+    def to(self, device: torch.device, non_blocking: bool = False) -> EventTokens:
         own = (self.sparse, self.lengths, self.actions, self.age_s)
-        return Events(*(of.to(device, non_blocking=non_blocking) for of in own))
+        return EventTokens(*(of.to(device, non_blocking=non_blocking) for of in own))
 
 
 def events_of(
     feature: EventFeature, columns: Mapping[str, pa.Array], rows_of: Callable[[SparseFeature, Any], np.ndarray]
-) -> Events:
+) -> EventTokens:
     """Tokens of rows. `rows_of`: table rows of a feature's ids. Raises ConfigError where a column holds no lists."""
     lists = {name: _flat(feature, name, columns[name]) for name in feature.lists}
     offsets = next(iter(lists.values())).offsets
@@ -134,7 +134,7 @@ def events_of(
         state = np.where(came, POSITIVE, np.where(age_s[~own] < window_s, OPEN, NONE))
         actions[~own] += state * 3**at
     actions[own] = feature.actions - 1
-    return Events(
+    return EventTokens(
         _one_each(feature.lists[: len(ids)], torch.from_numpy(ids)),
         torch.from_numpy(count + 1) if B else torch.zeros(0, dtype=torch.int64),
         torch.from_numpy(actions),
@@ -142,12 +142,12 @@ def events_of(
     )
 
 
-def longest_events(feature: EventFeature) -> Events:
+def longest_events(feature: EventFeature) -> EventTokens:
     """Tokens of one row with as many events as are read, all alike."""
     N = feature.length + 1
     ids = torch.zeros(len(feature.items), N, dtype=torch.int64)
     actions = torch.zeros(N, dtype=torch.int64)
-    return Events(_one_each(feature.lists[: len(ids)], ids), torch.tensor([N]), actions, torch.zeros(N))
+    return EventTokens(_one_each(feature.lists[: len(ids)], ids), torch.tensor([N]), actions, torch.zeros(N))
 
 
 @dataclass(frozen=True)

@@ -3,4 +3,5 @@
 interaction    what an interaction is: options that build a network
 registry       the interactions by name, and a student's trunk
 wukong, dlrm, dcn, mlp   one interaction each
+hstu           a stack of attention layers over a sequence of events
 """

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError
-from exfm.features.events import EventFeature, Events
+from exfm.features.events import EventFeature, EventTokens
 from exfm.randomness import seeded_linear
 
 TIMES = 32
@@ -44,6 +44,9 @@ class SequenceModel(BaseModel):
     )
     of: str = Field(description="the column whose value's earlier impressions are read, such as user_id")
     events: tuple[str, ...] = Field(min_length=1, description="int64 columns that say what an event was, such as ad_id")
+    having: str | None = Field(
+        default=None, description="a task: only events with its label, once it has come, such as clicks; null: all"
+    )
     length: int = Field(default=64, gt=0, le=1024, description="how many of the last events are read")
     layers: int = Field(default=1, gt=0)
     heads: int = Field(default=2, gt=0)
@@ -79,10 +82,10 @@ class HSTULayer(nn.Module):
         V, K, Q, U = nnf.silu(self.f1(self.norm(X))).split(D, dim=1)
         if last:
             Q, U, X = Q[at.ends], U[at.ends], X[at.ends]
-        mixed = at.restore([self._attend(Q, K, V, group, last) for group in at.groups], last)
+        mixed = at.restore([self.attend(Q, K, V, group, last) for group in at.groups], last)
         return self.f2(self.mixed_norm(mixed) * U) + X
 
-    def _attend(self, Q: Tensor, K: Tensor, V: Tensor, at: Group, last: bool) -> Tensor:
+    def attend(self, Q: Tensor, K: Tensor, V: Tensor, at: Group, last: bool) -> Tensor:
         """A V of a group of rows, packed: (tokens or rows, D)."""
         G, L, H = *at.tokens.shape, self.heads
         k = K[at.tokens].view(G, L, H, -1).permute(0, 2, 3, 1)
@@ -123,7 +126,7 @@ class Group:
 
 
 class Sequences:
-    """Where rows' tokens stand: `ends` (B,) the last of each, and groups of rows of near lengths."""
+    """Rows of tokens: `ends` (B,) is the last of each, and `groups` are rows of near lengths."""
 
     def __init__(self, ends: Tensor, groups: list[Group], tokens: int) -> None:
         self.ends, self.groups, self._tokens = ends, groups, tokens
@@ -135,13 +138,13 @@ class Sequences:
         return cls(ends, [Group(rows, lengths, ends, age) for rows in order.split(ROWS_TOGETHER)], len(age))
 
     def restore(self, of_groups: list[Tensor], last: bool) -> Tensor:
-        """What groups gave, in the order of tokens, or of rows."""
+        """Put the results of groups back into the order of tokens, or of rows."""
         at = torch.cat([group.rows if last else group.tokens[group.there] for group in self.groups])
         return torch.cat(of_groups)[torch.argsort(at)]
 
 
 class SequenceNet(nn.Module):
-    """Tokens to one embedding of each row: ((N, I · E), Events) -> (B, width out)."""
+    """Tokens to one embedding of each row: ((N, I · E), tokens) -> (B, width out)."""
 
     def __init__(self, cfg: SequenceModel, feature: EventFeature, width: int, generator: torch.Generator):
         super().__init__()
@@ -156,7 +159,7 @@ class SequenceNet(nn.Module):
         self.norm = nn.LayerNorm(D)
         self.leave = seeded_linear(D, width, generator)
 
-    def forward(self, ids_NE: Tensor, events: Events) -> Tensor:
+    def forward(self, ids_NE: Tensor, events: EventTokens) -> Tensor:
         if not len(events.lengths):
             return ids_NE.new_zeros(0, self.leave.out_features)
         X = self.enter(ids_NE) + self.action[events.actions] + self.age[bucket(events.age_s)]

@@ -31,7 +31,7 @@ from exfm.baselines.prior import Prior
 from exfm.embeddings.table import Lookup
 from exfm.errors import ConfigError
 from exfm.features.batch import Batch
-from exfm.features.events import Events
+from exfm.features.events import EventTokens
 from exfm.features.features import FeatureSet
 from exfm.interactions.hstu import SequenceNet
 from exfm.interactions.interaction import Axes
@@ -61,7 +61,7 @@ def loss_of(z: Tensor, targets: LossTargets) -> Tensor:
 class LookedUpEvents(NamedTuple):
     """Tokens and the embeddings of their ids, (N, I · D)."""
 
-    events: Events
+    events: EventTokens
     pooled: Tensor
 
 

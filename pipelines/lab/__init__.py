@@ -1,6 +1,7 @@
 """Offline training on logged rows, without a broker: the common base of replays and scaling runs.
 
 rows      one stream of settled rows that many models learn from
+data      the rows of one student, as batches
 pool      jobs in several processes
 mapped    arrays with an entry for every row, in files
 parts     results that are done, as files that the next start finds again

@@ -25,8 +25,8 @@ from exfm.models.engine import STUDENT, TWIN, StudentEngine
 from pipelines.core.config.settings import Config
 from pipelines.core.config.settings import load as load_config
 from pipelines.core.config.teacher_and_students import StudentSettings
+from pipelines.lab.data import Data, data_of
 from pipelines.lab.logits.teachers import blocks_of, lockstep_logits, versions_of
-from pipelines.lab.replay.data import Data, data_of
 from pipelines.lab.rows import rows_of
 from streaming.schema import POSITION_FIELDS
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from exfm.machine import set_threads
 from exfm.models.engine import StudentEngine
 from pipelines.core.config.settings import load as load_config
-from pipelines.lab.replay.data import data_of
+from pipelines.lab.data import data_of
 from pipelines.lab.replay.jobs import StudentJob
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.replay.store import TrainRequest

@@ -16,8 +16,8 @@ from exfm.models.engine import TWIN, StudentEngine
 from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.settings import Config
+from pipelines.lab.data import data_of
 from pipelines.lab.logits.teachers import lockstep_logits
-from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.jobs import TeacherJob
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.replay.stream import stream_of

@@ -13,10 +13,10 @@ from exfm.parallel.planning.family import scaled_teacher
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
+from pipelines.lab.data import data_of, places_of
 from pipelines.lab.logits.starts import learned_upto
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
-from pipelines.lab.replay.data import data_of, places_of
 from pipelines.lab.replay.load import load_run
 from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.settings import Spec

@@ -14,7 +14,7 @@ import pytest
 from exfm.metrics.classification import metrics_of
 from pipelines.core.config.settings import Config, parse
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.lab.replay.data import data_of
+from pipelines.lab.data import data_of
 from pipelines.lab.replay.settings import Spec
 from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.spec.arms import ArmSpec

@@ -84,7 +84,10 @@ def _with_events(asof: list[Any], settings: dict[str, Any], rows: dict[str, Any]
                 f"{', '.join(possible)}"
             )
     tasks = [task["name"] for task in rows.get("tasks") or [] if isinstance(task, dict) and "name" in task]
-    return [*asof, {"name": name, "by": [sequence.of], "last": sequence.length, "of": [*sequence.events, *tasks, AGE]}]
+    if sequence.having not in (None, *tasks):
+        raise ValueError(f"teacher.model.sequence: `having` names `{sequence.having}`; tasks are {', '.join(tasks)}")
+    last = {"last": sequence.length, "of": [*sequence.events, *tasks, AGE], "having": sequence.having}
+    return [*asof, {"name": name, "by": [sequence.of]} | last]
 
 
 def as_written(problem: str) -> str:

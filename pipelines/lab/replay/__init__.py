@@ -8,7 +8,6 @@ problems   what does not fit together, refused before anything is made
 workspace  spec, config and folder, and the rows and teachers that a replay is of
 store      how each part is named, after all that decides its content
 stream     the rows under a condition, as a lake would store them
-data       the batches of one student
 jobs       what the processes compute: rows, teachers, students
 choice     which setting an arm is judged with
 flops      what training costs an arm, the teacher's share included

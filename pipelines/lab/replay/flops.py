@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from exfm.interactions.interaction import widen
 from exfm.parallel.planning.cost import flops_per_example, training_flops_per_example
 from pipelines.core.config.teacher_and_students import StudentSettings
-from pipelines.lab.replay.data import places_of
+from pipelines.lab.data import places_of
 from pipelines.lab.replay.settings import Setting, setting_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import Condition

@@ -24,13 +24,13 @@ from exfm.models.bad_rows import spoiled_inputs
 from exfm.models.engine import Judged, RegressionEngine, StudentEngine
 from exfm.step import LEARNED
 from pipelines.core.config.teacher_and_students import StudentSettings
+from pipelines.lab.data import Data, data_of, places_of
 from pipelines.lab.logits.starts import known_upto, learned_upto, start_of
 from pipelines.lab.logits.stored import rescored
 from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.lab.parts import save_part
 from pipelines.lab.pool import AddDone
-from pipelines.lab.replay.data import Data, data_of, places_of
 from pipelines.lab.replay.store import TrainRequest, teacher_part
 from pipelines.lab.replay.stream import stream_of
 from pipelines.lab.replay.workspace import Workspace

@@ -32,6 +32,7 @@ from exfm.metrics.estimates import Estimate, estimate_ratio
 from exfm.metrics.paired import consecutive_blocks
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.data.profile.codes import codes_of_values
+from pipelines.lab.data import places_of
 from pipelines.lab.judging.comparison import (
     BySeed,
     Comparison,
@@ -49,7 +50,6 @@ from pipelines.lab.judging.evidence import by_segment, calibrated, over_windows,
 from pipelines.lab.judging.segments import SegmentColumns, segments_of
 from pipelines.lab.parts import load_part
 from pipelines.lab.pool import AddDone
-from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.stream import teacher_logits
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.rows import OPTIMUM

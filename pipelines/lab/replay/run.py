@@ -16,12 +16,12 @@ from typing import Any, Literal
 from pipelines.core.config.sections import Generated
 from pipelines.data.checks.examine import examined
 from pipelines.data.findings import Severity
+from pipelines.lab.data import places_of
 from pipelines.lab.logits.kept import drop_snapshots
 from pipelines.lab.logits.starts import keep_start
 from pipelines.lab.parts import is_stored, load_part
 from pipelines.lab.pool import AddDone, Pool
 from pipelines.lab.replay.choice import Choices, Chosen, best_of, beyond, choose
-from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.flops import of_equal_flops
 from pipelines.lab.replay.jobs import TEACHER_COST, RescoreJob, RowsJob, StudentJob, TeacherJob, work
 from pipelines.lab.replay.judge import REGRESSION, Judge, JudgedStudent

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from exfm.features.representation import EMBEDDING, FIRST_SPACE, SPACE, written
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
+from pipelines.lab.data import places_of
 from pipelines.lab.logits.faults import chosen, feedback_delays, learned_labels
 from pipelines.lab.logits.teachers import blocks_of, versions_of
 from pipelines.lab.mapped import release_pages
 from pipelines.lab.parts import load_part
-from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.store import teacher_part
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.rows import Rows

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.lab.data import places_of
 from pipelines.lab.mapped import PIECE_ROWS, release_pages
 from pipelines.lab.parts import load_part
-from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.report import ReplayReport
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.report.curves import curves

@@ -17,10 +17,10 @@ from exfm.metrics.classification import sigmoid
 from exfm.metrics.policy import PolicyValue, best_of_request, policy_value
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.data.profile.codes import codes_of_values
+from pipelines.lab.data import places_of
 from pipelines.lab.judging.segments import SegmentColumns
 from pipelines.lab.judging.settings import Ranking
 from pipelines.lab.parts import load_part
-from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.settings import students_of
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.report.cells import Cell, Key, Measure, cells, part

@@ -182,7 +182,8 @@ def test_a_student_that_was_stopped_goes_on_with_the_same_bits():
 
 @pytest.mark.parametrize("trunk", TRUNKS)
 def test_what_is_served_reads_the_same_histories_also_after_it_was_stored(trunk, tmp_path):
-    one = student(cfg=SMALL.model_copy(update={"trunk": TrunkConfig(name=trunk, mlp=(8, 4), bottom=(4,))}))
+    settings = {"trunk": TrunkConfig(name=trunk, mlp=(8, 4), bottom=(4,)), "wide": False}
+    one = student(cfg=SMALL.model_copy(update=settings))
     *past, batch = batches()
     for earlier in past:
         one.train_step(earlier)

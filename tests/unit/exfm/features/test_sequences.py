@@ -210,7 +210,7 @@ def test_an_id_seen_at_two_places_is_updated_once_by_the_sum_of_its_gradients():
         pooled = tables(batch.sparse).values()
         z, _ = net(pooled, batch.sparse, batch.dense)
         torch.nn.functional.binary_cross_entropy_with_logits(z, batch.labels).backward()
-        pooled.backward(net.e.grad)
+        pooled.backward(net.e[0].grad)
         g = tables.embedding_bags["seen"].weight.grad
         teacher.train_step(batch)
         after = teacher.state()

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as nnf
 
-from exfm.features.events import EventFeature, Events
+from exfm.features.events import EventFeature, EventTokens
 from exfm.features.sparse import SparseFeature
 from exfm.interactions.hstu import HSTULayer, SequenceModel, SequenceNet, Sequences, bucket
 
@@ -17,7 +17,7 @@ FEATURE = EventFeature(
 )
 
 
-def made_up(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, Events]:
+def made_up(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, EventTokens]:
     """Embeddings (N, D) and tokens of rows with so many tokens each."""
     generator = torch.Generator().manual_seed(seed)
     ages, actions = [], []
@@ -25,7 +25,7 @@ def made_up(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, Events]:
         ages += [*sorted((torch.rand(n - 1, generator=generator) * 5000).tolist(), reverse=True), 0.0]
         actions += [*torch.randint(0, 3, (n - 1,), generator=generator).tolist(), FEATURE.actions - 1]
     embedded = torch.randn(sum(lengths), D, generator=generator)
-    return embedded, Events(None, torch.tensor(lengths), torch.tensor(actions), torch.tensor(ages))  # type: ignore[arg-type]
+    return embedded, EventTokens(None, torch.tensor(lengths), torch.tensor(actions), torch.tensor(ages))  # type: ignore[arg-type]
 
 
 def net(kind: str = "hstu", layers: int = 2) -> SequenceNet:
@@ -37,7 +37,7 @@ def net(kind: str = "hstu", layers: int = 2) -> SequenceNet:
     return made
 
 
-def reference(model: SequenceNet, embedded: torch.Tensor, events: Events) -> torch.Tensor:
+def reference(model: SequenceNet, embedded: torch.Tensor, events: EventTokens) -> torch.Tensor:
     """One row after the other, every token of every layer, by the equations of the module."""
     out, start = [], 0
     for n in events.lengths.tolist():
@@ -77,7 +77,7 @@ def test_rows_in_another_order_or_company_say_the_same():
     model = net()
     together = model(embedded, events)
     for row, (start, stop) in enumerate(pairwise([0, 3, 4, 11, 13])):
-        alone = Events(None, events.lengths[row : row + 1], events.actions[start:stop], events.age_s[start:stop])  # type: ignore[arg-type]
+        alone = EventTokens(None, events.lengths[row : row + 1], events.actions[start:stop], events.age_s[start:stop])  # type: ignore[arg-type]
         torch.testing.assert_close(model(embedded[start:stop], alone)[0], together[row], rtol=1e-5, atol=1e-6)
 
 
@@ -89,7 +89,7 @@ def test_a_new_user_gets_what_the_ad_alone_says():
 
 
 def test_no_rows_have_no_output():
-    empty = Events(None, *(torch.zeros(0, dtype=t) for t in (torch.int64, torch.int64, torch.float32)))  # type: ignore[arg-type]
+    empty = EventTokens(None, *(torch.zeros(0, dtype=t) for t in (torch.int64, torch.int64, torch.float32)))  # type: ignore[arg-type]
     assert net()(torch.zeros(0, D), empty).shape == (0, D)
 
 
@@ -118,7 +118,7 @@ def test_ten_equal_events_weigh_ten_times_as_much_as_one():
     def mixed(times: int) -> torch.Tensor:
         V, K, Q, _ = nnf.silu(layer.f1(layer.norm(torch.stack([*[event] * times, own])))).split(D, dim=1)
         (rows,) = Sequences.of(torch.tensor([times + 1]), torch.zeros(times + 1)).groups
-        return layer._attend(Q[-1:], K, V, rows, last=True)
+        return layer.attend(Q[-1:], K, V, rows, last=True)
 
     nothing = mixed(0)
     torch.testing.assert_close(mixed(10) - nothing, 10 * (mixed(1) - nothing), rtol=1e-4, atol=1e-6)

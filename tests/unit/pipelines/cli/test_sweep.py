@@ -10,11 +10,11 @@ import pytest
 from exfm.distillation.arm import Arm
 from exfm.metrics.classification import normalised_entropy
 from exfm.parallel.planning.cost import flops_per_example, training_flops_per_example
+from pipelines.lab.data import data_of
 from pipelines.lab.judging.comparison import losses
 from pipelines.lab.parts import load_part
 from pipelines.lab.replay import jobs as replay_jobs
 from pipelines.lab.replay.choice import choose
-from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.judge import Judge
 from pipelines.lab.replay.load import load
 from pipelines.lab.replay.report import ReplayReport
@@ -118,7 +118,7 @@ def test_one_pass_is_judged_as_if_it_had_ended_at_a_point(capsys, folder, made):
     sweep, config = load(written(folder))
     workspace, student = Workspace(sweep, config, folder / "out", None), config.student("feed")
     arguments = [written(folder), "--out", str(folder / "out"), "--jobs", "1", "--json", "--set"]
-    code, told, err = run(capsys, *arguments, "points=[2000,4000]")
+    code, told, err = run(capsys, *arguments, "points=[3000,4000]")
     assert (code, made) == (0, []), err
     value = ReplayReport.model_validate_json(told)
     chosen = {choice.arm: choice for choice in value.chosen}
@@ -127,21 +127,21 @@ def test_one_pass_is_judged_as_if_it_had_ended_at_a_point(capsys, folder, made):
         table = workspace.rows(seed).table
         places = np.flatnonzero(np.array(table["vertical"].to_pylist()) == "feed")
         labels = table["label_ctr"].to_numpy(zero_copy_only=False)[places].astype(float)
-        judged, ne = (places >= 1000) & (places < 2000) & ~np.isnan(labels), {}
+        judged, ne = (places >= 1500) & (places < 3000) & ~np.isnan(labels), {}
         for arm in sweep.arms:
             setting = settings_of(sweep, student, arm)[chosen[arm].trial]
             part = load_part(requested(workspace, seed, setting.student, sweep.conditions["fresh"]).path)
             ne[arm] = normalised_entropy(part["logits"][judged, 0], labels[judged])
         gains.append(100 * (1 - ne["single"] / ne["none"]))
     single = value.table.of("fresh", "feed", "ctr", "single")
-    assert single.value("gain/upto/2000") == pytest.approx(np.mean(gains))
-    assert single.cell("gain/upto/2000").n < single.cell("gain/upto/4000").n
+    assert single.value("gain/upto/3000") == pytest.approx(np.mean(gains))
+    assert single.cell("gain/upto/3000").n < single.cell("gain/upto/4000").n
     for arm in ("single", "(teacher)"):
-        mean, own = (value.table.of("fresh", name, "ctr", arm).value("gain/upto/2000") for name in (MEAN, "feed"))
+        mean, own = (value.table.of("fresh", name, "ctr", arm).value("gain/upto/3000") for name in (MEAN, "feed"))
         assert mean == own
     assert (folder / "out" / "curves.png").stat().st_size > 1000
     assert "ctr: gain over rows of the stream" in markdown(value)
-    code, _, err = run(capsys, *arguments, "points=[2000,5000]")
+    code, _, err = run(capsys, *arguments, "points=[3000,5000]")
     assert code == 2
     assert "points has 5,000, and the stream ends after 4," in err
 

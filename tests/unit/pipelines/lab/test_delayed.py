@@ -8,8 +8,8 @@ import pytest
 
 from exfm.metrics.classification import normalised_entropy
 from exfm.models.engine import LOGISTIC, StudentEngine
+from pipelines.lab.data import data_of
 from pipelines.lab.parts import save_part
-from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.load import load
 from pipelines.lab.replay.store import teacher_part
 from pipelines.lab.replay.stream import stream_of

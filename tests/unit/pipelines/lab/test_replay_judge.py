@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipelines.lab.data import places_of
 from pipelines.lab.judging.settings import Ranking
 from pipelines.lab.parts import load_part, save_part
 from pipelines.lab.replay.choice import choose
-from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.judge import Judge
 from pipelines.lab.replay.load import load
 from pipelines.lab.replay.report import means

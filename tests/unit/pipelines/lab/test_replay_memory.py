@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from exfm.features.batch import BatchBuilder
+from pipelines.lab.data import data_of
 from pipelines.lab.logits.teachers import blocks_of, versions_of
 from pipelines.lab.mapped import mapped_array as spilled_rows
 from pipelines.lab.parts import load_part, save_part
 from pipelines.lab.replay import jobs
-from pipelines.lab.replay.data import data_of
 from pipelines.lab.replay.load import load
 from pipelines.lab.replay.store import teacher_part
 from pipelines.lab.replay.stream import stream_of
@@ -82,7 +82,7 @@ def test_what_is_kept_in_files_gives_the_batches_and_logits_of_what_is_kept_in_m
     stream = stream_of(workspace, 1, Condition())
     held = data_of(stream.slice(), workspace.of(1), student, start)
     monkeypatch.setattr(jobs, "PIECE_ROWS", 90)
-    monkeypatch.setattr("pipelines.lab.replay.data.PIECE_ROWS", 90)
+    monkeypatch.setattr("pipelines.lab.data.PIECE_ROWS", 90)
     filed = data_of(stream, workspace.of(1), student, start, folder=tmp_path, held_rows=100)
     assert isinstance(filed.places, np.memmap)
     assert not isinstance(held.places, np.memmap)
@@ -147,7 +147,7 @@ def test_a_stream_that_is_twice_as_long_takes_no_more_memory(folder, tmp_path, m
     workspace.rows(1)
     of_one_size = {"batch_rows": 64, "first_batch_rows": 64}
     student = workspace.config.student("feed").model_copy(update=of_one_size)
-    monkeypatch.setattr("pipelines.lab.replay.data.PIECE_ROWS", 200)
+    monkeypatch.setattr("pipelines.lab.data.PIECE_ROWS", 200)
     peaks: dict[int, list[int]] = {1400: [], 2800: []}
     for rows in 3 * list(peaks):  # what is made once, by whatever thread, is in one of them; garbage is in none
         stream = stream_of(workspace, 1, Condition()).first(rows)
@@ -184,7 +184,7 @@ def test_a_part_that_is_large_is_mapped_and_the_same(tmp_path):
 
 @pytest.mark.parametrize("share", [None, 0.4])
 def test_rows_in_the_order_in_which_they_were_shown_are_the_rows_of_the_student(workspace, monkeypatch, share):
-    monkeypatch.setattr("pipelines.lab.replay.data.SCORED_ROWS", 64)
+    monkeypatch.setattr("pipelines.lab.data.SCORED_ROWS", 64)
     student = workspace.config.student("feed")
     if share is not None:
         student = student.model_copy(update={"negative_rate": {"ctr": share}})

@@ -9,10 +9,10 @@ import torch
 from exfm.interactions.registry import TrunkConfig
 from exfm.snapshots.checkpoint import prune_checkpoints, save_checkpoint
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.data import places_of
 from pipelines.lab.logits.starts import start_of
 from pipelines.lab.parts import save_part
 from pipelines.lab.replay.choice import choose
-from pipelines.lab.replay.data import places_of
 from pipelines.lab.replay.flops import of_equal_flops, training_flops
 from pipelines.lab.replay.load import load
 from pipelines.lab.replay.report import serving_of

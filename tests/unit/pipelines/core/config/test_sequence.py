@@ -33,6 +33,7 @@ def test_a_config_that_a_run_wrote_down_means_the_same():
     [
         ("{of: user, events: [ad_id]}", "teacher.model.sequence: `of` names `user`; it can name columns"),
         ("{of: user_id, events: [bid]}", "teacher.model.sequence: `events` names `bid`; it can name int64 columns"),
+        ("{of: user_id, events: [ad_id], having: like}", "`having` names `like`; tasks are ctr, cvr"),
         ("{of: user_id, events: [ad_id], length: 0}", "teacher.model.sequence.length"),
         ("{of: user_id, events: [ad_id], width: 10, heads: 4}", "width 10 is no multiple of heads 4"),
     ],

@@ -40,7 +40,7 @@ class Augmentation(Frozen):
 class TeacherSettings(Frozen):
     """The teacher: its batches, its model, when it is published, and its processes."""
 
-    batch_rows: int = Field(default=2048, gt=0, description="rows of one training step, over all ranks")
+    batch_rows: int = Field(default=512, gt=0, description="rows of one training step, over all ranks")
     first_batch_rows: int = Field(
         default=FIRST_BATCH_ROWS,
         gt=0,

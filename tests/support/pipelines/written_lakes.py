@@ -34,7 +34,8 @@ def write_lake(path: Path, config: Config, rows: int, verticals: Sequence[str] =
             given["vertical"] = pa.array(np.asarray(verticals)[drawn.integers(0, len(verticals), count)])
         constants = {"block": block, "teacher_version": max(1, block - 1), "event_date": "2026-01-01"}
         for field in schema:
-            if field.name.startswith("teacher_") and block < first_scored:
+            unscored = field.name.startswith("teacher_") and block < first_scored
+            if unscored or field.name in ("teacher_embedding", "teacher_space"):
                 given[field.name] = pa.nulls(count, field.type)
             elif field.name.startswith("teacher_logit"):
                 given[field.name] = pa.array(drawn.normal(-2, 1, count).astype(np.float32))

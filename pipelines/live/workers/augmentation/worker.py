@@ -188,7 +188,7 @@ class AugmentationWorker(Worker):
         if isinstance(decision, Wait):
             return decision.reason
         if isinstance(decision, WithoutTeacher):
-            return f"stale_teacher: {decision.reason}" if decision.stale else decision.reason
+            return f"stale_teacher: {decision.reason}" if decision.stale else None  # none yet is no trouble
         if self.orders.teacher_gone:
             return f"stale_teacher: it has given up; snapshot {self._snapshots.version} keeps scoring"
         return None

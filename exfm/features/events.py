@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from exfm.errors import ConfigError
@@ -45,11 +45,11 @@ class EventFeature(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    items: tuple[SparseFeature, ...]
-    tasks: tuple[str, ...]
-    windows_s: tuple[float, ...]
-    length: int
+    name: str = Field(description="what the names of the lists begin with")
+    items: tuple[SparseFeature, ...] = Field(description="how the ids of a token are read")
+    tasks: tuple[str, ...] = Field(description="tasks whose labels are actions")
+    windows_s: tuple[float, ...] = Field(description="of each task, how long its label may still come")
+    length: int = Field(description="how many of the last events are read")
 
     @property
     def lists(self) -> tuple[str, ...]:

@@ -48,8 +48,8 @@ class SequenceModel(BaseModel):
         default=None, description="a task: only events with its label, once it has come, such as clicks; null: all"
     )
     length: int = Field(default=64, gt=0, le=1024, description="how many of the last events are read")
-    layers: int = Field(default=1, gt=0)
-    heads: int = Field(default=2, gt=0)
+    layers: int = Field(default=1, gt=0, description="attention layers, one on the other")
+    heads: int = Field(default=2, gt=0, description="heads of a layer, which share its width")
     width: int = Field(default=32, gt=0, description="width of a token")
 
     @model_validator(mode="after")

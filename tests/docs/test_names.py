@@ -15,7 +15,7 @@ PACKAGES = ("exfm", "streaming", "pipelines")
 TOP = "configs|docs|examples|benchmarks|exfm|pipelines|streaming|tests|requirements|[.]ci"
 PATH = re.compile(rf"(?<![\w./<-])((?:{TOP})/[\w./-]*\w|[\w-]+[.](?:py|ipynb|yaml|md|toml|cff|png|svg))/?(?![\w*{{])")
 # of a run directory, or the reader's
-NOT_OURS = {"config.yaml", "ne.png", "sweep.md", "clicks.yaml", "mine.yaml", "index.md"}
+NOT_OURS = {"config.yaml", "ne.png", "curves.png", "sweep.md", "clicks.yaml", "mine.yaml", "index.md"}
 WITH_TESTS = [page for page in DOCUMENTS if page not in ("CONTRIBUTING.md", "docs/contributing/testing.md")]  # examples
 TEST = re.compile(r"(?<![\w/])(test_\w+)(?![\w.]|/)")
 

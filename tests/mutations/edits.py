@@ -466,7 +466,7 @@ MUTATIONS = (
         "a gradient that is not finite reaches the teacher's tables",
         "quarantine (21)",
         "exfm/models/teacher.py",
-        "if not self._agree(torch.stack(torch._foreach_norm([e.grad, *grads.values()]))):",
+        "if not self._agree(torch.stack(torch._foreach_norm([*pooled, *grads.values()]))):",
         "if False:",
         TEACHER,
     ),

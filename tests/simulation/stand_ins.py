@@ -21,6 +21,7 @@ import streaming.kafka.writer as writer_module
 import streaming.lake.delta.handle as handle_module
 import streaming.lake.delta.table as table_module
 import streaming.lake.writer as lake_writer_module
+from exfm.models.scorer import TeacherAnswer
 from streaming.settlement import id_index, pending
 from streaming.store import deltas, numbered
 from tests.simulation.broker import Broker
@@ -35,7 +36,7 @@ class FakeSnapshots:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.version: int | None = None
-        self.lake_seq, self.inferences, self.age_s = -1, 0, 0.0
+        self.lake_seq, self.inferences, self.age_s, self.space = -1, 0, 0.0, 0
         self.scorer = SimpleNamespace(rows=0, leave=lambda: None)
 
     def load(self, version: int) -> bool:
@@ -46,10 +47,11 @@ class FakeSnapshots:
         self.version = NEWEST
         return NEWEST
 
-    def score(self, rows: pa.RecordBatch, part_rows: int) -> np.ndarray:
+    def score(self, rows: pa.RecordBatch, part_rows: int) -> TeacherAnswer:
         self.inferences += rows.num_rows
         tasks = sum(name.startswith("label_") for name in rows.schema.names)
-        return np.outer(rows["event_time_ms"].to_numpy() % 1000, np.arange(1, tasks + 1)).astype(np.float32)
+        logits = np.outer(rows["event_time_ms"].to_numpy() % 1000, np.arange(1, tasks + 1)).astype(np.float32)
+        return TeacherAnswer(logits, None)
 
 
 class Handles:

@@ -224,7 +224,7 @@ class AsOfFeature(BaseModel):
 
 
 class AsOf(BaseModel):
-    """As-of features of a stream: what was known at the last tick before a row was shown.
+    """Settings of a stream's as-of features, which say what was known at the last tick before a row was shown.
 
     >>> AsOf(features=[AsOfFeature(name="user_rate", by="user_id", rate="ctr")]).columns[1].name
     'user_rate_shown'

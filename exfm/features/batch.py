@@ -27,7 +27,7 @@ from exfm.features.features import FeatureSet
 from exfm.features.jagged import one_each, only
 from exfm.features.representation import EMBEDDING, SPACE, read
 from exfm.features.sampling import label_weights
-from exfm.features.transforms import Bags, rows_of_ids, with_constants
+from exfm.features.transforms import Bags, with_constants
 
 if TYPE_CHECKING:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -230,9 +230,10 @@ class BatchBuilder:
         )
 
     def _events(self, taken: Taken) -> EventTokens | None:
-        for feature in self.features.events:
-            return events_of(feature, {name: taken.column(name) for name in feature.reads}, rows_of_ids)
-        return None
+        if not self.features.events:
+            return None
+        (feature,) = self.features.events
+        return events_of(feature, {name: taken.column(name) for name in feature.reads})
 
     def _check(self, rows: pa.RecordBatch | pa.Table) -> None:
         present = set(rows.schema.names)

@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from exfm.errors import ConfigError
-from exfm.features.sparse import SparseFeature
+from exfm.features.jagged import one_each
+from exfm.features.sparse import AGE, EventFeature
+from exfm.features.transforms import bags_of
 
 if TYPE_CHECKING:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -31,40 +33,6 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 NONE, POSITIVE, OPEN = range(3)
-AGE = "gap_s"
-
-
-class EventFeature(BaseModel):
-    """Earlier events of a row's key. An item's column holds the row's own id, and the list `<name>_<column>` those of
-    the events; `<name>_<task>` is 1 where the label had come, and `<name>_gap_s` the seconds since each was shown.
-
-    >>> ad = SparseFeature(name="ad", rows=100)
-    >>> EventFeature(name="seen", items=(ad,), tasks=("ctr",), windows_s=(60.0,), length=8).reads
-    ('ad', 'seen_ad', 'seen_ctr', 'seen_gap_s')
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(description="what the names of the lists begin with")
-    items: tuple[SparseFeature, ...] = Field(description="how the ids of a token are read")
-    tasks: tuple[str, ...] = Field(description="tasks whose labels are actions")
-    windows_s: tuple[float, ...] = Field(description="of each task, how long its label may still come")
-    length: int = Field(description="how many of the last events are read")
-
-    @property
-    def lists(self) -> tuple[str, ...]:
-        """Columns that hold the events."""
-        columns = [feature.reads[0] for feature in self.items]
-        return tuple(f"{self.name}_{of}" for of in (*columns, *self.tasks, AGE))
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*(feature.reads[0] for feature in self.items), *self.lists)
-
-    @property
-    def actions(self) -> int:
-        """Number of actions; the last is the candidate's, which has none yet."""
-        return 3 ** len(self.tasks) + 1
 
 
 @dataclass(frozen=True)
@@ -105,41 +73,44 @@ class EventTokens:
         return EventTokens(*(of.to(device, non_blocking=non_blocking) for of in own))
 
 
-def events_of(
-    feature: EventFeature, columns: Mapping[str, pa.Array], rows_of: Callable[[SparseFeature, Any], np.ndarray]
-) -> EventTokens:
-    """Tokens of rows. `rows_of`: table rows of a feature's ids. Raises ConfigError where a column holds no lists."""
-    lists = {name: _flat(feature, name, columns[name]) for name in feature.lists}
-    offsets = next(iter(lists.values())).offsets
-    if any(not np.array_equal(other.offsets, offsets) for other in lists.values()):
-        raise ConfigError(f"events `{feature.name}`: its lists are of different lengths: {', '.join(feature.lists)}")
-    lengths = np.diff(offsets)
+def events_of(feature: EventFeature, columns: Mapping[str, pa.Array]) -> EventTokens:
+    """Tokens of rows. Raises ConfigError where a column holds no lists, or lists are of different lengths."""
+    lengths = _lengths(feature, columns)
     count = np.minimum(lengths, feature.length)
     ends = np.cumsum(count + 1)  # where the next row's tokens begin
-    B, N = len(count), int(ends[-1]) if len(ends) else 0
+    N = int(ends[-1]) if len(ends) else 0
     own = np.zeros(N, bool)
     own[ends - 1] = True
     back = np.repeat(ends - 1, count + 1) - np.arange(N)  # 0 for the row itself
-    taken = (np.repeat(offsets[1:], count + 1) - back)[~own]
+    listed = (np.repeat(np.cumsum(lengths), count + 1) - back)[~own]
     ids = np.empty((len(feature.items), N), np.int64)
-    for at, item in enumerate(feature.items):
-        (name,) = item.reads
-        ids[at, own] = rows_of(item, columns[name].fill_null(0))
-        ids[at, ~own] = rows_of(item, lists[f"{feature.name}_{name}"].values.take(pa.array(taken)))
+    for at, (item, name) in enumerate(zip(feature.items, feature.lists, strict=False)):
+        (column,) = item.reads
+        ids[at, own] = bags_of(item, {column: columns[column].fill_null(0)}).values
+        ids[at, ~own] = bags_of(item, {column: columns[name]}).values[listed]
     age_s = np.zeros(N, np.float32)
-    age_s[~own] = lists[f"{feature.name}_{AGE}"].values.to_numpy()[taken]
+    age_s[~own] = columns[f"{feature.name}_{AGE}"].flatten().to_numpy()[listed]
     actions = np.zeros(N, np.int64)
     for at, (task, window_s) in enumerate(zip(feature.tasks, feature.windows_s, strict=True)):
-        came = lists[f"{feature.name}_{task}"].values.to_numpy()[taken] > 0
+        came = columns[f"{feature.name}_{task}"].flatten().to_numpy()[listed] > 0
         state = np.where(came, POSITIVE, np.where(age_s[~own] < window_s, OPEN, NONE))
         actions[~own] += state * 3**at
     actions[own] = feature.actions - 1
-    return EventTokens(
-        _one_each(feature.lists[: len(ids)], torch.from_numpy(ids)),
-        torch.from_numpy(count + 1) if B else torch.zeros(0, dtype=torch.int64),
-        torch.from_numpy(actions),
-        torch.from_numpy(age_s),
-    )
+    tensors = (torch.from_numpy(array) for array in (count + 1, actions, age_s))
+    return EventTokens(_one_each(feature.lists[: len(ids)], torch.from_numpy(ids)), *tensors)
+
+
+def _lengths(feature: EventFeature, columns: Mapping[str, pa.Array]) -> np.ndarray:
+    """(B,) int64: events of each row."""
+    for name in feature.lists:
+        if not pa.types.is_list(columns[name].type):
+            raise ConfigError(
+                f"events `{feature.name}` read column `{name}` of type {columns[name].type}; it needs lists"
+            )
+    first, *others = (pc.list_value_length(columns[name]).to_numpy(zero_copy_only=False) for name in feature.lists)
+    if any(not np.array_equal(first, other) for other in others):
+        raise ConfigError(f"events `{feature.name}`: its lists are of different lengths: {', '.join(feature.lists)}")
+    return first.astype(np.int64)
 
 
 def longest_events(feature: EventFeature) -> EventTokens:
@@ -150,27 +121,8 @@ def longest_events(feature: EventFeature) -> EventTokens:
     return EventTokens(_one_each(feature.lists[: len(ids)], ids), torch.tensor([N]), actions, torch.zeros(N))
 
 
-@dataclass(frozen=True)
-class _Flat:
-    values: pa.Array
-    offsets: np.ndarray
-
-
-def _flat(feature: EventFeature, name: str, column: pa.Array) -> _Flat:
-    if not pa.types.is_list(column.type):
-        raise ConfigError(f"events `{feature.name}` read column `{name}` of type {column.type}; it needs lists")
-    offsets = column.offsets.to_numpy()
-    return _Flat(column.values.slice(offsets[0], offsets[-1] - offsets[0]), (offsets - offsets[0]).astype(np.int64))
-
-
 def _one_each(keys: Sequence[str], ids_KN: Tensor) -> KeyedJaggedTensor:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-    count = ids_KN.numel()
-    return KeyedJaggedTensor(
-        keys=list(keys),
-        values=ids_KN.reshape(-1),
-        lengths=torch.ones(count, dtype=torch.int64),
-        offsets=torch.arange(count + 1),
-        stride=ids_KN.shape[1],
-    )
+    lengths, offsets = map(torch.from_numpy, one_each(ids_KN.numel()))
+    return KeyedJaggedTensor(list(keys), ids_KN.reshape(-1), lengths=lengths, offsets=offsets, stride=ids_KN.shape[1])

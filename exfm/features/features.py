@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from exfm.errors import ConfigError
 from exfm.features.dense import LARGEST_INPUT, DenseFeature
-from exfm.features.events import EventFeature
 from exfm.features.representation import EMBEDDING
-from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.features.sparse import EventFeature, SequenceFeature, SparseFeature
 
 D = TypeVar("D", SparseFeature, DenseFeature)
 LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with

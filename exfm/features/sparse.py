@@ -14,6 +14,9 @@ SparseTransform = Literal["hash", "index", "bucketize", "hour_of_day", "day_of_w
 GAPS = 32
 """Powers of two of a second: the last is 68 years."""
 
+AGE = "gap_s"
+"""What the list of seconds since each event was shown is called."""
+
 
 class SparseFeature(BaseModel):
     """One embedding table and the ids that look it up.
@@ -185,3 +188,36 @@ class SequenceFeature(BaseModel):
     def keys(self) -> tuple[str, ...]:
         """Key i of a batch holds the i-th most recent id: 0 is the last of the list."""
         return tuple(f"{self.name}:{i}" for i in range(self.length))
+
+
+class EventFeature(BaseModel):
+    """Earlier events of a row's key. An item's column holds the row's own id, and the list `<name>_<column>` those of
+    the events; `<name>_<task>` is 1 where the label had come, and `<name>_gap_s` the seconds since each was shown.
+
+    >>> ad = SparseFeature(name="ad", rows=100)
+    >>> EventFeature(name="seen", items=(ad,), tasks=("ctr",), windows_s=(60.0,), length=8).reads
+    ('ad', 'seen_ad', 'seen_ctr', 'seen_gap_s')
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(description="what the names of the lists begin with")
+    items: tuple[SparseFeature, ...] = Field(description="how the ids of a token are read")
+    tasks: tuple[str, ...] = Field(description="tasks whose labels are actions")
+    windows_s: tuple[float, ...] = Field(description="of each task, how long its label may still come")
+    length: int = Field(description="how many of the last events are read")
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """Columns that hold the events."""
+        columns = [feature.reads[0] for feature in self.items]
+        return tuple(f"{self.name}_{of}" for of in (*columns, *self.tasks, AGE))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (*(feature.reads[0] for feature in self.items), *self.lists)
+
+    @property
+    def actions(self) -> int:
+        """Number of actions; the last is the candidate's, which has none yet."""
+        return 3 ** len(self.tasks) + 1

@@ -213,11 +213,6 @@ def _flatten(column: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     return column, None
 
 
-def rows_of_ids(feature: SparseFeature, ids: pa.Array) -> np.ndarray:
-    """Table rows (N,) of ids without nulls. Raises ConfigError as `bags_of` does."""
-    return _rows(feature, feature.reads[0], ids)
-
-
 def _rows(feature: SparseFeature | SequenceFeature, name: str, values: pa.Array) -> np.ndarray:
     if isinstance(feature, SparseFeature) and feature.transform == "bucketize":
         if not _is_number(values.type):

@@ -20,11 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError
-from exfm.features.events import EventFeature, EventTokens
+from exfm.features.events import EventTokens
+from exfm.features.sparse import GAPS, EventFeature
 from exfm.randomness import seeded_linear
 
-TIMES = 32
-"""Buckets of a time between two tokens: powers of two of a second."""
+TIMES = GAPS
+"""Buckets of a time between two tokens."""
 
 ROWS_TOGETHER = 256
 """Rows of near lengths that are attended together, padded to the longest of them."""
@@ -63,7 +64,7 @@ class HSTULayer(nn.Module):
     """One layer: (N, D) tokens -> (N, D), or with `last` (B, D) of the last token of each row.
 
     >>> layer = HSTULayer(8, heads=2, length=4, generator=torch.Generator())
-    >>> layer(torch.zeros(5, 8), Sequences.of(torch.tensor([2, 3]), torch.zeros(5)), last=True).shape
+    >>> layer(torch.zeros(5, 8), Sequences(torch.tensor([2, 3]), torch.zeros(5)), last=True).shape
     torch.Size([2, 8])
     """
 
@@ -128,14 +129,10 @@ class Group:
 class Sequences:
     """Rows of tokens: `ends` (B,) is the last of each, and `groups` are rows of near lengths."""
 
-    def __init__(self, ends: Tensor, groups: list[Group], tokens: int) -> None:
-        self.ends, self.groups, self._tokens = ends, groups, tokens
-
-    @classmethod
-    def of(cls, lengths: Tensor, age: Tensor) -> Sequences:
-        ends = lengths.cumsum(0) - 1
+    def __init__(self, lengths: Tensor, age: Tensor) -> None:
+        self.ends = lengths.cumsum(0) - 1
         order = torch.argsort(lengths, stable=True)
-        return cls(ends, [Group(rows, lengths, ends, age) for rows in order.split(ROWS_TOGETHER)], len(age))
+        self.groups = [Group(rows, lengths, self.ends, age) for rows in order.split(ROWS_TOGETHER)]
 
     def restore(self, of_groups: list[Tensor], last: bool) -> Tensor:
         """Put the results of groups back into the order of tokens, or of rows."""
@@ -163,7 +160,7 @@ class SequenceNet(nn.Module):
         if not len(events.lengths):
             return ids_NE.new_zeros(0, self.leave.out_features)
         X = self.enter(ids_NE) + self.action[events.actions] + self.age[bucket(events.age_s)]
-        at = Sequences.of(events.lengths, events.age_s)
+        at = Sequences(events.lengths, events.age_s)
         *before, final = self.layers
         for layer in before:
             X = layer(X, at)

@@ -1,4 +1,5 @@
-"""As-of features as a config has them, and where they belong: `rows.asof`, and a dense input for each number.
+"""Place of as-of features in a config: what is written under `features` belongs to `rows.asof`, and each number
+is a dense input, too.
 
 features:                                            rows: {asof: {tick_s: 10, features: [...]}}
   asof: [{name: user_rate, by: user_id, rate: ctr}]  features: {dense: [{name: user_rate, transform: logit, …},
@@ -13,8 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from exfm.errors import ConfigError
-from exfm.features.events import AGE, EventFeature
 from exfm.features.features import FeatureSet
+from exfm.features.sparse import AGE, EventFeature
 from exfm.interactions.hstu import SequenceModel
 from streaming.schema import AsOfFeature, RowSchema
 
@@ -59,7 +60,7 @@ def event_feature(sequence: SequenceModel, features: FeatureSet, rows: RowSchema
 
 
 def _with_events(asof: list[Any], settings: dict[str, Any], rows: dict[str, Any]) -> list[Any]:
-    """As-of features, with the list of events that the teacher's sequence model reads. Raises ValueError."""
+    """Append to as-of features the list of events that the teacher's sequence model reads. Raises ValueError."""
     teacher = settings.get("teacher")
     model = teacher.get("model") if isinstance(teacher, dict) else None
     written = model.get("sequence") if isinstance(model, dict) else None

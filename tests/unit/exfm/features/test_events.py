@@ -6,8 +6,8 @@ import torch
 
 from exfm.errors import ConfigError
 from exfm.features.batch import BatchBuilder
-from exfm.features.events import EventFeature
-from exfm.features.features import FeatureSet, SparseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import EventFeature, SparseFeature
 
 AD = SparseFeature(name="ad", rows=100, transform="index")
 SEEN = EventFeature(name="seen", items=(AD,), tasks=("ctr", "cvr"), windows_s=(60.0, 600.0), length=2)

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as nnf
 
-from exfm.features.events import EventFeature, EventTokens
-from exfm.features.sparse import SparseFeature
+from exfm.features.events import EventTokens
+from exfm.features.sparse import EventFeature, SparseFeature
 from exfm.interactions.hstu import HSTULayer, SequenceModel, SequenceNet, Sequences, bucket
 
 D, LENGTH = 8, 6
@@ -117,7 +117,7 @@ def test_ten_equal_events_weigh_ten_times_as_much_as_one():
 
     def mixed(times: int) -> torch.Tensor:
         V, K, Q, _ = nnf.silu(layer.f1(layer.norm(torch.stack([*[event] * times, own])))).split(D, dim=1)
-        (rows,) = Sequences.of(torch.tensor([times + 1]), torch.zeros(times + 1)).groups
+        (rows,) = Sequences(torch.tensor([times + 1]), torch.zeros(times + 1)).groups
         return layer.attend(Q[-1:], K, V, rows, last=True)
 
     nothing = mixed(0)

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from exfm.features.batch import Batch, BatchBuilder
-from exfm.features.events import EventFeature
-from exfm.features.features import FeatureSet, SparseFeature
+from exfm.features.features import FeatureSet
+from exfm.features.sparse import EventFeature, SparseFeature
 from exfm.interactions.hstu import SequenceModel
 from exfm.models.growth.refit import MadeWith, fitted_teacher
 from exfm.models.scorer import TeacherScorer, snapshot_of

@@ -1,0 +1,100 @@
+"""`exfm pretrain`: a teacher trained on recorded history, once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
+from pipelines.cli import console as cli
+from pipelines.core.config.settings import load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab import pretrain as pretraining
+from pipelines.lab.pretrain import pretrain
+from pipelines.live.training.learned import LearnedCounts
+from streaming.errors import BadInput
+from streaming.lake.reader import LakeReader
+from tests.support.pipelines.small_sweeps import with_small_stream
+from tests.support.pipelines.written_lakes import write_lake
+
+ROWS = 2400
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    folder = with_small_stream(tmp_path_factory.mktemp("history"))
+    write_lake(RunDir(folder / "run").lake, load(folder / "small.yaml"), ROWS)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    monkeypatch.setattr(pretraining, "CHECKPOINT_ROWS", 1000)
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    code = 0
+    try:
+        cli.main(["pretrain", *map(str, arguments)])
+    except SystemExit as left:
+        code = int(left.code or 0)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def result(folder):
+    return load_checkpoint(latest_checkpoint(folder / pretraining.CHECKPOINTS))
+
+
+def test_the_lineage_says_what_the_teacher_has_learned(history, capsys, tmp_path):
+    code, out, said = run(capsys, history / "small.yaml", history / "run", "-o", tmp_path, "--json")
+    assert code == 0, said
+    lineage, config = json.loads(out), load(history / "small.yaml")
+    rows = LakeReader(RunDir(history / "run").lake, config.rows).read(-1).table
+    learned = LearnedCounts(config.tasks)
+    learned.add(rows)
+    assert lineage["learned"] == learned.state()
+    times = rows["event_time_ms"].to_pylist()
+    assert lineage["event_time_ms"] == [min(times), max(times)]
+    assert (lineage["rows"], lineage["rows_left_out"], lineage["config_hash"]) == (ROWS, 0, config.identity("teacher"))
+    assert f"{ROWS:,} of {ROWS:,} rows" in said
+
+
+def test_stopped_in_the_middle_and_given_again_it_ends_in_the_same_bits(history, tmp_path):
+    config = load(history / "small.yaml")
+    pretrain(config, history / "run", tmp_path / "whole", advance=lambda at: None)
+
+    def stop(at) -> None:
+        if at.rows > 1600:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config, history / "run", tmp_path / "twice", advance=stop)
+    assert 0 < result(tmp_path / "twice").meta["rows"] < ROWS
+    seen: list[int] = []
+    pretrain(config, history / "run", tmp_path / "twice", advance=lambda at: seen.append(at.rows))
+    assert seen[0] > 1000  # what the checkpoint holds was not learned again
+    whole, twice = result(tmp_path / "whole"), result(tmp_path / "twice")
+    assert whole.meta == twice.meta
+    assert whole.tensors.keys() == twice.tensors.keys()
+    assert all(torch.equal(whole.tensors[name], twice.tensors[name]) for name in whole.tensors)
+
+
+def test_a_folder_of_another_history_or_config_is_refused(history, tmp_path):
+    config = load(history / "small.yaml")
+    pretrain(config, history / "run", tmp_path, limit=600, advance=lambda at: None)
+    with pytest.raises(BadInput, match="begun with another rows"):
+        pretrain(config, history / "run", tmp_path, limit=700, advance=lambda at: None)
+    other = load(history / "small.yaml", ["seed=9"])
+    with pytest.raises(BadInput, match="begun with another config"):
+        pretrain(other, history / "run", tmp_path, limit=600, advance=lambda at: None)
+
+
+def test_what_is_no_history_is_refused(history, tmp_path):
+    config = load(history / "small.yaml")
+    with pytest.raises(BadInput, match="no history at"):
+        pretrain(config, tmp_path / "nothing", tmp_path / "out", advance=lambda at: None)
+    with pytest.raises(BadInput, match="is no run"):
+        pretrain(config, tmp_path, tmp_path / "out", advance=lambda at: None)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -80,6 +83,37 @@ def test_stopped_in_the_middle_and_given_again_it_ends_in_the_same_bits(history,
     assert whole.meta == twice.meta
     assert whole.tensors.keys() == twice.tensors.keys()
     assert all(torch.equal(whole.tensors[name], twice.tensors[name]) for name in whole.tensors)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from pipelines.core.config.settings import load
+from pipelines.lab import pretrain as pretraining
+
+pretraining.CHECKPOINT_ROWS = 1000
+folder, out = map(Path, sys.argv[1:])
+slow = lambda at: time.sleep(60 if at.rows > 1600 else 0)
+pretraining.pretrain(load(folder / "small.yaml"), folder / "run", out, advance=slow)
+"""
+
+
+def test_killed_in_the_middle_it_ends_in_the_same_bits(history, tmp_path):
+    killed = subprocess.Popen([sys.executable, "-c", KILLED, str(history), str(tmp_path / "killed")])
+    deadline = time.monotonic() + 120
+    while latest_checkpoint(tmp_path / "killed" / pretraining.CHECKPOINTS) is None:
+        assert killed.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    killed.kill()
+    killed.wait()
+    config = load(history / "small.yaml")
+    assert 0 < result(tmp_path / "killed").meta["rows"] < ROWS
+    for name in ("whole", "killed"):
+        pretrain(config, history / "run", tmp_path / name, advance=lambda at: None)
+    whole, killed_one = result(tmp_path / "whole"), result(tmp_path / "killed")
+    assert whole.meta == killed_one.meta
+    assert all(torch.equal(whole.tensors[name], killed_one.tensors[name]) for name in whole.tensors)
 
 
 def test_a_folder_of_another_history_or_config_is_refused(history, tmp_path):

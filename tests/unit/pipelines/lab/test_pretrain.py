@@ -7,8 +7,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 
 from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.cli import console as cli
@@ -19,6 +23,7 @@ from pipelines.lab.pretrain import pretrain
 from pipelines.live.training.learned import LearnedCounts
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
+from tests.support.pipelines.raw_configs import small
 from tests.support.pipelines.small_sweeps import with_small_stream
 from tests.support.pipelines.written_lakes import write_lake
 
@@ -132,3 +137,37 @@ def test_what_is_no_history_is_refused(history, tmp_path):
         pretrain(config, tmp_path / "nothing", tmp_path / "out", advance=lambda at: None)
     with pytest.raises(BadInput, match="is no run"):
         pretrain(config, tmp_path, tmp_path / "out", advance=lambda at: None)
+
+
+def test_files_are_read_as_the_source_of_the_config_says(tmp_path):
+    """The history is another file than that of the source, with its columns; or a folder of such files."""
+    rng, count = np.random.default_rng(0), 1500
+    rows = pa.table(
+        {
+            "at": np.arange(count) * 1000,
+            "user_id": rng.integers(0, 50, count),
+            "ad_id": rng.integers(0, 20, count),
+            "bid": rng.random(count),
+            "clicked": rng.integers(0, 2, count),
+        }
+    )
+    source = {
+        "kind": "recorded",
+        "path": "stream.parquet",
+        "vertical_value": "feed",
+        "event_time": "at",
+        "labels": {"ctr": {"column": "clicked"}},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(small(source=source, students=[{"name": "feed"}])))
+    (tmp_path / "days").mkdir()
+    pq.write_table(rows, tmp_path / "history.parquet")
+    pq.write_table(rows.slice(0, 700), tmp_path / "days" / "1.parquet")
+    pq.write_table(rows.slice(700), tmp_path / "days" / "2.parquet")
+    config = load(tmp_path / "run.yaml")
+    of_file = pretrain(config, tmp_path / "history.parquet", tmp_path / "of-file", advance=lambda at: None)
+    of_folder = pretrain(config, tmp_path / "days", tmp_path / "of-folder", advance=lambda at: None)
+    clicks = int(np.sum(rows["clicked"].to_numpy()))
+    assert of_file["rows"] == count + clicks  # a click settles once more, with its conversion
+    assert {task: of["rows"] for task, of in of_file["learned"].items()} == {"ctr": count, "cvr": clicks}
+    assert of_file["learned"] == of_folder["learned"]
+    assert of_file["history"] == str(tmp_path / "history.parquet")

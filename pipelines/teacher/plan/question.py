@@ -3,17 +3,63 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from exfm.errors import ConfigError
 from exfm.parallel.layout import GB, Device
 from exfm.parallel.planning.alternatives import attempt_strategies, find_remedies
+from exfm.parallel.planning.cost import flops_per_example
+from exfm.parallel.planning.family import teacher_of_budget
 from exfm.parallel.planning.placement import Plan, PlanQuestion, Shortage, find_plan, format_bytes
 from pipelines.core.config.settings import Config
 from pipelines.teacher.plan.report import Check, PlanReport
 
 Part = Literal["teacher", "augmentation"]
+MOST_TIMES = 64
+GROWN = ("layers", "num_fmb", "num_lcb", "rank", "mlp")  # settings of a Wukong that the family's dial changes
+
+
+class Budgeted(NamedTuple):
+    """A config whose teacher costs a multiple of its FLOPs. `changes`: what makes the difference, by setting of
+    `teacher.model`; FLOPs are of one row's forward pass, without the linear part."""
+
+    config: Config
+    changes: dict[str, Any]
+    flops_before: int
+    flops: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"changes": self.changes, "flops_before": self.flops_before, "flops": self.flops}
+
+    def words(self) -> str:
+        settings = ", ".join(f"{name}: {list(v) if isinstance(v, tuple) else v}" for name, v in self.changes.items())
+        return (
+            f"a teacher of {self.flops / self.flops_before:.3g} × the FLOPs: {self.flops:,} a row instead of "
+            f"{self.flops_before:,}; training takes three times as many\n"
+            f"  teacher.model: {{{settings}}}\n"
+            f"Larger is not better by itself: on the demo's stream 4 × and 16 × were worse, at 600,000 rows as at 5.4 "
+            f"million. Measure it on yours: exfm scale CONFIG --fit"
+        )
+
+
+def with_teacher_budget(config: Config, budget: str) -> Budgeted:
+    """Grow a config's teacher to `budget` times its FLOPs, as `exfm scale` does: layers first, then everything.
+
+    Raises ConfigError for a budget that is none, or a teacher that is no Wukong.
+    """
+    written = re.fullmatch(r"(\d+(?:\.\d+)?)x", budget)
+    if written is None or not 1 <= float(written[1]) <= MOST_TIMES:
+        raise ConfigError(f"--teacher-budget {budget}: give 1x to {MOST_TIMES}x the config's FLOPs, such as 4x")
+    before, features, tasks = config.teacher.model, config.teacher_features, len(config.tasks)
+    model = teacher_of_budget(before, float(written[1]), features, tasks)
+    return Budgeted(
+        config.model_copy(update={"teacher": config.teacher.model_copy(update={"model": model})}),
+        {name: getattr(model, name) for name in GROWN if getattr(model, name) != getattr(before, name)},
+        flops_per_example(before, features, tasks),
+        flops_per_example(model, features, tasks),
+    )
 
 
 def question_of(

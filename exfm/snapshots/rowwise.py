@@ -125,7 +125,7 @@ def _unpack(rows, head, bits, out):
         at = 4
         for j in range(out.shape[1]):
             while filled < bits:
-                held |= np.int64(rows[k, at]) << filled
+                held |= int(rows[k, at]) << filled
                 at, filled = at + 1, filled + 8
             out[k, j] = head[k, 0] * np.float32(held & mask) + head[k, 1]
             held, filled = held >> bits, filled - bits

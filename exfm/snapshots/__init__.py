@@ -6,7 +6,6 @@ checkpoint   saving and loading states atomically: checkpoints, snapshots, serve
 delta        the changed rows of a state, or all of it, in a file and applied to another
 rowwise      rows in 8, 4, 3 or 2 bits a value, each in the range that loses least
 fewer_bits   a state whose tables are packed so on disk
-baselines    when a state is written whole again, and not as a delta
 manifest     what a saved directory says of itself, in every format that is read
 staging      the folder in which several ranks write one checkpoint together
 marks        places that were touched

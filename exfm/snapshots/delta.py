@@ -27,7 +27,6 @@ from torch import Tensor
 
 from exfm.durable import replace_file
 from exfm.errors import ModelError, OtherFormat
-from exfm.snapshots.rowwise import Bits, packed, unpacked
 from exfm.snapshots.stored import as_bytes
 
 MAGIC, FORMAT = b"exfm-inc", 2
@@ -38,24 +37,19 @@ TYPES = {
     for kind in (torch.int32, torch.int64, torch.float32, torch.float64, torch.uint8)
 }
 
-Codec = Literal["fp32", "int8", "int4", "adaptive8", "adaptive4", "adaptive3", "adaptive2"]
-"""Bits of a row's values. fp32: as they are, of any type. int8, int4: FBGEMM's rows, which serving looks up as they are
-(exfm/embeddings/quantised.py). adaptive: fewer bytes, or less lost in as many (rowwise.py)."""
-
-ADAPTIVE: dict[Codec, Bits] = {"adaptive8": 8, "adaptive4": 4, "adaptive3": 3, "adaptive2": 2}
+Codec = Literal["fp32", "int8", "int4"]
+"""Bits of a row's values. fp32: as they are, of any type. int8, int4: FBGEMM's rows (exfm/embeddings/quantised.py)."""
 
 
 def encoded(values: Tensor, codec: Codec) -> Tensor:
     """(K, D) float32 -> (K, bytes of a row) uint8; with fp32 the values themselves.
 
-    >>> [encoded(torch.zeros(3, 8), codec).shape[1] for codec in ("int8", "int4", "adaptive4", "adaptive3")]
-    [16, 8, 8, 7]
+    >>> encoded(torch.zeros(3, 8), "int8").shape, encoded(torch.zeros(3, 8), "int4").shape
+    (torch.Size([3, 16]), torch.Size([3, 8]))
     """
     ops = torch.ops.quantized
     if codec == "fp32":
         return values
-    if codec in ADAPTIVE:
-        return packed(values, ADAPTIVE[codec])
     return ops.embedding_bag_byte_prepack(values) if codec == "int8" else ops.embedding_bag_4bit_prepack(values)
 
 
@@ -64,8 +58,6 @@ def decoded(values: Tensor, codec: Codec) -> Tensor:
     ops = torch.ops.quantized
     if codec == "fp32":
         return values
-    if codec in ADAPTIVE:
-        return unpacked(values, ADAPTIVE[codec])
     return ops.embedding_bag_byte_unpack(values) if codec == "int8" else ops.embedding_bag_4bit_unpack(values)
 
 

@@ -1,4 +1,4 @@
-"""Bytes of deltas over a Zipf stream against whole fp32 states, for every policy of baselines, width and codec.
+"""Bytes of deltas over a Zipf stream against whole fp32 states, for every policy of baselines, width and bits.
 
     python -m tests.benchmarks.bench_deltas [--rows 100000] [--intervals 20]
 
@@ -7,6 +7,12 @@ file is counted: ids, scales and biases, headers.
 
     bandwidth   bytes of as many whole fp32 states / bytes written
     capacity    bytes of a whole fp32 state / bytes that have to be there to restore, at the worst moment
+
+A baseline is a whole state (Check-N-Run, arXiv 2010.08679):
+
+    one-shot        one at first, then the rows that changed since it: two files restore
+    consecutive     one at first, then the rows that changed since the delta before: all files restore
+    intermittent    one-shot, and another one where the sizes so far say that this costs less
 """
 
 from __future__ import annotations
@@ -19,13 +25,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from exfm.snapshots.baselines import Policy, whole_due
-from exfm.snapshots.delta import ChangedRows, Codec, Delta, encoded, write_delta
-from exfm.snapshots.rowwise import packed, unpacked
+from exfm.snapshots.delta import ChangedRows, Delta, write_delta
+from exfm.snapshots.rowwise import Bits, packed, unpacked
 
 TOUCHED, EXPONENT = 0.31, 1.05
-POLICIES: tuple[Policy, ...] = ("one-shot", "consecutive", "intermittent")
-CODECS: tuple[Codec, ...] = ("fp32", "adaptive8", "adaptive4", "adaptive3", "adaptive2")
+POLICIES = ("one-shot", "consecutive", "intermittent")
+BITS: tuple[Bits, ...] = (8, 4, 3, 2)
 
 
 def intervals(rows: int, count: int) -> list[np.ndarray]:
@@ -39,24 +44,35 @@ def intervals(rows: int, count: int) -> list[np.ndarray]:
     return [rng.poisson(low * p) > 0 for _ in range(count)]
 
 
-def size(marks: np.ndarray | None, table: torch.Tensor, codec: Codec, path: Path) -> int:
+def whole_due(policy: str, sizes: list[int], whole: int) -> bool:
+    """True if the next is to be a whole state of `whole` bytes. `sizes`: bytes of the deltas since the last one.
+
+    Intermittent: another len(sizes) + 1 intervals begun with a whole state are taken to cost what those since the last
+    did; as many more deltas from the old one at least what the newest did each.
+    """
+    return policy == "intermittent" and bool(sizes) and whole + sum(sizes) <= (len(sizes) + 1) * sizes[-1]
+
+
+def size(marks: np.ndarray | None, table: torch.Tensor, bits: Bits | None, path: Path) -> int:
     """Bytes of the file of the marked rows, or of the whole table."""
     at = torch.arange(len(table)) if marks is None else torch.from_numpy(np.flatnonzero(marks))
-    values = encoded(table[at], codec)
-    delta = Delta({}, {"table": values}) if marks is None else Delta({"table": ChangedRows(0, at, values, codec)}, {})
+    values = table[at] if bits is None else packed(table[at], bits)
+    delta = Delta({}, {"table": values}) if marks is None else Delta({"table": ChangedRows(0, at, values)}, {})
     write_delta(path, delta, {})
     return path.stat().st_size
 
 
-def costs(policy: Policy, codec: Codec, touched: list[np.ndarray], table: torch.Tensor, path: Path) -> tuple[int, int]:
+def costs(
+    policy: str, bits: Bits | None, touched: list[np.ndarray], table: torch.Tensor, path: Path
+) -> tuple[int, int]:
     """Bytes written, and the most that had to be there at once."""
-    whole, written, most, sizes, since = size(None, table, codec, path), 0, 0, list[int](), np.zeros(len(table), bool)
+    whole, written, most, sizes, since = size(None, table, bits, path), 0, 0, list[int](), np.zeros(len(table), bool)
     for n, marks in enumerate(touched):
         if n == 0 or whole_due(policy, sizes, whole):
             sizes, since, now = [], np.zeros(len(table), bool), whole
         else:
             since = marks if policy == "consecutive" else since | marks
-            sizes.append(now := size(since, table, codec, path))
+            sizes.append(now := size(since, table, bits, path))
         written += now
         most = max(most, whole + (sum(sizes) if policy == "consecutive" else sum(sizes[-1:])))
     return written, most
@@ -73,13 +89,13 @@ def main() -> None:
         path = Path(folder) / "file"
         for width in (16, 64, 128):
             table = torch.randn(asked.rows, width, generator=torch.Generator().manual_seed(0)) * 0.1
-            full = size(None, table, "fp32", path)
-            for codec in CODECS:
+            full = size(None, table, None, path)
+            for fewer in (None, *BITS):
                 for policy in POLICIES:
-                    written, most = costs(policy, codec, touched, table, path)
+                    written, most = costs(policy, fewer, touched, table, path)
                     ratios = f"bandwidth {asked.intervals * full / written:5.2f}  capacity {full / most:5.2f}"
-                    print(f"width {width:3}  {codec:9}  {policy:12}  {ratios}", flush=True)
-            for bits in (8, 4, 3, 2):
+                    print(f"width {width:3}  {fewer or 32:2} bits  {policy:12}  {ratios}", flush=True)
+            for bits in BITS:
                 began = time.perf_counter()
                 lost = (unpacked(packed(table, bits), bits) - table).square().mean().sqrt() / table.std()
                 took = (time.perf_counter() - began) / asked.rows

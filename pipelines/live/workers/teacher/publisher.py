@@ -27,8 +27,7 @@ DAMAGED = ".damaged-"
 
 class SnapshotPublisher:
     """Publishes snapshots; `published` is the last version, 0 before the first; `rows_since`: rows learned since
-    then. `keep`: how many snapshots stay on disk. `bits`: of their tables' values;
-    None: float32."""
+    then. `keep`: how many snapshots stay on disk. `bits`: of their tables' values; None: float32."""
 
     def __init__(
         self, run_dir: RunDir, checkpointer: Checkpointer, ranks: Ranks, *, keep: int, bits: Bits | None = None
@@ -45,7 +44,7 @@ class SnapshotPublisher:
         self._checkpointer.write(
             self._folder,
             version_name(version),
-            tensors if self._bits is None else in_bits(tensors, self._bits),
+            in_bits(tensors, self._bits),
             meta,
             kind="teacher-snapshot",
             alone=alone,

@@ -11,7 +11,7 @@ from exfm.errors import ModelError, OtherFormat
 from exfm.snapshots.delta import ChangedRows, Delta, decoded, encoded, read_delta, write_delta
 from tests.support.models.states import same
 
-STEPS = {"int8": 255, "int4": 15, "adaptive8": 255}
+STEPS = {"int8": 255, "int4": 15}
 
 
 def state() -> dict[str, torch.Tensor]:
@@ -31,7 +31,7 @@ def changed(codec: str) -> Delta:
     return Delta(rows, {"bias": torch.zeros(3)})
 
 
-@pytest.mark.parametrize("codec", ["fp32", "int8", "int4", "adaptive8"])
+@pytest.mark.parametrize("codec", ["fp32", "int8", "int4"])
 def test_rows_that_changed_come_back_from_a_file_and_all_others_stay(tmp_path, codec):
     write_delta(tmp_path / "one", delta := changed(codec), {"number": 3})
     stored = read_delta(tmp_path / "one")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 import torch
 
-from exfm.errors import ModelError
-from exfm.snapshots.checkpoint import open_checkpoint, save_checkpoint
+from exfm.snapshots.checkpoint import Together, open_checkpoint, save_checkpoint
 from exfm.snapshots.fewer_bits import in_bits, in_full
 from exfm.snapshots.rowwise import packed, unpacked
 from exfm.snapshots.windows import TensorPieces, fill_window, whole_tensor
@@ -30,7 +31,21 @@ def test_halves_of_two_ranks_make_up_the_bytes_of_the_whole():
     assert torch.equal(whole_tensor(in_bits({"table/ad/weight": halves}, 4)["table/ad/weight:4bit"]), packed(TABLE, 4))
 
 
-def test_a_table_cut_by_columns_is_refused_by_name():
-    columns = TensorPieces((40, 16), [((0, 8), TABLE[:, 8:])])
-    with pytest.raises(ModelError, match="`table/ad/weight` is cut by columns"):
-        in_bits({"table/ad/weight": columns}, 4)
+def test_a_table_that_only_the_other_rank_holds_is_stored_packed(tmp_path):
+    def save(rank: int) -> None:
+        held = TensorPieces((40, 16), [((0, 0), TABLE)] if rank else [])
+        together = Together(rank, 2, "attempt")
+        save_checkpoint(tmp_path, "v1", in_bits({"table/ad/weight": held}, 2), {}, together=together)
+
+    other = Thread(target=save, args=(1,))
+    other.start()
+    save(0)
+    other.join()
+    stored = in_full(open_checkpoint(tmp_path / "v1").tensors)
+    assert torch.equal(whole_tensor(stored["table/ad/weight"]), unpacked(packed(TABLE, 2), 2))
+
+
+def test_a_feature_may_have_any_name():
+    state = {"table/user:ad:4bit/weight": TABLE, "dense/user:ad.bias": torch.zeros(2)}
+    for bits in (4, None):
+        assert list(in_full(in_bits(state, bits))) == list(state)

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from exfm.errors import ModelError
-from exfm.snapshots.baselines import whole_due
-from exfm.snapshots.delta import ChangedRows, Delta, read_delta, write_delta
 from exfm.snapshots.rowwise import packed, row_bytes, unpacked
 
 
@@ -49,25 +47,3 @@ def test_a_row_far_from_zero_keeps_to_its_range(bits):
 def test_values_that_fill_no_whole_bytes_are_refused_with_both_numbers():
     with pytest.raises(ModelError, match="2 columns of 3 bits are 6 bits"):
         packed(torch.zeros(1, 2), 3)
-
-
-@pytest.mark.parametrize("codec", ["adaptive4", "adaptive3", "adaptive2"])
-def test_a_delta_in_few_bits_comes_back_from_a_file_and_a_flipped_byte_is_named(tmp_path, codec):
-    bits = int(codec[-1])
-    rows_of = {"table": ChangedRows(0, torch.tensor([1, 4]), packed(rows()[:2], bits), codec)}
-    write_delta(path := tmp_path / "one", Delta(rows_of, {}), {})
-    table = {"table": torch.zeros(5, 64)}
-    read_delta(path).delta.apply(table)
-    assert torch.equal(table["table"][[1, 4]], unpacked(packed(rows()[:2], bits), bits))
-    assert not table["table"][[0, 2, 3]].any()
-    flipped = bytearray(path.read_bytes())
-    flipped[-70] ^= 1
-    path.write_bytes(flipped)
-    with pytest.raises(ModelError, match="one is damaged"):
-        read_delta(path)
-
-
-def test_only_intermittent_baselines_come_again():
-    sizes = [34, 50, 60, 67, 72]
-    assert [whole_due(policy, sizes, 100) for policy in ("one-shot", "consecutive", "intermittent")] == [0, 0, 1]
-    assert not whole_due("intermittent", [], 100)

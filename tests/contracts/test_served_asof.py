@@ -92,7 +92,7 @@ def test_requests_have_the_features_that_the_lake_will_hold_and_a_feature_store_
         (merged > source.until_ms) & (merged // (1000 * TICK_S) == source.until_ms // (1000 * TICK_S))
     )
     lake = lake.take(pa.array(next_ones))
-    assert lake.num_rows > 50
+    assert lake.num_rows > 20
     asked = lake.select(["impression_id", "vertical", "user_id", "ad_id", "bid"])
     rows = asked.append_column("event_time_ms", lake["merge_time_ms"]).to_pylist()
     assert ask(server.app, "POST", PREDICT, json.dumps({"rows": rows}).encode()).code == 200

@@ -121,7 +121,7 @@ class Sharding(BaseModel):
         return [self.tables[table]] if table in self.tables else list(self.types)
 
     def cut_by_columns(self, tables: Iterable[str]) -> dict[str, list[str]]:
-        """Those of `tables` that may be cut by columns, and by which types.
+        """Tables among `tables` that may be cut by columns, each with its types.
 
         >>> Sharding(tables={"ad": "grid_shard"}).cut_by_columns(["user", "ad"])
         {'ad': ['grid_shard']}

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from exfm.snapshots.delta import ChangedRows, Delta, write_delta
-from exfm.snapshots.rowwise import Bits, packed, unpacked
+from exfm.snapshots.row_quantisation import Bits, dequantise_rows, quantise_rows
 
 TOUCHED, EXPONENT = 0.31, 1.05
 POLICIES = ("one-shot", "consecutive", "intermittent")
@@ -56,7 +56,7 @@ def whole_due(policy: str, sizes: list[int], whole: int) -> bool:
 def size(marks: np.ndarray | None, table: torch.Tensor, bits: Bits | None, path: Path) -> int:
     """Bytes of the file of the marked rows, or of the whole table."""
     at = torch.arange(len(table)) if marks is None else torch.from_numpy(np.flatnonzero(marks))
-    values = table[at] if bits is None else packed(table[at], bits)
+    values = table[at] if bits is None else quantise_rows(table[at], bits)
     delta = Delta({}, {"table": values}) if marks is None else Delta({"table": ChangedRows(0, at, values)}, {})
     write_delta(path, delta, {})
     return path.stat().st_size
@@ -97,7 +97,7 @@ def main() -> None:
                     print(f"width {width:3}  {fewer or 32:2} bits  {policy:12}  {ratios}", flush=True)
             for bits in BITS:
                 began = time.perf_counter()
-                lost = (unpacked(packed(table, bits), bits) - table).square().mean().sqrt() / table.std()
+                lost = (dequantise_rows(quantise_rows(table, bits), bits) - table).square().mean().sqrt() / table.std()
                 took = (time.perf_counter() - began) / asked.rows
                 print(
                     f"width {width:3}  {bits} bits: {lost:.4f} of a standard deviation lost, {1e6 * took:.1f} us a row"

@@ -10,8 +10,9 @@ and the same FLOPs have its usual shape, as many times as wide as that takes.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
@@ -59,9 +60,10 @@ def teacher_of_budget(base: TeacherConfig, times: float, features: FeatureSet, t
     """
     if times < 1:
         raise ConfigError(f"{times:g} × the FLOPs would be a smaller teacher; make the base smaller")
-    target = times * flops_per_example(base, features, tasks)
-    sizes = [scaled_teacher(base, dial / 4) for dial in range(4 * LARGEST)]
-    return min(sizes, key=lambda model: abs(flops_per_example(model, features, tasks) - target))
+    flops = partial(flops_per_example, features=features, tasks=tasks)
+    target, sizes = times * flops(base), [scaled_teacher(base, dial / 4) for dial in range(4 * LARGEST)]
+    at = bisect_left(sizes, target, key=flops)
+    return min(sizes[max(0, at - 1) : at + 1], key=lambda model: abs(flops(model) - target))
 
 
 def family(base: TeacherConfig, dials: Sequence[int]) -> dict[int, TeacherConfig]:

@@ -13,7 +13,7 @@ from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.student_config import StudentConfig
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.layout import Sharding
-from exfm.snapshots.rowwise import Bits
+from exfm.snapshots.row_quantisation import Bits
 from pipelines.core.config.topics import Frozen
 from pipelines.live.feeds.growth import Growth, batch_growth
 from streaming.schema import RowSchema

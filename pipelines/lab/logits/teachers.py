@@ -24,7 +24,7 @@ from exfm.features.representation import SCALE_BYTES, packed
 from exfm.models.engine import TeacherEngine
 from exfm.models.scorer import TeacherAnswer
 from exfm.models.teacher_config import TeacherConfig
-from exfm.snapshots.fewer_bits import in_bits, in_full
+from exfm.snapshots.quantised_state import dequantise_tables, quantise_tables
 from pipelines.core.config.settings import Config
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.table import Sliced
@@ -125,7 +125,7 @@ class _Snapshots:
 
     def add(self, version: int, engine: TeacherEngine) -> None:
         """Take a snapshot, and drop those that no block from `version` on is scored by."""
-        self._held[version] = in_full(in_bits(engine.snapshot(), self._config.teacher.publish_bits))
+        self._held[version] = dequantise_tables(quantise_tables(engine.snapshot(), self._config.teacher.publish_bits))
         oldest = version + 1 - self._config.pace.lag - max(self._behinds)
         self._held = {v: snapshot for v, snapshot in self._held.items() if v >= oldest}
 

@@ -18,10 +18,9 @@ from pipelines.teacher.plan.report import Check, PlanReport
 
 Part = Literal["teacher", "augmentation"]
 MOST_TIMES = 64
-GROWN = ("layers", "num_fmb", "num_lcb", "rank", "mlp")  # settings of a Wukong that the family's dial changes
 
 
-class Budgeted(NamedTuple):
+class TeacherBudget(NamedTuple):
     """A config whose teacher costs a multiple of its FLOPs. `changes`: what makes the difference, by setting of
     `teacher.model`; FLOPs are of one row's forward pass, without the linear part."""
 
@@ -39,12 +38,11 @@ class Budgeted(NamedTuple):
             f"a teacher of {self.flops / self.flops_before:.3g} × the FLOPs: {self.flops:,} a row instead of "
             f"{self.flops_before:,}; training takes three times as many\n"
             f"  teacher.model: {{{settings}}}\n"
-            f"Larger is not better by itself: on the demo's stream 4 × and 16 × were worse, at 600,000 rows as at 5.4 "
-            f"million. Measure it on yours: exfm scale CONFIG --fit"
+            "Larger is not better by itself; measure it: exfm scale CONFIG --fit"
         )
 
 
-def with_teacher_budget(config: Config, budget: str) -> Budgeted:
+def with_teacher_budget(config: Config, budget: str) -> TeacherBudget:
     """Grow a config's teacher to `budget` times its FLOPs, as `exfm scale` does: layers first, then everything.
 
     Raises ConfigError for a budget that is none, or a teacher that is no Wukong.
@@ -54,9 +52,9 @@ def with_teacher_budget(config: Config, budget: str) -> Budgeted:
         raise ConfigError(f"--teacher-budget {budget}: give 1x to {MOST_TIMES}x the config's FLOPs, such as 4x")
     before, features, tasks = config.teacher.model, config.teacher_features, len(config.tasks)
     model = teacher_of_budget(before, float(written[1]), features, tasks)
-    return Budgeted(
+    return TeacherBudget(
         config.model_copy(update={"teacher": config.teacher.model_copy(update={"model": model})}),
-        {name: getattr(model, name) for name in GROWN if getattr(model, name) != getattr(before, name)},
+        {name: value for name, value in model if value != getattr(before, name)},
         flops_per_example(before, features, tasks),
         flops_per_example(model, features, tasks),
     )

@@ -13,9 +13,9 @@ from typing import Any
 from exfm.errors import ModelError
 from exfm.models.scorer import snapshot_of
 from exfm.snapshots.checkpoint import checkpoint_names, open_checkpoint, prune_checkpoints
-from exfm.snapshots.fewer_bits import in_bits
 from exfm.snapshots.manifest import read_manifest
-from exfm.snapshots.rowwise import Bits
+from exfm.snapshots.quantised_state import quantise_tables
+from exfm.snapshots.row_quantisation import Bits
 from exfm.snapshots.staging import Storable
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.workers.checkpointer import Checkpointer
@@ -44,7 +44,7 @@ class SnapshotPublisher:
         self._checkpointer.write(
             self._folder,
             version_name(version),
-            in_bits(tensors, self._bits),
+            quantise_tables(tensors, self._bits),
             meta,
             kind="teacher-snapshot",
             alone=alone,

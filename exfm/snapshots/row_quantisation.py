@@ -42,7 +42,7 @@ def row_bytes(columns: int, bits: Bits) -> int:
     return columns * bits // 8 + HEAD
 
 
-def packed(values: Tensor, bits: Bits) -> Tensor:
+def quantise_rows(values: Tensor, bits: Bits) -> Tensor:
     """(K, D) float32 -> (K, bytes of a row) uint8."""
     K, D = values.shape
     out = np.zeros((K, row_bytes(D, bits)), np.uint8)
@@ -55,10 +55,10 @@ def packed(values: Tensor, bits: Bits) -> Tensor:
     return torch.from_numpy(out)
 
 
-def unpacked(rows: Tensor, bits: Bits) -> Tensor:
-    """Invert `packed`, up to what it lost.
+def dequantise_rows(rows: Tensor, bits: Bits) -> Tensor:
+    """Invert `quantise_rows`, up to what it lost.
 
-    >>> unpacked(packed(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), 2), 2).tolist()
+    >>> dequantise_rows(quantise_rows(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), 2), 2).tolist()
     [[0.0, 1.0, 2.0, 3.0]]
     """
     given = np.ascontiguousarray(rows.numpy())

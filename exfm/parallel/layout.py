@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -120,6 +120,14 @@ class Sharding(BaseModel):
         """Sharding types allowed for `table`."""
         return [self.tables[table]] if table in self.tables else list(self.types)
 
+    def cut_by_columns(self, tables: Iterable[str]) -> dict[str, list[str]]:
+        """Tables among `tables` that may be cut by columns, each with its types.
+
+        >>> Sharding(tables={"ad": "grid_shard"}).cut_by_columns(["user", "ad"])
+        {'ad': ['grid_shard']}
+        """
+        return {table: cuts for table in tables if (cuts := sorted(BY_COLUMNS & set(self.of(table))))}
+
     def world(self, ranks: int, device: Device = "cpu", batch_rows: int = 2048) -> RankLayout:
         """The ranks as the planner sees them. Raises ConfigError if they do not fill their hosts."""
         return RankLayout(ranks, self.ranks_per_host, device, self.memory_gb, batch_rows)
@@ -135,10 +143,9 @@ class Sharding(BaseModel):
                 )
         if optimizer != "row_wise_adagrad" or self.per_shard_row_wise:
             return
-        for table in tables:
-            if cuts := sorted(BY_COLUMNS & set(self.of(table))):
-                raise ConfigError(
-                    f"table `{table}` may be cut by columns ({', '.join(cuts)}), where row-wise AdaGrad is another "
-                    f"optimizer: it would take its mean over the columns of each piece instead of the whole row. Use "
-                    f"sparse_optimizer: adagrad, which is exact, or accept it with per_shard_row_wise: true"
-                )
+        for table, cuts in self.cut_by_columns(tables).items():
+            raise ConfigError(
+                f"table `{table}` may be cut by columns ({', '.join(cuts)}), where row-wise AdaGrad is another "
+                f"optimizer: it would take its mean over the columns of each piece instead of the whole row. Use "
+                f"sparse_optimizer: adagrad, which is exact, or accept it with per_shard_row_wise: true"
+            )

@@ -151,13 +151,17 @@ def _publish(staging: Path, target: Path, head: Mapping[str, Any], part: Part) -
 
 @contextmanager
 def _cleared(staging: Path, name: str) -> Iterator[None]:
-    """The only staging folder of `name`: others, which killed writers left, go first, and this one when it is done."""
+    """The only staging folder of `name`: others, which killed writers left, go first, and this one when it is done.
+    A disk's error that names no file gets what was to be written."""
     staging.mkdir(parents=True, exist_ok=True)
     for abandoned in staging.parent.glob(f".{name}.*"):
         if abandoned != staging:
             shutil.rmtree(abandoned, ignore_errors=True)
     try:
         yield
+    except OSError as error:
+        error.filename = error.filename or str(staging.parent / name)
+        raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

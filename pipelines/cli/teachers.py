@@ -40,6 +40,10 @@ def plan(
         bool, typer.Option("--dry-run", help="Do not check this machine: for ranks and memory that it does not have.")
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The config's plan alone, without alternatives.")] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option("--teacher-budget", help="Plan a teacher of so many times the FLOPs, such as 4x."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Plan how the teacher's tables are spread over ranks: bytes and predicted cost of each, and tables that do not
@@ -53,10 +57,12 @@ def plan(
 
     from pipelines.core.config.settings import load
     from pipelines.data.doctor.machine import total_memory
-    from pipelines.teacher.plan.question import Part, ask, question_of
+    from pipelines.teacher.plan.question import Part, ask, question_of, with_teacher_budget
     from pipelines.teacher.plan.screen import show_plan
 
     settings = load(config, overrides)
+    grown = with_teacher_budget(settings, budget) if budget else None
+    settings = grown.config if grown else settings
     part: Part = "augmentation" if scoring else "teacher"
     question = question_of(
         settings, part, ranks=ranks, ranks_per_host=ranks_per_host, memory_gb=memory_gb, device=device
@@ -64,10 +70,10 @@ def plan(
     with Console(stderr=True).status("asking the planner"):
         report = ask(settings, question, look_around=not quick, memory_here=None if dry_run else total_memory())
     if json_:
-        import json
-
-        typer.echo(json.dumps(report.as_json(), indent=2))
+        typer.echo(json.dumps(report.as_json() | {"teacher_budget": grown and grown.as_json()}, indent=2))
     else:
+        if grown:
+            typer.echo(grown.words())
         show_plan(report, Console())
     report.refuse()
 

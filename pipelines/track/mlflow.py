@@ -17,12 +17,13 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -33,7 +34,7 @@ from pipelines.track.mirror import Mirror, lineage_tags, state_decisions, unpubl
 from pipelines.track.registration import Interface, Registration
 from pipelines.track.wheel import Environment, EnvironmentOnce
 from streaming.errors import BadInput, StreamingError
-from streaming.store.files import move_to_new_name, read_json, write_bytes, write_json
+from streaming.store.files import move_to_new_name, read_json, share_blocks, write_bytes, write_json
 
 METRICS_PER_CALL = 500
 LOADER = "pipelines.served_model"  # a name that registered models store: it stays
@@ -373,8 +374,23 @@ def _log_model(
             ),
         )
         client.log_model_artifacts(logged.model_id, local)
+        _share_with_store(logged.artifact_location, export, environment.wheels)
     client.finalize_logged_model(logged.model_id, "READY")
     return f"models:/{logged.model_id}"
+
+
+def _share_with_store(location: str, export: Path, wheels: Iterable[Path]) -> None:
+    """Keep an export and the code once on the disk, where the store's artifacts are files beside them: every version
+    holds both."""
+    scheme, _, folder = location.partition("://")
+    if scheme != "file":
+        return
+    artifacts = Path(unquote(folder))
+    held = [(artifacts / "data" / export.name / file.name, file) for file in export.iterdir()]
+    held += [(artifacts / "code" / wheel.name, wheel) for wheel in wheels]
+    for copy, original in held:
+        if copy.is_file():
+            share_blocks(copy, original)
 
 
 def _signature(registration: Interface | Registration) -> Any:

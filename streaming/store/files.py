@@ -7,6 +7,7 @@ once the folder is flushed too (`sync`), which a writer of many files does once,
 from __future__ import annotations
 
 import errno
+import filecmp
 import json
 import os
 import shutil
@@ -242,6 +243,31 @@ def move_to_new_name(source: Path, target: Path) -> bool:
 def link_beside(source: Path, target: Path) -> None:
     """Give a file a second name in its folder, so that its blocks stay when the first is taken by another file."""
     os.link(source, target)
+
+
+def share_blocks(copy: Path, of: Path) -> None:
+    """Make a copy another name of the file that it copies, so that both take the disk's room once. Neither may ever be
+    written in place. Nothing changes where their bytes differ, or the file system has no links.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name, content in (("model", b"abc"), ("copy", b"abc"), ("other", b"abd")):
+    ...     _ = (folder / name).write_bytes(content)
+    >>> share_blocks(folder / "copy", folder / "model"), share_blocks(folder / "other", folder / "model")
+    (None, None)
+    >>> [(folder / name).samefile(folder / "model") for name in ("copy", "other")]
+    [True, False]
+    """
+    if copy.samefile(of) or not filecmp.cmp(copy, of, shallow=False):
+        return
+    part = _part(copy)
+    try:
+        os.link(of, part)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return
+    part.replace(copy)
 
 
 def remove_folder(path: Path) -> None:

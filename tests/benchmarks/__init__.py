@@ -12,6 +12,7 @@ What a step, a row, a request costs:
     python -m tests.benchmarks.bench_restore         saving and restoring windows of tables that others cut
     python -m tests.benchmarks.bench_host            students that share a process; a backfill and the bare engine
     python -m tests.benchmarks.bench_init            a look at a long file: seconds and memory
+    python -m tests.benchmarks.bench_deltas          bytes of deltas over a Zipf stream: policies, bits, widths
     python -m tests.benchmarks.bench_increments      live increments: what training and requests pay for them
     python -m tests.benchmarks.bench_spawn           other workers while a spawned student learns the lake
     python -m tests.benchmarks.bench_reader_ahead    reading ahead of training, on and off

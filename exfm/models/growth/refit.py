@@ -37,6 +37,7 @@ from exfm.interactions.interaction import Axes
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.units import input_labels
 from exfm.snapshots.checkpoint import Checkpoint
+from exfm.snapshots.quantised_state import dequantise_tables
 from exfm.snapshots.stored import StoredTensor
 from exfm.snapshots.windows import TensorSource, whole_tensor
 
@@ -161,7 +162,7 @@ def fitted_teacher(
 
 def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str, TensorSource]:
     """Fit a saved state to `now`, by the `made_with` of its meta."""
-    return fitted_teacher(stored.tensors, MadeWith.of_meta(stored.meta["made_with"]), now, drop=True)
+    return fitted_teacher(dequantise_tables(stored.tensors), MadeWith.of_meta(stored.meta["made_with"]), now, drop=True)
 
 
 def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:

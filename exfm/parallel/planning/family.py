@@ -10,8 +10,9 @@ and the same FLOPs have its usual shape, as many times as wide as that takes.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
@@ -21,11 +22,12 @@ from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.planning.cost import flops_per_example
 
 DEEPER = 2  # steps of the dial that double the layers
+LARGEST = 9  # steps of the dial that a budget may ask for
 TOLERANCE = 0.05  # equal FLOPs are no further apart than this
 
 
-def scaled_teacher(base: TeacherConfig, dial: int) -> TeacherConfig:
-    """The Wukong teacher `dial` steps larger than `base`, which has dial 0.
+def scaled_teacher(base: TeacherConfig, dial: float) -> TeacherConfig:
+    """The Wukong teacher `dial` steps larger than `base`, which has dial 0; sizes are rounded.
 
     >>> [scaled_teacher(TeacherConfig(), dial).layers for dial in range(4)], scaled_teacher(TeacherConfig(), 4).num_fmb
     ([2, 4, 8, 8], 16)
@@ -42,13 +44,26 @@ def scaled_teacher(base: TeacherConfig, dial: int) -> TeacherConfig:
     wider = 2 ** (max(0, dial - DEEPER) / 2)
     return base.model_copy(
         update={
-            "layers": base.layers * 2 ** min(dial, DEEPER),
+            "layers": round(base.layers * 2 ** min(dial, DEEPER)),
             "num_fmb": round(base.num_fmb * wider),
             "num_lcb": round(base.num_lcb * wider),
             "rank": round(base.rank * wider),
             "mlp": widen(base.mlp, wider),
         }
     )
+
+
+def teacher_of_budget(base: TeacherConfig, times: float, features: FeatureSet, tasks: int) -> TeacherConfig:
+    """The Wukong teacher of the family whose FLOPs per example are closest to `times` those of `base`.
+
+    Raises ConfigError for fewer times than 1, or a base with another interaction.
+    """
+    if times < 1:
+        raise ConfigError(f"{times:g} × the FLOPs would be a smaller teacher; make the base smaller")
+    flops = partial(flops_per_example, features=features, tasks=tasks)
+    target, sizes = times * flops(base), [scaled_teacher(base, dial / 4) for dial in range(4 * LARGEST)]
+    at = bisect_left(sizes, target, key=flops)
+    return min(sizes[max(0, at - 1) : at + 1], key=lambda model: abs(flops(model) - target))
 
 
 def family(base: TeacherConfig, dials: Sequence[int]) -> dict[int, TeacherConfig]:

@@ -160,6 +160,14 @@ class Config(Frozen):
                 held.sharding.world(held.ranks)
             except ConfigError as error:
                 raise ValueError(f"{name}.sharding: {error}") from None
+        if self.teacher.publish_bits is None:
+            return
+        for table, cuts in self.teacher.sharding.cut_by_columns(self.features.table_names).items():
+            raise ValueError(
+                f"teacher.publish_bits is {self.teacher.publish_bits}, and table `{table}` may be cut by columns "
+                f"({', '.join(cuts)}): rows of few bits are published by the rank that holds them whole. Take "
+                "teacher.sharding.types that cut by rows (table_wise, row_wise), or teacher.publish_bits: null"
+            )
 
     def _check_pace(self) -> None:
         ahead = self.teacher.publish_every_rows + self.pace.block_rows

@@ -13,6 +13,7 @@ from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.student_config import StudentConfig
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.layout import Sharding
+from exfm.snapshots.row_quantisation import Bits
 from pipelines.core.config.topics import Frozen
 from pipelines.live.feeds.growth import Growth, batch_growth
 from streaming.schema import RowSchema
@@ -53,6 +54,10 @@ class TeacherSettings(Frozen):
     )
     checkpoint_every_blocks: int = Field(default=1, ge=1, description="blocks between two checkpoints")
     keep_snapshots: int = Field(default=8, ge=3, description="published snapshots that stay on disk")
+    publish_bits: Bits | None = Field(
+        default=None,
+        description="bits of a value in published tables: 8, 4, 3, 2; null: float32. Checkpoints are whole",
+    )
     ranks: int = Field(default=1, ge=1, description="processes that hold and train the teacher together")
     sharding: Sharding = Field(default=Sharding(), description="how the ranks share the tables")
     read_ahead: int = Field(

@@ -75,7 +75,7 @@ def config_text(proposal: Proposal) -> str:
         ("features", _features(proposal)),
         ("pace", sizes.pace, sizes.why_pace),
         ("teacher", teacher, proposal.memory),
-        ("student_defaults", defaults, "twin: the same student without a teacher, to compare"),
+        ("student_defaults", defaults, "twin: the same without a teacher; where it does as well, you need no teacher"),
         ("students", items(students)),
     )
     before(config, "name", _head(proposal))

@@ -3,8 +3,9 @@
     block k:  scored by the snapshot of blocks ≤ k − lag − behind, for each `behind`,   then learned, step by step,
               if there is one that has learned anything                                 unless the teacher is born later
 
-The engine, its steps, the lag and the mask of honest logits are those of the pipeline with one rank, so the logits of
-`behind` 0 are the lake's, bit for bit (tests/contracts/test_pipeline.py). One pass serves all ages of snapshots.
+The engine, its steps, the bits of its snapshots, the lag and the mask of honest logits are those of the pipeline with
+one rank, so the logits of `behind` 0 are the lake's, bit for bit (tests/contracts/test_pipeline.py). One pass serves
+all ages of snapshots.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from exfm.features.representation import SCALE_BYTES, packed
 from exfm.models.engine import TeacherEngine
 from exfm.models.scorer import TeacherAnswer
 from exfm.models.teacher_config import TeacherConfig
+from exfm.snapshots.quantised_state import dequantise_tables, quantise_tables
 from pipelines.core.config.settings import Config
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.table import Sliced
@@ -123,7 +125,7 @@ class _Snapshots:
 
     def add(self, version: int, engine: TeacherEngine) -> None:
         """Take a snapshot, and drop those that no block from `version` on is scored by."""
-        self._held[version] = engine.snapshot()
+        self._held[version] = dequantise_tables(quantise_tables(engine.snapshot(), self._config.teacher.publish_bits))
         oldest = version + 1 - self._config.pace.lag - max(self._behinds)
         self._held = {v: snapshot for v, snapshot in self._held.items() if v >= oldest}
 

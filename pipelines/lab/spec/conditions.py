@@ -19,7 +19,7 @@ class TeacherSpec(Frozen):
     dial: int = Field(
         default=0,
         ge=0,
-        description="steps of the scaling family, each about twice the FLOPs: 2 is 4×, 4 is 16×",
+        description="steps of the scaling family (`exfm scale` has the FLOPs of each), about twice the FLOPs a step",
     )
     model: dict[str, Any] = Field(default={}, description="merged into `teacher.model`")
 

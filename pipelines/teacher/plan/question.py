@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from exfm.errors import ConfigError
 from exfm.parallel.layout import GB, Device
 from exfm.parallel.planning.alternatives import attempt_strategies, find_remedies
+from exfm.parallel.planning.cost import flops_per_example
+from exfm.parallel.planning.family import teacher_of_budget
 from exfm.parallel.planning.placement import Plan, PlanQuestion, Shortage, find_plan, format_bytes
 from pipelines.core.config.settings import Config
 from pipelines.teacher.plan.report import Check, PlanReport
 
 Part = Literal["teacher", "augmentation"]
+MOST_TIMES = 64
+
+
+class TeacherBudget(NamedTuple):
+    """A config whose teacher costs a multiple of its FLOPs. `changes`: what makes the difference, by setting of
+    `teacher.model`; FLOPs are of one row's forward pass, without the linear part."""
+
+    config: Config
+    changes: dict[str, Any]
+    flops_before: int
+    flops: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"changes": self.changes, "flops_before": self.flops_before, "flops": self.flops}
+
+    def words(self) -> str:
+        settings = ", ".join(f"{name}: {list(v) if isinstance(v, tuple) else v}" for name, v in self.changes.items())
+        return (
+            f"a teacher of {self.flops / self.flops_before:.3g} × the FLOPs: {self.flops:,} a row instead of "
+            f"{self.flops_before:,}; training takes three times as many\n"
+            f"  teacher.model: {{{settings}}}\n"
+            "Larger is not better by itself; measure it: exfm scale CONFIG --fit"
+        )
+
+
+def with_teacher_budget(config: Config, budget: str) -> TeacherBudget:
+    """Grow a config's teacher to `budget` times its FLOPs, as `exfm scale` does: layers first, then everything.
+
+    Raises ConfigError for a budget that is none, or a teacher that is no Wukong.
+    """
+    written = re.fullmatch(r"(\d+(?:\.\d+)?)x", budget)
+    if written is None or not 1 <= float(written[1]) <= MOST_TIMES:
+        raise ConfigError(f"--teacher-budget {budget}: give 1x to {MOST_TIMES}x the config's FLOPs, such as 4x")
+    before, features, tasks = config.teacher.model, config.teacher_features, len(config.tasks)
+    model = teacher_of_budget(before, float(written[1]), features, tasks)
+    return TeacherBudget(
+        config.model_copy(update={"teacher": config.teacher.model_copy(update={"model": model})}),
+        {name: value for name, value in model if value != getattr(before, name)},
+        flops_per_example(before, features, tasks),
+        flops_per_example(model, features, tasks),
+    )
 
 
 def question_of(

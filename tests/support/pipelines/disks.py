@@ -1,10 +1,13 @@
-"""A disk that is full, and who waits for one."""
+"""Disks that are full, and who waits for one."""
 
 from __future__ import annotations
 
+import itertools
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,26 @@ from pipelines.live.workers.stopwatch import Stopwatch
 
 class DiskFull(OSError):
     pass
+
+
+@contextmanager
+def disk_of_its_own(place: Path) -> Iterator[Path]:
+    """A disk of one MiB at `place`."""
+    place.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=False)
+    if mounted.returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(place: Path) -> Path:
+    """Write a file until the disk takes nothing more; returns the file."""
+    with (ballast := place / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        file.writelines(itertools.repeat(b"0" * 4096))
+    return ballast
 
 
 def waits_for_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:

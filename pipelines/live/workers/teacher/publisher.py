@@ -14,6 +14,8 @@ from exfm.errors import ModelError
 from exfm.models.scorer import snapshot_of
 from exfm.snapshots.checkpoint import checkpoint_names, open_checkpoint, prune_checkpoints
 from exfm.snapshots.manifest import read_manifest
+from exfm.snapshots.quantised_state import quantise_tables
+from exfm.snapshots.row_quantisation import Bits
 from exfm.snapshots.staging import Storable
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.workers.checkpointer import Checkpointer
@@ -25,10 +27,13 @@ DAMAGED = ".damaged-"
 
 class SnapshotPublisher:
     """Publishes snapshots; `published` is the last version, 0 before the first; `rows_since`: rows learned since
-    then. `keep`: how many snapshots stay on disk."""
+    then. `keep`: how many snapshots stay on disk. `bits`: of their tables' values; None: float32."""
 
-    def __init__(self, run_dir: RunDir, checkpointer: Checkpointer, ranks: Ranks, *, keep: int) -> None:
+    def __init__(
+        self, run_dir: RunDir, checkpointer: Checkpointer, ranks: Ranks, *, keep: int, bits: Bits | None = None
+    ) -> None:
         self._folder, self._checkpointer, self._ranks, self._keep = run_dir.snapshots, checkpointer, ranks, keep
+        self._bits = bits
         self.published = 0
         self.rows_since = 0
 
@@ -37,7 +42,12 @@ class SnapshotPublisher:
     ) -> None:
         """Write a snapshot in the writer's thread. `alone`: this rank holds all of it."""
         self._checkpointer.write(
-            self._folder, version_name(version), tensors, meta, kind="teacher-snapshot", alone=alone
+            self._folder,
+            version_name(version),
+            quantise_tables(tensors, self._bits),
+            meta,
+            kind="teacher-snapshot",
+            alone=alone,
         )
         if self._ranks.first:
             prune_checkpoints(self._folder, keep=self._keep)

@@ -99,7 +99,9 @@ class TeacherWorker(Worker):
         self.engine = TeacherEngine(self._seeded(), identity=config.identity(self.name))
         self._held.callback(self.engine.close)
         keep = max(config.teacher.keep_snapshots, config.pace.lag + 2)
-        self.publisher = SnapshotPublisher(self._run_dir, self.checkpointer, self._ranks, keep=keep)
+        self.publisher = SnapshotPublisher(
+            self._run_dir, self.checkpointer, self._ranks, keep=keep, bits=config.teacher.publish_bits
+        )
         self.tally = BlockTally(config.tasks, self._ranks)
         stored = self.checkpointer.open(
             self.engine, partial(accepted_identities, self._run_dir, config, self.name), self._ranks

@@ -171,6 +171,22 @@ def test_the_teacher_that_scores_is_planned_by_the_settings_of_augmentation(exfm
     assert "kafka" not in err
 
 
+def test_a_budget_plans_the_teacher_that_costs_so_many_times_the_flops(exfm):
+    said = json.loads(exfm(small(), "--dry-run", "--quick", "--json", "--teacher-budget", "4x")[1])
+    budget = said["teacher_budget"]
+    assert budget["flops"] / budget["flops_before"] == pytest.approx(4, rel=0.15)
+    assert budget["changes"]
+    assert said["dense_bytes"] > json.loads(exfm(small(), "--dry-run", "--quick", "--json")[1])["dense_bytes"]
+    assert "teacher.model: {layers: " in exfm(small(), "--dry-run", "--quick", "--teacher-budget", "2x")[1]
+
+
+@pytest.mark.parametrize("budget", ["0x", "4", "many", "1000x"])
+def test_a_budget_that_is_none_is_refused(exfm, budget):
+    code, out, err = exfm(small(), "--dry-run", "--teacher-budget", budget)
+    assert (code, out) == (2, "")
+    assert f"--teacher-budget {budget}: give 1x to 64x" in err
+
+
 def test_ranks_are_told_in_runs():
     assert numbers([3]) == "3"
     assert numbers([0, 1, 2, 5, 7, 8]) == "0–2, 5, 7–8"

@@ -140,6 +140,18 @@ def test_a_student_that_is_significantly_worse_leaves_its_place_to_its_twin(regi
     assert of_twin.parameter_count == load_served(run_dir.served("worse") / "v00024000").parameter_count
 
 
+def test_the_store_takes_no_room_for_what_lies_beside_it(registered):
+    """A registered model is its export and the code: both once on the disk, however many versions there are."""
+    _, run_dir, _ = registered
+    models = sorted((run_dir.artifacts / "models").iterdir())
+    tensors = [next(model.rglob("tensors.bin")) for model in models]
+    wheels = [next(model.rglob("exfm-*.whl")) for model in models]
+    assert len(tensors) > 3
+    exports = {file.stat().st_ino for file in run_dir.root.rglob("tensors.bin") if "mlartifacts" not in file.parts}
+    assert {file.stat().st_ino for file in tensors} <= exports
+    assert len({wheel.stat().st_ino for wheel in wheels}) == 1
+
+
 def test_a_student_is_champion_unless_it_is_worse(registered):
     client, _, said = registered
     assert "@champion is the student itself in small-better, small-alone, small-scarce" in said

@@ -18,7 +18,7 @@ from exfm.models.teacher import Teacher
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet
 from exfm.parallel.planning.cost import flops_per_example, parameter_count, training_flops_per_example
-from exfm.parallel.planning.family import family, scaled_teacher, teacher_of_equal_flops
+from exfm.parallel.planning.family import family, scaled_teacher, teacher_of_budget, teacher_of_equal_flops
 from tests.support.models import students, teachers
 from tests.support.models.collections import fused
 
@@ -142,11 +142,20 @@ def test_a_step_of_the_dial_costs_about_twice_to_three_times_the_flops():
     assert parameter_count(scaled_teacher(BASE, 3), FULL, 2).tables == parameter_count(BASE, FULL, 2).tables
 
 
+@pytest.mark.parametrize("times", [1, 2, 4, 16, 64])
+def test_a_budget_is_met_within_the_coarseness_of_whole_sizes(times):
+    grown = teacher_of_budget(BASE, times, FULL, 2)
+    assert flops_per_example(grown, FULL, 2) / flops_per_example(BASE, FULL, 2) == pytest.approx(times, rel=0.15)
+    assert (grown == BASE) == (times == 1)
+
+
 def test_what_is_no_wukong_or_smaller_than_its_base_is_refused():
     with pytest.raises(ConfigError, match="the base's interaction is `dcn`"):
         scaled_teacher(TeacherConfig(interaction="dcn"), 1)
     with pytest.raises(ConfigError, match="a dial of -1"):
         scaled_teacher(BASE, -1)
+    with pytest.raises(ConfigError, match=r"0\.5 × the FLOPs would be a smaller teacher"):
+        teacher_of_budget(BASE, 0.5, FULL, 2)
 
 
 @pytest.mark.parametrize("interaction", ["dlrm", "dcn"])

@@ -148,5 +148,14 @@ def test_a_sharding_that_does_not_suit_the_model_is_refused_before_anything_star
     assert words in refusal(changed(path, value))
 
 
+def test_published_tables_of_few_bits_are_not_cut_by_columns():
+    cut = changed("teacher.sharding.tables", {"user_id": "column_wise"})
+    cut["teacher"] |= {"publish_bits": 4}
+    cut["teacher"]["model"] = cut["teacher"].get("model", {}) | {"sparse_optimizer": "adagrad"}
+    assert "publish_bits is 4, and table `user_id` may be cut by columns (column_wise)" in refusal(cut)
+    cut["teacher"]["publish_bits"] = None
+    parse(cut)
+
+
 def test_tables_that_do_not_learn_may_be_cut_by_columns():
     parse(changed("augmentation.sharding.types", ["column_wise"]))

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import subprocess
 import threading
 
 import pytest
 
 from pipelines.live.status.file import ROOM, StatusFile
 from streaming.store.files import read_json
+from tests.support.pipelines.disks import disk_of_its_own, fill
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of one MiB of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=False)
-    if mounted.returncode:
-        pytest.skip("mounting a small disk is not allowed here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def fill(place):
-    with (place / "ballast").open("wb", buffering=0) as ballast, pytest.raises(OSError, match="No space"):
-        ballast.writelines(itertools.repeat(b"0" * 4096))
+    with disk_of_its_own(tmp_path / "disk") as place:
+        yield place
 
 
 def test_it_is_rewritten_on_a_full_disk(small_disk):

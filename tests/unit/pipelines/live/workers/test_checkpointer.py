@@ -17,6 +17,8 @@ from exfm.snapshots.checkpoint import checkpoint_names, load_checkpoint
 from pipelines.core.config.settings import load as load_config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.feeds.student import StudentBatch
+from pipelines.live.rules.causes import cause_of
+from pipelines.live.rules.restarts import Cause
 from pipelines.live.training.predictions import read_predictions
 from pipelines.live.workers import checkpointer
 from pipelines.live.workers.student.worker import StudentWorker
@@ -27,7 +29,7 @@ from streaming.errors import StreamingError
 from streaming.lake.readers import Readers
 from streaming.position import Partition, SourcePosition
 from tests.support.models.states import same
-from tests.support.pipelines.disks import DiskFull, waits_for_disk
+from tests.support.pipelines.disks import DiskFull, disk_of_its_own, fill, waits_for_disk
 from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -306,6 +308,49 @@ def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_n
     for ask in (teacher.step, teacher.checkpointer.close):
         with pytest.raises(DiskFull, match="No space left"):
             ask()
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_a_snapshot_that_a_full_disk_has_no_room_for_is_written_after_the_restart(tmp_path, bits):
+    config = load_config(SMALL_RUN, ["teacher.batch_rows=32", f"teacher.publish_bits={bits or 'null'}"])
+
+    def published(root: Path, blocks: range) -> TeacherWorker:
+        worker = TeacherWorker(config, RunDir(root))
+        worker.resume()
+        for number in blocks:
+            learn_block(worker, number)
+        return worker
+
+    def closed(worker: TeacherWorker) -> None:
+        worker.checkpointer.close()
+        worker.engine.close()
+
+    closed(published(tmp_path / "one", range(2)))
+    undisturbed = RunDir(tmp_path / "one").snapshots
+    run_dir = RunDir(tmp_path / "other")
+    with disk_of_its_own(run_dir.snapshots) as place:
+        worker = published(tmp_path / "other", range(1))
+        eventually(lambda: worker.checkpointer.idle)
+        ballast = fill(place)
+        learn_block(worker, 1)
+        with pytest.raises(OSError, match="No space left") as full:
+            eventually(lambda: worker.checkpointer.check() is not None)
+        assert cause_of(full.value) is Cause.DISK_FULL
+        assert str(run_dir.snapshots / "v00000002") in str(full.value)
+        worker.abandon()
+        worker.engine.close()
+        assert checkpoint_names(run_dir.checkpoints("teacher")) == ["v00000001", "v00000002"]
+        assert {path.name for path in place.iterdir()} == {"ballast", "v00000001"}  # nothing half-written
+
+        ballast.unlink()
+        worker = published(tmp_path / "other", range(0))
+        assert worker.place.version == 2
+        worker.publish()
+        closed(worker)
+        assert checkpoint_names(place) == ["v00000001", "v00000002"]
+        assert [contents(place / name) for name in checkpoint_names(place)] == [
+            contents(undisturbed / name) for name in checkpoint_names(undisturbed)
+        ]
 
 
 def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned_on_meanwhile(student, disk, tmp_path):

@@ -174,7 +174,7 @@ def pretrain(
     Example: exfm pretrain configs/demo.yaml runs/demo -o teachers/demo
     """
     from pipelines.core.config.settings import load
-    from pipelines.lab.pretrain import Learned, pretrain
+    from pipelines.lab.logits.pretrain import Learned, pretrain
     from pipelines.report.words import count
 
     def advance(at: Learned) -> None:

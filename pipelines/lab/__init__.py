@@ -11,6 +11,5 @@ spec/     parts of a replay's spec: arms, conditions, which rows
 logits/   teachers in lockstep, stored snapshots, faults
 replay/   many students over logged rows and teacher logits: which arm pays, tuned or as they are
 verify/   a student retrained is what its run left, in bits
-pretrain  a teacher trained on recorded history before a stream
 scaling/  teachers of growing size: what more FLOPs buy
 """

@@ -40,7 +40,7 @@ CHECKPOINTS, SNAPSHOTS = "checkpoints", "snapshots"
 
 
 class Learned(NamedTuple):
-    """How far a teacher has come: rows it has read of how many, those left out as not finite, and NE of the last window
+    """Progress of a teacher: rows it has read of how many, those left out as not finite, and NE of the last window
     by task, each row scored before it was learned."""
 
     rows: int

@@ -13,6 +13,8 @@ housekeeping  does both, and vacuum, in a thread of its own
 side_tables   dead letters and late feedback
 asof_table    as-of features of rows that came without them, by `lake_seq`
 asof          computes them from the lake
+logit_set     logits of another teacher, in the place of those that rows were logged with
+by_seq        rows of a table beside the lake, by `lake_seq`
 times         rows by their event time
 where         a condition on rows, in words
 settings      layout, and sizes and times of compaction, retention and vacuum

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from streaming.errors import BadInput, DataLost
+from streaming.lake.by_seq import rows_by_seq
 from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.schema import AsOf, RowSchema
 
@@ -74,26 +74,11 @@ class AsOfTable:
 
     def rows(self, seq: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Values of the rows `seq`, (N,) ascending. Raises BadInput where one has none, DataLost for damaged files."""
-        import pyarrow.dataset as ds  # imports pandas
-
         wanted = pa.schema([asof_schema(self.asof).field(name) for name in ("lake_seq", *columns)])
-        if not len(seq):
-            return wanted.empty_table()
-        low, high = int(seq[0]), int(seq[-1])
-        places = [str(self._table.place(f)) for f in self._table.files if f.first <= high and f.last >= low]
-        inside = (pc.field("lake_seq") >= low) & (pc.field("lake_seq") <= high)
-        try:
-            data = ds.dataset(places, schema=wanted, format="parquet")
-            values = data.to_table(filter=inside)
-        except (pa.ArrowException, OSError) as error:
-            raise DataLost(f"{self.path} cannot be read ({error}); run `exfm lake asof` again") from error
-        there = values["lake_seq"].to_numpy()
-        order = np.argsort(there, kind="stable")
-        at = np.searchsorted(there, seq, sorter=order)
-        missing = (at == len(there)) | (there[order[np.minimum(at, len(there) - 1)]] != seq if len(there) else True)
-        if missing.any():
-            raise BadInput(self._without(int(seq[int(np.argmax(missing))])))
-        return values.take(pa.array(order[at]))
+        found = rows_by_seq(self._table, wanted, seq, "run `exfm lake asof` again")
+        if found.missing is not None:
+            raise BadInput(self._without(found.missing))
+        return found.rows
 
     def _without(self, seq: int) -> str:
         settled = self.range.settled_ms

@@ -33,7 +33,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.cuts import block_cuts
 from pipelines.live.feeds.growth import block_growth
-from pipelines.live.feeds.teacher import Step, TeacherFeed
+from pipelines.live.feeds.teacher import BlockReader, Step, TeacherFeed
 from pipelines.live.training.account import Account
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
@@ -73,6 +73,7 @@ class TeacherWorker(Worker):
         self._block: AgreedBlock | None = None
         self.place = TeacherPlace(0, NOTHING_YET, {})
         self._saved_version = 0
+        self.space = FIRST_SPACE
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
@@ -139,10 +140,10 @@ class TeacherWorker(Worker):
             if topic == self._config.kafka.examples.topic  # a run may get another one: it is read from its beginning
         }
         self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions)
-        self._saved_version = meta["version"]
+        self._saved_version, self.space = meta["version"], meta.get("space", FIRST_SPACE)
         log.info("resumed after block %d, lake_seq %d", meta["version"] - 1, meta["lake_seq"])
 
-    def feed_from(self, reader: ExamplesReader, lake: LakeReader) -> None:
+    def feed_from(self, reader: BlockReader, lake: LakeReader) -> None:
         """Feed the engine from this reader of the topic, and missing rows from the lake."""
         config, teacher = self._config, self._config.teacher
         self._stop_reading()
@@ -330,7 +331,7 @@ class TeacherWorker(Worker):
             "config_hash": self.engine.identity,
             "version": self.place.version,
             "lake_seq": self.place.lake_seq,
-            "space": FIRST_SPACE,
+            "space": self.space,
             "learned": self.account.learned.state(),
             "made_with": made_with_teacher(self._config).model_dump(mode="json"),
         }

@@ -140,14 +140,14 @@ class Replacement:
             )
         if grown.rows != self.config.rows:
             raise BadInput(
-                f"a teacher of `{wanted.name}` would have other columns written than {where} has; keep the columns, and "
-                "teacher.model.representation, of the run's config"
+                f"a teacher of `{wanted.name}` would have other columns written than {where} has; keep the columns "
+                "and the teacher.model.representation of the run's config"
             )
         for student in self.config.students:
             had, has = self.config.student_features(student), grown.student_features(grown.student(student.name))
             if had != has:
                 raise BadInput(
-                    f"with the features of `{wanted.name}`, student `{student.name}` would read others than it learned; "
+                    f"with the features of `{wanted.name}`, student `{student.name}` would read others than before; "
                     "students keep theirs: name features that only the teacher reads in teacher.only"
                 )
         return now

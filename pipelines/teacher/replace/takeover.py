@@ -126,8 +126,11 @@ def roll_back(run_dir: RunDir, why: str) -> None:
     former, part = run_dir.replaced_teacher(len(record)), run_dir.root / ".replacement"
     shutil.rmtree(part, ignore_errors=True)
     for name in ("checkpoints", "snapshots"):
-        if (former / name).exists():
-            shutil.copytree(former / name, part / name / "teacher", copy_function=link_file)
+        for path in (former / name).rglob("*"):
+            target = part / name / "teacher" / path.relative_to(former / name)
+            make_folder(target if path.is_dir() else target.parent)
+            if path.is_file():
+                link_file(path, target)
     begun = {"was": record[-1]["now"], "now": record[-1]["was"], "judge_from": 0, "space": 0}
     write_json(part / "begun.json", begun)
     write_json(part / "decided.json", {"promoted": True, "why": why, "evidence": {}})

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from exfm.features.batch import Batch, BatchBuilder
-from exfm.features.features import FeatureSet
 from pipelines.core.config.settings import Config
 from pipelines.live.rules.promoting import Decision
 from pipelines.live.workers.student.champion_challenger import ChallengerTest
@@ -41,7 +40,7 @@ class TeacherTrial:
         self._tasks: Sequence[str] = config.tasks
         self._settings = config.registry
         self._logged, self._candidate = _Answers(), _Answers()
-        self._labels = BatchBuilder(FeatureSet(sparse=()), config.tasks)
+        self._labels = BatchBuilder(config.teacher_features, config.tasks)
         self._test: ChallengerTest[_Answers] | None = None
         self.lake_seq = NOTHING_YET
 

@@ -194,11 +194,10 @@ class Replacement:
             while True:
                 for rows in lake.blocks(max(trial.lake_seq, lake.first_lake_seq - 1)):
                     keeping.rows_after(min(trial.lake_seq, candidate.place.lake_seq))
-                    if self._learn_and_compare(rows, first, candidate, trial, root):
-                        decision = trial.decide()
-                        if decision is not None and not isinstance(decision, Keep):
-                            return self.decide(isinstance(decision, Promote), decision.reason, trial.evidence())
+                    self._learn_and_compare(rows, first, candidate, trial, root)
                     trial.lake_seq = rows["lake_seq"][-1].as_py()
+                    if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
+                        return self.decide(isinstance(decision, Promote), decision.reason, trial.evidence())
                     advance(Learned(candidate.place.lake_seq + 1, lake.last_lake_seq + 1, trial.rows))
                 if untried:
                     return self.decide(True, "asked for without a comparison", trial.evidence())
@@ -212,20 +211,19 @@ class Replacement:
 
     def _learn_and_compare(
         self, rows: pa.Table, first: int, candidate: CandidateTeacher, trial: TeacherTrial, root: Path
-    ) -> bool:
-        """Bring the candidate to the version that scored a block, and score it, too; True where it counts."""
+    ) -> None:
+        """Bring the candidate to the version that scored a block, and let it score the block, too."""
         version = rows["teacher_version"][0].as_py()
         if version is None:
-            return False
+            return
         if candidate.place.version < version:
             self._save(trial, root)  # before the candidate's checkpoints leave that version behind
             candidate.learn_until(version)
         if candidate.place.version != version or rows["lake_seq"][0].as_py() < first:
-            return False
+            return
         logits = candidate.score(rows).logits
         honest = not_yet_learned(rows, self.config.tasks, self.config.rows.groups)
         trial.compare(rows, np.where(honest, logits, np.float32(np.nan)))
-        return True
 
     def _save(self, trial: TeacherTrial, root: Path) -> None:
         if trial.lake_seq == NOTHING_YET:

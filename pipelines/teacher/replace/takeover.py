@@ -113,7 +113,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def roll_back(run_dir: RunDir, why: str) -> None:
-    """Have the teacher before the last takeover take over again: it learns from the lake what it missed.
+    """Return the place to the teacher before the last takeover, which learns from the lake what it missed.
 
     Raises BadInput where there was none, or a replacement is under way."""
     record = takeovers(run_dir)

@@ -1,4 +1,4 @@
-"""`exfm plan`, `scale`, `teacher`: a teacher's placement and size before training, and another one in its place."""
+"""`exfm plan`, `scale`, `pretrain`, `teacher`: a teacher before a stream, and another one in its place."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ LISTED, FITTED = "0,1,2,3,4,5,6", "0,1,2,3,4"
 def register(app: typer.Typer) -> None:
     app.command()(plan)
     app.command()(scale)
+    app.command()(pretrain)
     commands = typer.Typer(help="The teacher of a run: another one in its place, and back.", no_args_is_help=True)
     commands.command("replace", epilog="Example: exfm teacher replace runs/demo --with larger.yaml")(takes_run(replace))
     commands.command("rollback", epilog="Example: exfm teacher rollback runs/demo")(takes_run(rollback))
@@ -154,6 +155,47 @@ def scale(
             jobs=jobs,
             json_=json_,
         )
+
+
+def pretrain(
+    config: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
+    history: Annotated[
+        Path, typer.Argument(help="Folder of a run, whose lake is read; or recorded rows, as its source.")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the trained teacher.")],
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help="Learn this many settled rows, the first ones.")
+    ] = None,
+    overrides: Overrides = None,
+    json_: AsJson = False,
+) -> None:
+    """Train the config's teacher on recorded history, each row scored before it is learned.
+
+    The folder then holds its checkpoint (weights and optimizer state) and its snapshot, with what it has learned: rows,
+    sums of their ids' hashes, range of event time. Ctrl-C stops the command; the same command resumes it, to the same
+    bits.
+
+    Example: exfm pretrain configs/demo.yaml runs/demo -o teachers/demo
+    """
+    from pipelines.core.config.settings import load
+    from pipelines.lab.logits.pretrain import Learned, pretrain
+    from pipelines.report.words import count
+
+    def advance(at: Learned) -> None:
+        ne = ", ".join(f"{task} {value:.4f}" for task, value in at.ne.items() if value is not None)
+        typer.echo(f"{count(at.rows)} of {count(at.of)} rows; NE of the last window: {ne or 'not yet'}", err=True)
+
+    private_files()
+    try:
+        lineage = pretrain(load(config, overrides), history, out, limit=rows, advance=advance)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; its last checkpoint is in {out}; the same command resumes", err=True)
+        raise typer.Exit(130) from None
+    if json_:
+        typer.echo(json.dumps(lineage, indent=2))
+        return
+    left_out = lineage["rows_left_out"]
+    typer.echo(f"learned {count(lineage['rows'] - left_out)} rows, {count(left_out)} left out as not finite: {out}")
 
 
 def _fit(

@@ -99,7 +99,7 @@ def lockstep_logits(
         cells = {behind: mapped_array((N, width), np.uint8, folder) for behind in behinds}
     left_out = 0
     try:
-        for number, (start, end) in enumerate(pairwise([0, *_ends(stream, N, config)])):
+        for number, (start, end) in enumerate(pairwise([0, *block_ends(stream, N, config)])):
             rows = stream.slice(start, end - start)
             for behind, scored in snapshots.score(number, rows).items():
                 by_age[behind][start:end] = scored.logits
@@ -108,7 +108,7 @@ def lockstep_logits(
                     cells[behind][start:end] = packed(scored.representation)
                     release_pages(cells[behind])
             if start >= birth:
-                left_out += _learn(engine, build, _share(rows, number, start - birth, config), config)
+                left_out += _learn(engine, build, block_share(rows, number, start - birth, config), config)
                 snapshots.add(number + 1, engine)
             advance(end)
     finally:
@@ -157,7 +157,7 @@ def _learn(engine: TeacherEngine, build: BatchBuilder, share: BlockShare, config
     return left_out
 
 
-def _ends(stream: Sliced, count: int, config: Config) -> list[int]:
+def block_ends(stream: Sliced, count: int, config: Config) -> list[int]:
     """Ends of blocks: as a lake has them, or where a run would cut this stream."""
     if "block" not in stream.slice(0, 0).schema.names:
         return config.pace.blocks.ends(0, count)
@@ -171,7 +171,7 @@ def _ends(stream: Sliced, count: int, config: Config) -> list[int]:
     return [*ends, count]
 
 
-def _share(rows: pa.Table, number: int, start: int, config: Config) -> BlockShare:
+def block_share(rows: pa.Table, number: int, start: int, config: Config) -> BlockShare:
     """A block as a teacher of one rank is fed it."""
     partitions = config.kafka.examples.partitions
     return share_of(Block(number, start, start + rows.num_rows - 1, rows, {}), partitions, range(partitions))

@@ -44,7 +44,7 @@ KEEP_EVERY_S = 10.0
 LOOK_S = 0.5
 
 
-class Learned(NamedTuple):
+class ReplacementProgress(NamedTuple):
     """Progress: rows that the candidate has learned, of how many, and rows compared."""
 
     rows: int
@@ -173,7 +173,7 @@ class Replacement:
         return CandidateTeacher(now, self.folder, self.begun["space"])
 
     def train(
-        self, *, live: Callable[[], bool], untried: bool = False, advance: Callable[[Learned], None]
+        self, *, live: Callable[[], bool], untried: bool = False, advance: Callable[[ReplacementProgress], None]
     ) -> Decided | None:
         """Train the candidate and compare it until a decision falls; None where the lake's rows do not suffice and
         nobody adds to them. `live`: whether rows are still to come. `untried`: it takes over once it has learned the
@@ -198,7 +198,7 @@ class Replacement:
                     trial.lake_seq = rows["lake_seq"][-1].as_py()
                     if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
                         return self.decide(isinstance(decision, Promote), decision.reason, trial.evidence())
-                    advance(Learned(candidate.place.lake_seq + 1, lake.last_lake_seq + 1, trial.rows))
+                    advance(ReplacementProgress(candidate.place.lake_seq + 1, lake.last_lake_seq + 1, trial.rows))
                 if untried:
                     return self.decide(True, "asked for without a comparison", trial.evidence())
                 more = live()

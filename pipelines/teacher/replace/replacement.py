@@ -222,7 +222,8 @@ class Replacement:
         if candidate.place.version != version or rows["lake_seq"][0].as_py() < first:
             return
         logits = candidate.score(rows).logits
-        honest = not_yet_learned(rows, self.config.tasks, self.config.rows.groups)
+        upto = candidate.learned_upto_ms
+        honest = not_yet_learned(rows, self.config.tasks, self.config.rows.groups, upto)
         trial.compare(rows, np.where(honest, logits, np.float32(np.nan)))
 
     def _save(self, trial: TeacherTrial, root: Path) -> None:

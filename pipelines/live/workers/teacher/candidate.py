@@ -80,7 +80,7 @@ class CandidateTeacher(TeacherWorker):
 
     def open(self) -> None:
         self.resume()
-        if self.place.version:
+        if self.place.version >= self._config.teacher.first_version:
             self._publish_resumed()
         lake, rows = self._run_dir.lake, self._config.rows
         self._lake = LakeReader(lake, rows)
@@ -93,6 +93,11 @@ class CandidateTeacher(TeacherWorker):
         blocks = self._lake.blocks()
         if (first := next(blocks, None)) is not None:
             self.place = TeacherPlace(first["block"][0].as_py() + 1, first["lake_seq"][-1].as_py(), {})
+
+    @property
+    def learned_upto_ms(self) -> int | None:
+        """Event time up to which it had learned rows before the lake's."""
+        return self._config.teacher.learned_upto_ms
 
     def learn_until(self, version: int, advance: Callable[[], None] = lambda: None) -> None:
         """Learn the blocks before `version`, which the lake has."""

@@ -39,6 +39,7 @@ from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.teacher.block import AgreedBlock, BlockOffer, BlockTally, TakeFromLake, conclude
+from pipelines.live.workers.teacher.initial_state import initial_state
 from pipelines.live.workers.teacher.publisher import SnapshotPublisher
 from pipelines.live.workers.worker import Worker, seconds_since
 from streaming.delivery.reader import BlockPosition, ExamplesReader
@@ -81,7 +82,7 @@ class TeacherWorker(Worker):
         config, kafka = self._config, self._config.kafka
         self.resume()
         self._ranks.barrier()  # initialising or reading a large teacher takes some ranks longer
-        if self.place.version:
+        if self.place.version >= config.teacher.first_version:
             self._publish_resumed()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         examples, mine = kafka.examples, self._mine
@@ -103,7 +104,7 @@ class TeacherWorker(Worker):
         self.publisher = SnapshotPublisher(
             self._run_dir, self.checkpointer, self._ranks, keep=keep, bits=config.teacher.publish_bits
         )
-        self.tally = BlockTally(config.tasks, self._ranks)
+        self.tally = BlockTally(config.tasks, self._ranks, config.teacher.learned_upto_ms)
         stored = self.checkpointer.open(
             self.engine, partial(accepted_identities, self._run_dir, config, self.name), self._ranks
         )
@@ -114,6 +115,9 @@ class TeacherWorker(Worker):
         self.checkpointer.write_quarantine(self.account.quarantine_state())
         if stored is not None:
             self._load(stored)
+        elif (begun := config.teacher.init_from) is not None:
+            self.engine.load(initial_state(config, begun))
+            log.info("begins as the teacher of %s, which has learned %d rows", begun.path, begun.rows)
 
     def _seeded(self) -> Teacher:
         """The teacher before it has learned anything."""
@@ -287,7 +291,7 @@ class TeacherWorker(Worker):
     def checkpoint(self, *, publish: bool = False) -> None:
         """Write a checkpoint; only at a block's end, since a partly learned block is learned again from its start."""
         version, seq, positions = self.place
-        if self._block is not None or version == 0:
+        if self._block is not None or version < self._config.teacher.first_version:
             return
         with self.watch("checkpoint"):
             snapshot_meta = self._meta()

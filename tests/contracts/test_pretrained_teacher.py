@@ -16,7 +16,6 @@ from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import (
-    Finished,
     assert_learned_the_lake,
     assert_replays,
     assert_same_run,

@@ -30,7 +30,7 @@ class InitialTeacher(Frozen):
 
 
 def initial_teacher(given: Any) -> Any:
-    """What a config says of it: a path is read, what a run has written down stays.
+    """Read what a config names by its path; what a run has written down stays.
 
     Raises ValueError where the folder holds no teacher, or one whose training is not done.
     """

@@ -1,5 +1,4 @@
-"""`exfm plan`, `exfm scale`, `exfm pretrain`: placement of a teacher's tables, cost and benefit of its size, and its
-training on history."""
+"""`exfm plan`, `scale`, `pretrain`, `teacher`: a teacher before a stream, and another one in its place."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, Jobs, Overrides, cores, private_files
+from pipelines.cli.options import AsJson, Jobs, Overrides, RunDirOption, cores, private_files, takes_run
 
 if TYPE_CHECKING:
     from pipelines.core.config.settings import Config
@@ -22,6 +21,11 @@ def register(app: typer.Typer) -> None:
     app.command()(plan)
     app.command()(scale)
     app.command()(pretrain)
+    commands = typer.Typer(help="The teacher of a run: another one in its place, and back.", no_args_is_help=True)
+    commands.command("replace", epilog="Example: exfm teacher replace runs/demo --with larger.yaml")(takes_run(replace))
+    commands.command("rollback", epilog="Example: exfm teacher rollback runs/demo")(takes_run(rollback))
+    commands.command("list", epilog="Example: exfm teacher list runs/demo")(takes_run(list_))
+    app.add_typer(commands, name="teacher")
 
 
 def plan(
@@ -254,3 +258,111 @@ def _interactions(given: str) -> list[str]:
     if unknown := [name for name in names if name not in INTERACTIONS]:
         raise BadInput(f"--interactions names {', '.join(unknown)}; known: {', '.join(INTERACTIONS)}")
     return [name for name in INTERACTIONS if name in names]
+
+
+def replace(
+    run_dir: RunDirOption,
+    config: Annotated[
+        Path | None, typer.Option("--with", help="A YAML file with the new teacher: its `teacher` and `features`.")
+    ] = None,
+    overrides: Overrides = None,
+    judge_from: Annotated[
+        int | None,
+        typer.Option(
+            "--judge-from", min=0, help="Compare from this lake_seq on; default: rows that are still to come."
+        ),
+    ] = None,
+    untried: Annotated[
+        bool, typer.Option("--untried", help="Take over as soon as it has learned the lake, without a comparison.")
+    ] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop a replacement that is under way.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Train another teacher from the lake beside the run's own, compare both on the same rows, and replace the old one
+    if the new one is better.
+
+    Size, trunk, learning rates and features that only the teacher reads may differ. Both are asked for logits of the
+    same rows, after the same blocks; the rule is that which promotes students (`registry`). A live run takes the new
+    teacher over at once, by a restart of its workers; one that is stopped at its next start. Ctrl-C stops the command;
+    the same command resumes it. What was logged stays; `exfm teacher rollback` leads back.
+    """
+    from pipelines.cli.tools.stored_config import config_of
+    from pipelines.core.config.settings import load
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.live.status.stored import last_status
+    from pipelines.report.screens.progress import rows_bar
+    from pipelines.teacher.replace.replacement import Replacement, only_one
+    from streaming.errors import BadInput
+
+    private_files()
+    run = RunDir(run_dir)
+    replacement = Replacement(run, config_of(run))
+    with only_one(run):
+        if drop:
+            replacement.drop()
+            typer.echo(f"dropped; the teacher of {run_dir} stays")
+            return
+        if config is None:
+            raise BadInput("no new teacher was given; give a config with --with CONFIG, or drop one with --drop")
+        replacement.begin(load(config, overrides), judge_from)
+        decided = replacement.decided
+
+        def live() -> bool:
+            status = last_status(run_dir)
+            return status is not None and status.lives
+
+        if decided is None:
+            with rows_bar("learning the lake", 0) as advance:
+                decided = replacement.train(
+                    live=live, untried=untried, advance=lambda done: advance(done.rows, done.of)
+                )
+    if decided is None:
+        words = "not decided: the lake has no more rows to compare; give the same command when it has"
+    elif decided.promoted:
+        words = f"the new teacher takes over {'now' if live() else 'at the next start'}: {decided.why}"
+    else:
+        words = f"the teacher of {run_dir} stays: {decided.why}"
+    said = {"promoted": None, "why": words} if decided is None else decided.as_json()
+    typer.echo(json.dumps(said, indent=2) if json_ else words)
+
+
+def rollback(
+    run_dir: RunDirOption,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded.")] = "rolled back by hand",
+) -> None:
+    """Give the place of a run's teacher back to the one before: it learns from the lake what it missed.
+
+    A live run does so at once, one that is stopped at its next start.
+    """
+    from pipelines.cli.tools.stored_config import config_of
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.teacher.replace.replacement import only_one
+    from pipelines.teacher.replace.takeover import roll_back
+
+    private_files()
+    run = RunDir(run_dir)
+    config_of(run)
+    with only_one(run):
+        roll_back(run, reason)
+    typer.echo("the former teacher takes over again, at once where the run lives, else at its next start")
+
+
+def list_(run_dir: RunDirOption, json_: AsJson = False) -> None:
+    """List the teachers that a run has had, the row from which each scores, and a replacement that is under way."""
+    from pipelines.cli.tools.stored_config import config_of
+    from pipelines.core.config.takeovers import takeovers
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.teacher.replace.replacement import Replacement
+
+    run = RunDir(run_dir)
+    config = config_of(run)
+    record, decided = takeovers(run), Replacement(run, config).decided
+    if json_:
+        typer.echo(json.dumps({"takeovers": record, "replacement": None if decided is None else decided.as_json()}))
+        return
+    typer.echo("block 0 (lake_seq 0): the teacher that the run began with")
+    for entry in record:
+        typer.echo(f"block {entry['block']:,} (lake_seq {entry['lake_seq']:,}): another teacher, {entry['why']}")
+    if run.replacement.exists():
+        state = "is trained" if decided is None else "waits to take over" if decided.promoted else "was refused"
+        typer.echo(f"a replacement {state}: {run.replacement}")

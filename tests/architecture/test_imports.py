@@ -75,6 +75,7 @@ ORDER = [
     "pipelines.live.workers.teacher",
     "pipelines.live.workers.augmentation",
     "pipelines.live.workers.student",
+    "pipelines.teacher.replace",
     "pipelines.live.loop",
     "pipelines.lab",
     "pipelines.lab.judging",

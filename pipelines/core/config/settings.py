@@ -454,6 +454,10 @@ def _place_files(
             named.pop("written_path", None)
         if not Path(path).is_absolute():
             named |= {"path": str((overridden_in if again else folder).absolute() / path), "written_path": path}
+    teacher = settings.get("teacher")
+    if isinstance(teacher, dict) and isinstance(path := teacher.get("init_from"), str):
+        again = any("teacher.init_from.".startswith(f"{name}.") for name in overridden)
+        teacher["init_from"] = str((overridden_in if again else folder).absolute() / path)
     if isinstance(source, dict) and isinstance(copies := source.get("copies"), str):
         again = any("source.copies.".startswith(f"{name}.") for name in overridden)
         source["copies"] = str((overridden_in if again else folder).absolute() / copies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from exfm.features.dense import DenseFeature
 from exfm.features.features import HistoryFeature
@@ -14,6 +14,7 @@ from exfm.models.student_config import StudentConfig
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.layout import Sharding
 from exfm.snapshots.row_quantisation import Bits
+from pipelines.core.config.initial_teacher import InitialTeacher, initial_teacher
 from pipelines.core.config.topics import Frozen
 from pipelines.live.feeds.growth import Growth, batch_growth
 from streaming.schema import RowSchema
@@ -58,6 +59,9 @@ class TeacherSettings(Frozen):
         default=None,
         description="bits of a value in published tables: 8, 4, 3, 2; null: float32. Checkpoints are whole",
     )
+    init_from: Annotated[
+        InitialTeacher | None, BeforeValidator(initial_teacher, json_schema_input_type=InitialTeacher | str | None)
+    ] = Field(default=None, description="a folder of `exfm pretrain`: the teacher begins as that one; null: untrained")
     ranks: int = Field(default=1, ge=1, description="processes that hold and train the teacher together")
     sharding: Sharding = Field(default=Sharding(), description="how the ranks share the tables")
     read_ahead: int = Field(
@@ -68,6 +72,16 @@ class TeacherSettings(Frozen):
     def batches(self) -> Growth:
         """Rows of a training step, by the rows of the lake before it."""
         return batch_growth(self.first_batch_rows, self.batch_rows)
+
+    @property
+    def first_version(self) -> int:
+        """The first snapshot that has learned anything: 0, of a teacher that begins trained, or 1."""
+        return 1 if self.init_from is None else 0
+
+    @property
+    def learned_upto_ms(self) -> int | None:
+        """Event time of the newest row that it had learned before the stream."""
+        return None if self.init_from is None else self.init_from.learned_upto_ms
 
 
 Named = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature

@@ -66,6 +66,20 @@ class RunDir:
     def snapshots(self) -> Path:
         return self.root / "snapshots" / "teacher"
 
+    @property
+    def takeovers(self) -> Path:
+        """Record of the teachers that took over from one another."""
+        return self.root / "teachers" / "takeovers.json"
+
+    def replaced_teacher(self, number: int) -> Path:
+        """Folder of what the run's `number`th teacher left."""
+        return self.root / "teachers" / f"{number:04d}"
+
+    @property
+    def replacement(self) -> Path:
+        """Folder of a teacher that is trained to take over."""
+        return self.root / "replacement"
+
     def checkpoints(self, worker: str) -> Path:
         return self.root / "checkpoints" / worker
 

@@ -80,6 +80,8 @@ def pretrain(
     from exfm.models.scorer import snapshot_of
     from exfm.models.teacher import Teacher
 
+    cold = config.teacher.model_copy(update={"init_from": None})
+    config = config.model_copy(update={"teacher": cold})  # what is made here does not begin as itself
     rows = history_rows(config, history, folder, limit)
     question = {"config_hash": config.identity("teacher"), "rows_id": rows.name}
     full, features = config.teacher.batch_rows, config.teacher_features

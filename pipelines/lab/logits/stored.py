@@ -135,7 +135,9 @@ def rescored(
             some = own[at : at + step]
             asked = taken(rows, some)
             logits, r = scorer.answer(build(asked))
-            honest = not_yet_learned(asked, config.tasks, config.rows.groups) & np.isfinite(logits)
+            honest = not_yet_learned(
+                asked, config.tasks, config.rows.groups, config.teacher.learned_upto_ms
+            ) & np.isfinite(logits)
             all_logits[some] = np.where(honest, logits, np.float32(np.nan))
             release_pages(all_logits)
             if cells is not None and r is not None:

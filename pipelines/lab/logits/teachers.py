@@ -31,6 +31,7 @@ from pipelines.live.feeds.table import Sliced
 from pipelines.live.feeds.teacher import BlockShare, share_of
 from pipelines.live.rules.scoring_snapshot import lockstep_version
 from pipelines.live.training.unseen_labels import not_yet_learned
+from pipelines.live.workers.teacher.initial_state import initial_state
 from streaming.delivery.reader import Block
 
 if TYPE_CHECKING:
@@ -56,8 +57,10 @@ def versions_of(count: int, config: Config, behind: int = 0, born: int = 0, firs
     """The version of the snapshot that scores each of these rows, int64 (N,); null where none does."""
     ends = [0, *config.pace.blocks.ends(0, count)]
     unlearned = sum(start < _birth(born, config) for start in ends[:-1])
-    versions = [lockstep_version(block, config.pace.lag, behind) for block in range(len(ends) - 1)]
-    trained = pa.array([v if v is not None and v > unlearned else None for v in versions], pa.int64())
+    first = 1 if born else config.teacher.first_version
+    versions = [lockstep_version(block, config.pace.lag, behind, first) for block in range(len(ends) - 1)]
+    least = unlearned + 1 if born else config.teacher.first_version
+    trained = pa.array([v if v is not None and v >= least else None for v in versions], pa.int64())
     return trained.take(pa.array(blocks_of(count, config, first)))
 
 
@@ -98,6 +101,9 @@ def lockstep_logits(
         width = SCALE_BYTES + model.representation
         cells = {behind: mapped_array((N, width), np.uint8, folder) for behind in behinds}
     left_out = 0
+    if (begun := config.teacher.init_from) is not None and _is_own(config, model, features) and not born:
+        engine.load(initial_state(config, begun))
+        snapshots.begin(engine, begun.learned_upto_ms)
     try:
         for number, (start, end) in enumerate(pairwise([0, *block_ends(stream, N, config)])):
             rows = stream.slice(start, end - start)
@@ -116,12 +122,24 @@ def lockstep_logits(
     return {behind: Logits(logits, cells.get(behind), left_out) for behind, logits in by_age.items()}
 
 
+def _is_own(config: Config, model: TeacherConfig, features: FeatureSet) -> bool:
+    """True if these are the model and features of the config's teacher, not those of another one in a what-if."""
+    return model == config.teacher.model and features == config.teacher_features
+
+
 class _Snapshots:
     """The snapshots of a teacher that blocks to come are still scored by. Version v has learned the blocks before v."""
 
     def __init__(self, config: Config, scorer: TeacherScorer, build: BatchBuilder, behinds: Sequence[int]) -> None:
         self._config, self._scorer, self._build, self._behinds = config, scorer, build, behinds
         self._held: dict[int, Any] = {}
+        self._first = 1
+        self._learned_upto_ms: int | None = None
+
+    def begin(self, engine: TeacherEngine, learned_upto_ms: int) -> None:
+        """Take the state of a teacher that begins trained, as version 0."""
+        self._first, self._learned_upto_ms = 0, learned_upto_ms
+        self.add(0, engine)
 
     def add(self, version: int, engine: TeacherEngine) -> None:
         """Take a snapshot, and drop those that no block from `version` on is scored by."""
@@ -133,9 +151,9 @@ class _Snapshots:
         """Answers for a block's rows by each of `behinds`; logits are NaN where the lake would hold none, and so is the
         representation of rows without any."""
         config, step = self._config, self._config.augmentation.score_rows
-        honest = not_yet_learned(rows, config.tasks, config.rows.groups)
+        honest = not_yet_learned(rows, config.tasks, config.rows.groups, self._learned_upto_ms)
         batches = [self._build(rows.slice(at, step)) for at in range(0, max(1, rows.num_rows), step)]
-        versions = {behind: lockstep_version(block, config.pace.lag, behind) for behind in self._behinds}
+        versions = {behind: lockstep_version(block, config.pace.lag, behind, self._first) for behind in self._behinds}
         nothing = TeacherAnswer(np.full(honest.shape, np.nan, np.float32), None)
         by_version = dict.fromkeys(versions.values(), nothing)
         for version in self._held.keys() & by_version.keys():  # the others have learned nothing

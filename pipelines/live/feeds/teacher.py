@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,28 @@ from pipelines.live.feeds.growth import Growth
 from pipelines.live.training.ahead import Ahead
 from pipelines.live.training.writer import Watch
 from streaming.delivery.header import partition_of
-from streaming.delivery.reader import Block, BlockPosition, ExamplesReader
+from streaming.delivery.reader import Block, BlockPosition
 from streaming.lake.reader import LakeReader
 
 WAIT_S = 0.05
 
 log = logging.getLogger(__name__)
+
+
+class BlockReader(Protocol):
+    """A reader of a stream's blocks, in order."""
+
+    def next_batch(self, max_wait_s: float = 0.0) -> Block | None:
+        """The next block; None if there is none yet."""
+
+    def at_end(self) -> bool:
+        """True when nothing follows for now."""
+
+    def seek(self, position: BlockPosition) -> None:
+        """Continue from `position` instead."""
+
+    def close(self) -> None:
+        """Release all resources."""
 
 
 class BlockShare(NamedTuple):
@@ -77,7 +93,7 @@ class TeacherFeed:
 
     def __init__(
         self,
-        reader: ExamplesReader,
+        reader: BlockReader,
         lake: LakeReader,
         build: Callable[[pa.Table], Batch],
         *,

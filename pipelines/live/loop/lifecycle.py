@@ -21,6 +21,7 @@ from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.loop.conclusion import Conclusion, earlier_summary, tracker_of
 from pipelines.live.loop.live_run import LiveRun
 from pipelines.live.loop.preflight import (
+    PreflightState,
     check_compiler,
     check_processes,
     check_ranks,
@@ -41,6 +42,7 @@ from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import earlier_attempts, last_status, read_status
 from pipelines.live.workers.ingest import files_name
 from pipelines.report.results.summary import Summary
+from pipelines.teacher.replace.takeover import TAKES_OVER, take_over
 from streaming.broker.broker import LocalBroker
 from streaming.errors import StreamingError
 from streaming.lake.delta.files import TableFiles
@@ -76,37 +78,62 @@ def run(
     refuse_foreign(run_dir)
     before = contents(run_dir.root)
     with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
-        _clear_failed_start(config, run_dir, say)
-        config = with_roster(config, run_dir.roster)
-        prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
-        if (earlier := earlier_summary(config, run_dir)) is not None:
-            say(f"{run_dir.root} holds this run, finished on {earlier.run.started_at}: nothing left to do.")
-            return _finished(config, earlier), earlier
-        _announce(run_dir, say)
-        _open_recording(config, run_dir, say)
-        log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
-        status = RunStatus.resuming(config.name, earlier_attempts(run_dir.root), lake_rows(run_dir))
-        status_file = StatusFile(run_dir.status)
-        with (
-            Heartbeat(status_file, status),
-            provisioned(config, run_dir, status, local=local, forks=forks, say=say) as provision,
-            undisturbed_cleanup(),
-        ):
-            status.stage = f"making topics and lake (broker: {provision.servers})"
-            make_topics(config, run_dir, provision.servers, until_end=until_end, say=say)
-            make_lake(config, run_dir, provision.servers)
-            tracker = tracker_of(config, run_dir)
-            patience = Patience.of(config.resources, config.kafka.give_up_s)
-            conclusion = Conclusion(run_dir, status, tracker, say, patience)
-            live = LiveRun(
-                config, run_dir, provision, status, status_file, conclusion, tracker,
-                until_end=until_end, until_idle_s=until_idle_s, say=say,
+        while True:
+            status, summary = _attempt(
+                config, run_dir, found, local=local, until_end=until_end, until_idle_s=until_idle_s, evolve=evolve,
+                drop=drop, forks=forks, watch=watch, attend=attend, say=say,
             )  # fmt: skip
-            found.begun, status.stage = True, None
-            say("waiting for the workers: each process starts and imports torch")
-            live.run(watch, attend)
-            conclusion.break_off(live.workers)
-        return status, conclusion.summary
+            if status.reason != TAKES_OVER:
+                return status, summary
+
+
+def _attempt(
+    config: Config,
+    run_dir: RunDir,
+    found: PreflightState,
+    *,
+    local: bool,
+    until_end: bool,
+    until_idle_s: float | None,
+    evolve: bool,
+    drop: Sequence[str],
+    forks: ForkServer | None,
+    watch: Callable[[RunStatus], None],
+    attend: Callable[[LiveRun], None],
+    say: Say,
+) -> tuple[RunStatus, Summary | None]:
+    """Run until the stream ends, is stopped, fails, or another teacher is to take over."""
+    _clear_failed_start(config, run_dir, say)
+    config = with_roster(take_over(config, run_dir, say), run_dir.roster)
+    prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
+    if (earlier := earlier_summary(config, run_dir)) is not None:
+        say(f"{run_dir.root} holds this run, finished on {earlier.run.started_at}: nothing left to do.")
+        return _finished(config, earlier), earlier
+    _announce(run_dir, say)
+    _open_recording(config, run_dir, say)
+    log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
+    status = RunStatus.resuming(config.name, earlier_attempts(run_dir.root), lake_rows(run_dir))
+    status_file = StatusFile(run_dir.status)
+    with (
+        Heartbeat(status_file, status),
+        provisioned(config, run_dir, status, local=local, forks=forks, say=say) as provision,
+        undisturbed_cleanup(),
+    ):
+        status.stage = f"making topics and lake (broker: {provision.servers})"
+        make_topics(config, run_dir, provision.servers, until_end=until_end, say=say)
+        make_lake(config, run_dir, provision.servers)
+        tracker = tracker_of(config, run_dir)
+        patience = Patience.of(config.resources, config.kafka.give_up_s)
+        conclusion = Conclusion(run_dir, status, tracker, say, patience)
+        live = LiveRun(
+            config, run_dir, provision, status, status_file, conclusion, tracker,
+            until_end=until_end, until_idle_s=until_idle_s, say=say,
+        )  # fmt: skip
+        found.begun, status.stage = True, None
+        say("waiting for the workers: each process starts and imports torch")
+        live.run(watch, attend)
+        conclusion.break_off(live.workers)
+    return status, conclusion.summary
 
 
 def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:

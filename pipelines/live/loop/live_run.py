@@ -36,6 +36,7 @@ from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders
 from pipelines.report.results.losses import losses_now
+from pipelines.teacher.replace.takeover import TAKES_OVER, is_due
 from pipelines.track.mirror import Mirrors
 from pipelines.track.mlflow import Tracker
 from streaming.errors import BadInput, StreamingError
@@ -102,6 +103,8 @@ class LiveRun:
                     self._take_in(reports)
                     if each_second:
                         self._reconcile()
+                        if is_due(self._run_dir):
+                            self.stop(TAKES_OVER)
                     move = next_move(
                         self.status.state,
                         self.status.workers.values(),

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from exfm.errors import ConfigError
+from exfm.errors import ConfigError, ModelError
 from exfm.kernels.machine_code import has_compiler, no_compiler
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.place import keep_place, original_of
 from pipelines.live.loop.continuation import settle
+from pipelines.live.workers.teacher.initial_state import initial_state
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka.identity import source_topics
 from streaming.process_limit import too_few_left
@@ -52,6 +53,7 @@ def prepare(
     if not run_dir.config.exists():
         _indexes_fit(config)
         _partitioned_alike(config)
+        _initial_teacher_fits(config)
         run_dir.root.chmod(0o700)  # who opens it to others later has it stay so
     elif evolve:
         _partitions_are_there(config)
@@ -61,6 +63,16 @@ def prepare(
     keep_place(run_dir.root)
     if words := _shares_topic(config, run_dir):
         say(words)
+
+
+def _initial_teacher_fits(config: Config) -> None:
+    """Raise BadInput where the teacher is to begin as one of other sizes or features."""
+    if (begun := config.teacher.init_from) is None:
+        return
+    try:
+        initial_state(config, begun)
+    except ModelError as error:
+        raise BadInput(f"the teacher of teacher.init_from ({begun.path}) does not fit this config: {error}") from None
 
 
 def _shares_topic(config: Config, run_dir: RunDir) -> str | None:

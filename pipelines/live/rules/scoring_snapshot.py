@@ -31,15 +31,20 @@ class WithoutTeacher:
 NOTHING_LEARNED = WithoutTeacher("the teacher has learned nothing yet", stale=False)
 
 
-def lockstep_version(block: int, lag: int, behind: int = 0) -> int | None:
+def lockstep_version(block: int, lag: int, behind: int = 0, first: int = 1) -> int | None:
     """The snapshot that scores block `block`; None before the first. Version v has learned the blocks 0 … v-1.
-    `behind`: in a what-if, a snapshot that is this many blocks older.
+    `behind`: in a what-if, a snapshot that is this many blocks older. `first`: the first version that is trained; 0 of
+    a teacher that begins trained.
 
     >>> [lockstep_version(block, lag=2) for block in range(5)]
     [None, None, 1, 2, 3]
+    >>> [lockstep_version(block, lag=2, first=0) for block in range(5)]
+    [0, 0, 1, 2, 3]
     """
     version = block - lag + 1 - behind
-    return version if version > 0 else None
+    if first == 0:
+        version = max(version, 0)
+    return version if version >= first else None
 
 
 def snapshot_for(

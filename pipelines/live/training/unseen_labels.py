@@ -17,13 +17,16 @@ from streaming.schema import SettlementGroup
 
 
 def not_yet_learned(
-    rows: pa.RecordBatch | pa.Table, tasks: Sequence[str], groups: Sequence[SettlementGroup]
+    rows: pa.RecordBatch | pa.Table,
+    tasks: Sequence[str],
+    groups: Sequence[SettlementGroup],
+    learned_upto_ms: int | None = None,
 ) -> np.ndarray:
     """Mask (N, T) bool: True if a teacher that has learned everything before the row cannot know its label for the
     task.
 
     That holds for the tasks that settle with the row, and for those that settle later. `groups`: the schema's, shortest
-    window first.
+    window first. A teacher that began trained may know rows that were shown up to `learned_upto_ms`, too.
 
     >>> from streaming.schema import Column, RowSchema, Task
     >>> tasks = (Task(name="ctr", window_s=60), Task(name="cvr", window_s=600))
@@ -35,4 +38,7 @@ def not_yet_learned(
     settled_N = np.asarray(pc.index_in(rows["settlement"], pa.array([group.name for group in groups])))
     group_of = {task.name: number for number, group in enumerate(groups) for task in group.tasks}
     own_T = np.array([group_of[task] for task in tasks])
-    return np.asarray(settled_N[:, None] <= own_T[None, :])
+    unknown = np.asarray(settled_N[:, None] <= own_T[None, :])
+    if learned_upto_ms is not None:
+        unknown &= rows["event_time_ms"].to_numpy()[:, None] > learned_upto_ms
+    return unknown

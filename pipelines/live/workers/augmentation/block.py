@@ -115,6 +115,7 @@ def augment(
     teacher_version: int | None,
     scored_at_ms: int,
     space: int | None = None,
+    learned_upto_ms: int | None = None,
 ) -> pa.RecordBatch:
     """A block as the lake stores it (`schema.augmented`), from rows in `schema.settled`.
 
@@ -123,6 +124,7 @@ def augment(
                      logit has no representation either
     teacher_version  None where no snapshot scored the rows
     space            of the representation
+    learned_upto_ms  event time up to which the teacher had learned rows before the stream
     """
     logits_NT = scored.logits
     count = rows.num_rows
@@ -134,7 +136,7 @@ def augment(
     columns["scored_at_ms"] = pa.array(np.full(count, scored_at_ms))
     columns["event_date"] = _dates(event_time)
     tasks = [task.name for task in schema.tasks]
-    predicted_NT = not_yet_learned(rows, tasks, schema.groups) & np.isfinite(logits_NT)
+    predicted_NT = not_yet_learned(rows, tasks, schema.groups, learned_upto_ms) & np.isfinite(logits_NT)
     for index, task in enumerate(tasks):
         columns[f"teacher_logit_{task}"] = pa.array(logits_NT[:, index], mask=~predicted_NT[:, index])
     if schema.teacher_embedding:

@@ -170,7 +170,7 @@ class AugmentationWorker(Worker):
     def _choose(self, number: int) -> Score | Wait | WithoutTeacher:
         pace = self._config.pace
         if pace.mode == "lockstep":
-            version = lockstep_version(number, pace.lag)
+            version = lockstep_version(number, pace.lag, first=self._config.teacher.first_version)
             return NOTHING_LEARNED if version is None else Score(version)
         newest = self._snapshots.load_newest()
         return snapshot_for(
@@ -216,6 +216,7 @@ class AugmentationWorker(Worker):
                 teacher_version=self._snapshots.version if has_teacher else None,
                 scored_at_ms=int(rows["event_time_ms"].to_numpy().max()) if lockstep else self._now_ms(),
                 space=self._snapshots.space,
+                learned_upto_ms=self._config.teacher.learned_upto_ms,
             )
 
     def _commit(self, rows: pa.RecordBatch | None) -> None:

@@ -10,6 +10,7 @@ since have settled. What a student learns from others' rows plays no part: the t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,6 @@ from torch import Tensor
 from exfm.features.batch import Batch
 from exfm.metrics.classification import cross_entropy, sigmoid
 from exfm.metrics.sequential import PairedEvidence
-from exfm.models.served import VersionScorer
 from pipelines.core.config.sections import RegistrySettings
 from pipelines.live.rules.promoting import Decision, Keep, Standards, TaskSeen, promotion
 
@@ -28,15 +28,24 @@ NAME = "registry"
 DAY_MS = 86_400_000
 
 
-class ChallengerTest:
+class Scores(Protocol):
+    """A model that scores batches: logits (B, T)."""
+
+    def score(self, batch: Batch) -> np.ndarray: ...
+
+
+S = TypeVar("S", bound=Scores)
+
+
+class ChallengerTest(Generic[S]):
     """`fresh_after_ms`: event time of the newest row that champion or candidate learned."""
 
     def __init__(
         self,
         tasks: Sequence[str],
         settings: RegistrySettings,
-        champion: VersionScorer,
-        candidate: VersionScorer,
+        champion: S,
+        candidate: S,
         fresh_after_ms: int,
     ) -> None:
         self._tasks, self._settings = tuple(tasks), settings

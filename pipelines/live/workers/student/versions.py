@@ -59,7 +59,7 @@ class Versions:
         self.aliases = Aliases()
         self.champion: ServedStudent | None = None
         self._champion_ms: int | None = None
-        self.trial: ChallengerTest | None = None
+        self.trial: ChallengerTest[VersionScorer] | None = None
         self._coverage = Coverage()
         self._decided = False
         self._entries: list[Entry] = []  # since the last checkpoint
@@ -137,7 +137,7 @@ class Versions:
         if self.trial is not None:
             self._decide(self.trial, rows["lake_seq"][-1].as_py())
 
-    def _decide(self, trial: ChallengerTest, position: int) -> None:
+    def _decide(self, trial: ChallengerTest[VersionScorer], position: int) -> None:
         decision = trial.decide()
         if isinstance(decision, Promote) and self._settings.promotion == "by_hand":
             return

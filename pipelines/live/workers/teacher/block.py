@@ -160,7 +160,10 @@ class BlockTally:
     """Totals of a block; `figures`: live figures of all ranks' rows. `trained_rows`: of all ranks; `own_rows`: read
     by this one. `event_time_ms`: of the last row that this rank read."""
 
-    def __init__(self, tasks: Sequence[str], ranks: Ranks) -> None:
+    def __init__(self, tasks: Sequence[str], ranks: Ranks, learned_upto_ms: int | None = None) -> None:
+        """`learned_upto_ms`: rows that were shown up to then are not in the figures: the teacher may have known them
+        when it began."""
+        self._learned_upto_ms = learned_upto_ms
         self._tasks, self._ranks = tuple(tasks), ranks
         self._steps: list[_Noted] = []
         self._learned = LearnedCounts(tasks)
@@ -172,7 +175,10 @@ class BlockTally:
         """Record a step of this rank, whose rows begin at `place` of all ranks' `rows`; accounted at once. A
         collective where rows were left out. Raises Diverged as `Quarantine.leave_out` does."""
         batch = step.batch
-        columns = [result.logits, batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy()]
+        judged = batch.label_mask.numpy()
+        if self._learned_upto_ms is not None:
+            judged = judged & (step.rows["event_time_ms"].to_numpy()[:, None] > self._learned_upto_ms)
+        columns = [result.logits, batch.labels.numpy(), judged, batch.label_weights.numpy()]
         self._steps.append(_Noted(place, rows, np.stack(columns, axis=1, dtype=np.float32)))
         account.rows += rows
         self.own_rows += step.rows.num_rows

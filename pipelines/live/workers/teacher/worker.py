@@ -33,12 +33,13 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.cuts import block_cuts
 from pipelines.live.feeds.growth import block_growth
-from pipelines.live.feeds.teacher import Step, TeacherFeed
+from pipelines.live.feeds.teacher import BlockReader, Step, TeacherFeed
 from pipelines.live.training.account import Account
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.teacher.block import AgreedBlock, BlockOffer, BlockTally, TakeFromLake, conclude
+from pipelines.live.workers.teacher.initial_state import initial_state
 from pipelines.live.workers.teacher.publisher import SnapshotPublisher
 from pipelines.live.workers.worker import Worker, seconds_since
 from streaming.delivery.reader import BlockPosition, ExamplesReader
@@ -73,6 +74,7 @@ class TeacherWorker(Worker):
         self._block: AgreedBlock | None = None
         self.place = TeacherPlace(0, NOTHING_YET, {})
         self._saved_version = 0
+        self.space = FIRST_SPACE
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
@@ -80,7 +82,7 @@ class TeacherWorker(Worker):
         config, kafka = self._config, self._config.kafka
         self.resume()
         self._ranks.barrier()  # initialising or reading a large teacher takes some ranks longer
-        if self.place.version:
+        if self.place.version >= config.teacher.first_version:
             self._publish_resumed()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         examples, mine = kafka.examples, self._mine
@@ -102,7 +104,7 @@ class TeacherWorker(Worker):
         self.publisher = SnapshotPublisher(
             self._run_dir, self.checkpointer, self._ranks, keep=keep, bits=config.teacher.publish_bits
         )
-        self.tally = BlockTally(config.tasks, self._ranks)
+        self.tally = BlockTally(config.tasks, self._ranks, config.teacher.learned_upto_ms)
         stored = self.checkpointer.open(
             self.engine, partial(accepted_identities, self._run_dir, config, self.name), self._ranks
         )
@@ -113,6 +115,9 @@ class TeacherWorker(Worker):
         self.checkpointer.write_quarantine(self.account.quarantine_state())
         if stored is not None:
             self._load(stored)
+        elif (begun := config.teacher.init_from) is not None:
+            self.engine.load(initial_state(config, begun))
+            log.info("begins as the teacher of %s, which has learned %d rows", begun.path, begun.rows)
 
     def _seeded(self) -> Teacher:
         """The teacher before it has learned anything."""
@@ -139,10 +144,10 @@ class TeacherWorker(Worker):
             if topic == self._config.kafka.examples.topic  # a run may get another one: it is read from its beginning
         }
         self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions)
-        self._saved_version = meta["version"]
+        self._saved_version, self.space = meta["version"], meta.get("space", FIRST_SPACE)
         log.info("resumed after block %d, lake_seq %d", meta["version"] - 1, meta["lake_seq"])
 
-    def feed_from(self, reader: ExamplesReader, lake: LakeReader) -> None:
+    def feed_from(self, reader: BlockReader, lake: LakeReader) -> None:
         """Feed the engine from this reader of the topic, and missing rows from the lake."""
         config, teacher = self._config, self._config.teacher
         self._stop_reading()
@@ -286,7 +291,7 @@ class TeacherWorker(Worker):
     def checkpoint(self, *, publish: bool = False) -> None:
         """Write a checkpoint; only at a block's end, since a partly learned block is learned again from its start."""
         version, seq, positions = self.place
-        if self._block is not None or version == 0:
+        if self._block is not None or version < self._config.teacher.first_version:
             return
         with self.watch("checkpoint"):
             snapshot_meta = self._meta()
@@ -330,7 +335,7 @@ class TeacherWorker(Worker):
             "config_hash": self.engine.identity,
             "version": self.place.version,
             "lake_seq": self.place.lake_seq,
-            "space": FIRST_SPACE,
+            "space": self.space,
             "learned": self.account.learned.state(),
             "made_with": made_with_teacher(self._config).model_dump(mode="json"),
         }

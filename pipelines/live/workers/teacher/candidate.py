@@ -1,0 +1,123 @@
+"""A teacher that learns a run's lake beside the run's own teacher, into a folder of its own.
+
+It is the worker itself, fed by the lake in place of the examples topic: the same blocks, the same steps. Its
+checkpoints and snapshots lie and are named as the run's, so they can take their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from exfm.features.batch import BatchBuilder
+from exfm.models.scorer import TeacherAnswer, TeacherScorer
+from exfm.snapshots.quantised_state import dequantise_tables, quantise_tables
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.teacher.worker import TeacherPlace, TeacherWorker
+from pipelines.live.workers.worker import Orders
+from streaming.delivery.reader import Block, BlockPosition
+from streaming.lake.reader import LakeReader
+
+
+@dataclass(frozen=True)
+class CandidateDir(RunDir):
+    """The folder of a candidate; the lake is that of the run `of`."""
+
+    of: RunDir
+
+    @property
+    def lake(self) -> Path:
+        return self.of.lake
+
+    @property
+    def lineage(self) -> Path:
+        return self.of.lineage
+
+
+class LakeBlocks:
+    """The blocks of a lake, read as the examples topic is: those that were committed by the last look."""
+
+    def __init__(self, lake: LakeReader, after: int) -> None:
+        """`after`: the `lake_seq` behind which the first block begins."""
+        self._lake, self._after = lake, after
+        self._blocks: Iterator[pa.Table] = iter(())
+
+    def next_batch(self, max_wait_s: float = 0.0) -> Block | None:
+        rows = next(self._blocks, None)
+        if rows is None:
+            self._lake.refresh()
+            self._blocks = self._lake.blocks(self._after)
+            rows = next(self._blocks, None)
+        if rows is None:
+            return None
+        seq = rows["lake_seq"]
+        self._after = seq[-1].as_py()
+        return Block(rows["block"][0].as_py(), seq[0].as_py(), self._after, rows, {})
+
+    def at_end(self) -> bool:
+        return True
+
+    def seek(self, position: BlockPosition) -> None:
+        raise AssertionError("a lake has no gaps")
+
+    def close(self) -> None:
+        pass
+
+
+class CandidateTeacher(TeacherWorker):
+    """A teacher of this config, trained on the lake of a run. `space`: of its representation, where it begins."""
+
+    def __init__(self, config: Config, folder: CandidateDir, space: int) -> None:
+        super().__init__(config, folder)
+        self.space = space
+        features, tasks, model = config.teacher_features, config.tasks, config.teacher.model
+        self._build, self._scorer = BatchBuilder(features, tasks), TeacherScorer(model, features, tasks)
+        self._scored_by: int | None = None
+
+    def open(self) -> None:
+        self.resume()
+        if self.place.version >= self._config.teacher.first_version:
+            self._publish_resumed()
+        lake, rows = self._run_dir.lake, self._config.rows
+        self._lake = LakeReader(lake, rows)
+        if self._lake.first_lake_seq > 0 and not self.place.version:
+            self._begin_later()
+        self.feed_from(LakeBlocks(LakeReader(lake, rows), self.place.lake_seq), LakeReader(lake, rows))
+
+    def _begin_later(self) -> None:
+        """Begin behind the first block that the lake still has, since of that rows may be gone."""
+        blocks = self._lake.blocks()
+        if (first := next(blocks, None)) is not None:
+            self.place = TeacherPlace(first["block"][0].as_py() + 1, first["lake_seq"][-1].as_py(), {})
+
+    @property
+    def learned_upto_ms(self) -> int | None:
+        """Event time up to which it had learned rows before the lake's."""
+        return self._config.teacher.learned_upto_ms
+
+    def learn_until(self, version: int, advance: Callable[[], None] = lambda: None) -> None:
+        """Learn the blocks before `version`, which the lake has."""
+        while self.place.version < version:
+            self.step()
+            advance()
+
+    def learn_upto(self, last: int, advance: Callable[[], None] = lambda: None) -> None:
+        """Learn all rows up to this `lake_seq`, and leave checkpoint and snapshot of that state."""
+        self.orders = Orders(end_seq=last)
+        while not self.done:
+            self.step()
+            advance()
+
+    def score(self, rows: pa.Table) -> TeacherAnswer:
+        """The answer for rows by the snapshot of the blocks that it has learned, as augmentation would load it."""
+        if self._scored_by != self.place.version:
+            bits = self._config.teacher.publish_bits
+            self._scorer.load(dequantise_tables(quantise_tables(self.engine.snapshot(), bits)))
+            self._scored_by = self.place.version
+        step = self._config.augmentation.score_rows
+        parts = [self._scorer.answer(self._build(rows.slice(at, step))) for at in range(0, rows.num_rows, step)]
+        return TeacherAnswer.together(parts)

@@ -1,0 +1,6 @@
+"""Another teacher for a run: trained beside the old one, compared with it, taking over at one position.
+
+trial        candidate and teacher on the same rows, by the rule that promotes students
+replacement  a candidate and its folder: begun, trained, compared, decided
+takeover     a decided candidate in the place of the teacher, and the way back
+"""

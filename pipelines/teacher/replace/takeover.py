@@ -1,0 +1,137 @@
+"""Takeover: a decided candidate gets the place of a run's teacher, between two of the run's starts.
+
+    1. the candidate learns what the lake has gained since, and publishes its last snapshots
+    2. install.json says what is to happen                    from here on a start finishes what another began
+    3. the teacher's checkpoints and snapshots move to teachers/<number>/, the candidate's to their place
+    4. lineage, the run's config and the record of takeovers say so
+    5. the replacement's folder goes
+
+The block after the last one of the lake is the first that the new teacher scores: one position, in takeovers.json. All
+that was logged before stays as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.config.lineage import remember
+from pipelines.core.config.settings import Config, dump, load
+from pipelines.core.config.takeovers import takeovers, with_takeovers, with_teacher
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.teacher.replace.replacement import Replacement
+from streaming.errors import BadInput, DataLost
+from streaming.lake.reader import LakeReader
+from streaming.store.files import link_file, make_folder, move, read_json, sync, write_json, write_text
+
+INSTALL = "install.json"
+TAKES_OVER = "another teacher takes over"
+"""Why a live run stops, and starts again at once."""
+
+
+def is_due(run_dir: RunDir) -> bool:
+    """True if a candidate was promoted and waits for its place."""
+    decided = read_json(run_dir.replacement / "decided.json")
+    return bool(decided and decided["promoted"])
+
+
+def take_over(config: Config, run_dir: RunDir, say: Callable[[str], None]) -> Config:
+    """The config of a start, once a candidate that waits has its place. No worker of the run may be up."""
+    if is_due(run_dir):
+        entry = read_json(run_dir.replacement / INSTALL) or _caught_up(run_dir, say)
+        _install(entry, run_dir)
+        say(
+            f"another teacher has taken over: it scores from block {entry['block']:,} (lake_seq {entry['lake_seq']:,}) "
+            f"on ({entry['why']})"
+        )
+    return with_takeovers(config, run_dir)
+
+
+def _caught_up(run_dir: RunDir, say: Callable[[str], None]) -> dict[str, Any]:
+    """Step 1 and 2."""
+    replacement = Replacement(run_dir, load(run_dir.config))
+    begun, decided = replacement.begun, replacement.decided
+    assert begun is not None
+    assert decided is not None
+    last = LakeReader(run_dir.lake, replacement.config.rows).last_lake_seq
+    candidate = replacement.candidate()
+    candidate.open()
+    try:
+        if missing := last - candidate.place.lake_seq:
+            say(f"the new teacher learns {missing:,} rows that the lake has gained")
+        candidate.learn_upto(last)
+        block = candidate.place.version
+    except DataLost as error:
+        raise BadInput(f"the new teacher cannot catch up: {error}. Drop it: exfm teacher replace --drop") from None
+    finally:
+        candidate.close()
+    entry = {
+        "number": len(takeovers(run_dir)) + 1,
+        "block": block,
+        "lake_seq": last + 1,
+        "was": begun["was"],
+        "now": begun["now"],
+        "why": decided.why,
+        "evidence": decided.evidence,
+    }
+    write_json(run_dir.replacement / INSTALL, entry)
+    return entry
+
+
+def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
+    """Steps 3 to 5; what a killed process has done of them is not done again."""
+    candidate, former = RunDir(run_dir.replacement), run_dir.replaced_teacher(entry["number"])
+    make_folder(former)
+    for own, others, name in (
+        (run_dir.checkpoints("teacher"), candidate.checkpoints("teacher"), "checkpoints"),
+        (run_dir.snapshots, candidate.snapshots, "snapshots"),
+    ):
+        if not (former / name).exists():
+            _move(own, former / name)
+        if others.exists():
+            _move(others, own)
+    before = load(run_dir.config)
+    after = with_teacher(before, entry["now"])
+    if before.hash != after.hash:
+        line = f"another teacher scores from block {entry['block']} on"
+        remember(run_dir, before.model_dump(mode="json"), after, [line], anew=["teacher"])
+        write_text(run_dir.config, dump(after))
+        sync(run_dir.root)
+    record = takeovers(run_dir)
+    if len(record) < entry["number"]:
+        write_json(run_dir.takeovers, [*record, entry])
+    Replacement(run_dir, after).drop()
+
+
+def _move(source: Path, target: Path) -> None:
+    make_folder(target.parent)
+    move(source, target)
+    sync(target.parent)
+    sync(source.parent)
+
+
+def roll_back(run_dir: RunDir, why: str) -> None:
+    """Return the place to the teacher before the last takeover, which learns from the lake what it missed.
+
+    Raises BadInput where there was none, or a replacement is under way."""
+    record = takeovers(run_dir)
+    if not record:
+        raise BadInput(f"no teacher of {run_dir.root} was ever replaced: there is none to go back to")
+    if run_dir.replacement.exists():
+        raise BadInput(
+            f"{run_dir.replacement} holds a replacement; let it end, or drop it: exfm teacher replace --drop"
+        )
+    former, part = run_dir.replaced_teacher(len(record)), run_dir.root / ".replacement"
+    shutil.rmtree(part, ignore_errors=True)
+    for name in ("checkpoints", "snapshots"):
+        for path in (former / name).rglob("*"):
+            target = part / name / "teacher" / path.relative_to(former / name)
+            make_folder(target if path.is_dir() else target.parent)
+            if path.is_file():
+                link_file(path, target)
+    begun = {"was": record[-1]["now"], "now": record[-1]["was"], "judge_from": 0, "space": 0}
+    write_json(part / "begun.json", begun)
+    write_json(part / "decided.json", {"promoted": True, "why": why, "evidence": {}})
+    _move(part, run_dir.replacement)

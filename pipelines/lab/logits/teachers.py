@@ -57,8 +57,8 @@ def versions_of(count: int, config: Config, behind: int = 0, born: int = 0, firs
     """The version of the snapshot that scores each of these rows, int64 (N,); null where none does."""
     ends = [0, *config.pace.blocks.ends(0, count)]
     unlearned = sum(start < _birth(born, config) for start in ends[:-1])
-    first = 1 if born else config.teacher.first_version
-    versions = [lockstep_version(block, config.pace.lag, behind, first) for block in range(len(ends) - 1)]
+    earliest = 1 if born else config.teacher.first_version
+    versions = [lockstep_version(block, config.pace.lag, behind, earliest) for block in range(len(ends) - 1)]
     least = unlearned + 1 if born else config.teacher.first_version
     trained = pa.array([v if v is not None and v >= least else None for v in versions], pa.int64())
     return trained.take(pa.array(blocks_of(count, config, first)))

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.errors import DataLost
+from streaming.lake.logit_set import LogitSet
 from streaming.lake.reader import LakeReader
 from streaming.messages.source import EndOfStream, Source
 
@@ -28,9 +29,11 @@ class LakeSource(Source[int, pa.Table]):
         columns: Sequence[str] | None = None,
         verticals: set[str] | None = None,
         filter: pc.Expression | None = None,
+        logits: LogitSet | None = None,
     ) -> None:
-        """As `LakeReader.read` takes them. Sources that share `lake` read a range of it once, where they are near."""
-        self._lake, self._batch_rows = lake, batch_rows
+        """As `LakeReader.read` takes them. Sources that share `lake` read a range of it once, where they are near.
+        `logits`: the set whose logits rows carry in the place of their own."""
+        self._lake, self._batch_rows, self._logits = lake, batch_rows, logits
         self._cursor = lake.cursor(columns, verticals, filter)
         self.end_seq: int | None = None
 
@@ -55,7 +58,9 @@ class LakeSource(Source[int, pa.Table]):
         if self.position() >= self._lake.last_lake_seq:
             self._lake.refresh()
         rows = self._lake.read_from(self._cursor, upto=self.end_seq, limit_rows=self._batch_rows).table
-        return rows if rows.num_rows else None
+        if not rows.num_rows:
+            return None
+        return rows if self._logits is None else self._logits.applied(rows)
 
     def position(self) -> int:
         return self._cursor.position

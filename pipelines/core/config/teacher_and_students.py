@@ -125,6 +125,10 @@ class StudentSettings(Frozen):
         ge=0,
         description="the `lake_seq` at which it begins: rows before it are not learned",
     )
+    logits: str | None = Field(
+        default=None,
+        description="the logit set of `exfm rescore` that it learns from; rows outside it, and null: as logged",
+    )
     joins_at_rows: int = Field(
         default=0,
         ge=0,

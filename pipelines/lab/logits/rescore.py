@@ -66,7 +66,7 @@ class RescoreRequest(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What decides the set, as JSON."""
+        """The options that decide the set, as JSON."""
         teacher = self.teacher if self.teacher.isdecimal() else str(Path(self.teacher).resolve())
         return {"teacher": teacher, "from": self.first, "to": self.last, "allow_leakage": self.allow_leakage}
 
@@ -89,7 +89,7 @@ class SavedTeacher(NamedTuple):
 
     @property
     def space(self) -> int:
-        """Of its representation: that of the run for a version of it; otherwise a number of its own."""
+        """Space of its representation: that of the run for a version of it; otherwise a number of its own."""
         if self.version is not None:
             return int(self.meta.get("space", FIRST_SPACE))
         of = hash64(pa.array([f"{self.meta['config_hash']} {self.meta['made_with']['seed']}"]))[0]

@@ -23,11 +23,15 @@ from pipelines.lab.spec.conditions import Stored
 from pipelines.live.feeds.table import taken
 from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.errors import BadInput, StreamingError
+from streaming.lake.logit_set import LogitSet
 from streaming.lake.reader import LakeReader
 from streaming.schema import RowSchema
 
 CLOCK_ROWS = 10_000
 """Rows of slow labels come late: the time at a row is the latest event time of this many rows up to it."""
+
+SET_ROWS = 65_536
+"""Rows of a logit set that are read at once."""
 
 LONG_AGO_MS = -(1 << 62)
 """Before every event."""
@@ -97,6 +101,18 @@ def _clock_ms(lake: LakeReader, upto: int) -> int:
     except StreamingError:  # deleted meanwhile
         return LONG_AGO_MS
     return LONG_AGO_MS if newest is None else int(newest)
+
+
+def of_logit_set(config: Config, run_dir: RunDir, rows: Rows, name: str, folder: Path) -> np.ndarray:
+    """Logits of every row, (N, T) float32, in a file of `folder`: those of the set, of rows outside it those logged.
+    Raises BadInput where there is no such set."""
+    given, columns = LogitSet(run_dir.side_tables, name), [f"teacher_logit_{task}" for task in config.tasks]
+    logits = mapped_array((rows.num_rows, len(columns)), np.float32, folder, fill=np.nan)
+    for at in range(0, rows.num_rows, SET_ROWS):
+        some = given.applied(rows.slice(at, SET_ROWS).select(["lake_seq", *columns]))
+        logits[at : at + SET_ROWS] = np.stack([some[column].to_numpy() for column in columns], axis=1)
+        release_pages(logits)
+    return logits
 
 
 def rescored(

@@ -26,7 +26,7 @@ from exfm.step import LEARNED
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.lab.data import Data, data_of, places_of
 from pipelines.lab.logits.starts import known_upto, learned_upto, start_of
-from pipelines.lab.logits.stored import rescored
+from pipelines.lab.logits.stored import of_logit_set, rescored
 from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.lab.parts import save_part
@@ -111,15 +111,21 @@ class RescoreJob:
         workspace, more = self.workspace, _increments(add_done)
         assert workspace.run_dir is not None
         assert self.source.stored is not None
-        logits, cells = rescored(
-            workspace.of(self.seed),
-            workspace.run_dir,
-            workspace.rows(self.seed),
-            self.source.stored,
-            workspace.snapshots,
-            workspace.folder,
-            lambda done: more(done * TEACHER_COST),
-        )
+        of, config, rows = self.source.stored, workspace.of(self.seed), workspace.rows(self.seed)
+        cells: np.ndarray | None = None
+        if of.logit_set is not None:
+            logits = of_logit_set(config, workspace.run_dir, rows, of.logit_set, workspace.folder)
+            more(rows.num_rows * TEACHER_COST)
+        else:
+            logits, cells = rescored(
+                config,
+                workspace.run_dir,
+                rows,
+                of,
+                workspace.snapshots,
+                workspace.folder,
+                lambda done: more(done * TEACHER_COST),
+            )
         part = _present({"logits": logits, "cells": cells, "left_out": 0})
         save_part(teacher_part(workspace, self.seed, self.source), **part)
 

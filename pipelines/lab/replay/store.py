@@ -13,6 +13,7 @@ from pipelines.lab.logits.starts import start_of
 from pipelines.lab.parts import part_name
 from pipelines.lab.replay.workspace import Workspace
 from pipelines.lab.spec.conditions import Condition, LogitSource
+from streaming.lake.logit_set import LogitSet
 
 NOT_DECISIVE = {"name", "twin", "checkpoint_every_rows"}
 """Settings of a student that do not change what it learns. Its name stands for its row filter, which does count."""
@@ -93,7 +94,10 @@ def teacher_part(workspace: Workspace, seed: int, source: LogitSource) -> Path:
     """The file with the logits of a teacher that the replay trains, or of a run's stored snapshots."""
     folder, rows = workspace.folder / "logits", workspace.rows(seed).name
     if source.stored is not None:
-        there = [[s.path.name, s.lake_seq] for s in workspace.snapshots]
+        there: object = [[s.path.name, s.lake_seq] for s in workspace.snapshots]
+        if (name := source.stored.logit_set) is not None:
+            assert workspace.run_dir is not None
+            there = LogitSet(workspace.run_dir.side_tables, name).id
         return folder / f"stored-{part_name({'rows': rows, 'stored': source.stored, 'there': there})}.npz"
     config = workspace.of(seed)
     features, model = workspace.teacher(source.teacher)

@@ -26,12 +26,14 @@ class TeacherSpec(Frozen):
 
 class Stored(NamedTuple):
     """Choice of a run's stored snapshot for a row: this `version`; or the newest one behind the row by at least
-    `rows` of the lake and `seconds` of event time; or the one that is `snapshots` older than that."""
+    `rows` of the lake and `seconds` of event time; or the one that is `snapshots` older than that. Or the logit set of
+    this name, by whatever teacher."""
 
     version: int | None = None
     rows: int = 0
     seconds: float = 0.0
     snapshots: int = 0
+    logit_set: str | None = None
 
 
 class LogitSource(NamedTuple):
@@ -47,7 +49,7 @@ class LogitSource(NamedTuple):
 TWIN = "twin"
 """The teacher of a condition whose students get the logits of a student like them, of another draw, that has none."""
 
-LAKE_ALONE = ("snapshot", "stale_rows", "stale_s", "stale_snapshots")
+LAKE_ALONE = ("snapshot", "stale_rows", "stale_s", "stale_snapshots", "logit_set")
 
 
 class Condition(Frozen):
@@ -83,6 +85,10 @@ class Condition(Frozen):
     )
     stale_s: float = Field(default=0.0, ge=0, description="the same in seconds of event time")
     stale_snapshots: int = Field(default=0, ge=0, description="the same in stored snapshots: 1: by the one before")
+    logit_set: str | None = Field(
+        default=None,
+        description="of a run's lake: the logits of this set (`exfm rescore`); of rows outside it those logged",
+    )
     scale: float = Field(default=1.0, allow_inf_nan=False, description="students see scale · logit + shift")
     shift: float = Field(default=0.0, allow_inf_nan=False, description="see scale")
     missing: float = Field(
@@ -132,6 +138,8 @@ class Condition(Frozen):
             )
         if self.snapshot is not None and (self.stale_rows or self.stale_s or self.stale_snapshots):
             raise ValueError("`snapshot` says which one; leave `stale_rows`, `stale_s` and `stale_snapshots` out")
+        if self.logit_set is not None and self.stored != Stored(logit_set=self.logit_set):
+            raise ValueError("`logit_set` has its own teacher; leave the settings of stored snapshots out")
         return self
 
     @property
@@ -153,7 +161,7 @@ class Condition(Frozen):
     @property
     def stored(self) -> Stored | None:
         """Choice of stored snapshots that score the rows again; None if none do."""
-        choice = Stored(self.snapshot, self.stale_rows, self.stale_s, self.stale_snapshots)
+        choice = Stored(self.snapshot, self.stale_rows, self.stale_s, self.stale_snapshots, self.logit_set)
         return None if choice == Stored() else choice
 
     @property

@@ -16,6 +16,7 @@ from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.live.feeds.own_rows import OwnRows
 from pipelines.live.feeds.student import RowSource, StudentFeed
 from pipelines.live.workers.stopwatch import Stopwatch
+from streaming.lake.logit_set import LogitSet
 from streaming.lake.reader import LakeReader
 from streaming.lake.source import LakeSource
 from streaming.schema import SAMPLE_WEIGHT, RowSchema
@@ -69,6 +70,7 @@ def lake_source(config: Config, settings: StudentSettings, lake: LakeReader) -> 
         columns=lake_columns(config, settings),
         verticals=set(own.verticals) or None,
         filter=settled if own.condition is None else settled & own.condition,
+        logits=None if settings.logits is None else LogitSet(lake.path.parent, settings.logits),
     )
 
 

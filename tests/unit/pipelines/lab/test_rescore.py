@@ -159,12 +159,12 @@ def test_what_is_not_there_is_named(run, made):
 
 
 def test_rows_that_retention_deleted_are_refused_with_those_there_are(run, monkeypatch):
-    class Later(LakeReader):
-        def _look(self):
-            super()._look()
-            self.first_lake_seq = 2000
+    def without_old_rows(*arguments):
+        lake = LakeReader(*arguments)
+        lake.first_lake_seq = 2000
+        return lake
 
-    monkeypatch.setattr(rescoring, "LakeReader", Later)
+    monkeypatch.setattr(rescoring, "LakeReader", without_old_rows)
     with pytest.raises(BadInput, match=r"rows before are deleted .* has rows lake_seq 2,000 to 2,999"):
         score(run)
     assert score(run, first=None).first == 2000

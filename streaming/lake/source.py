@@ -33,7 +33,7 @@ class LakeSource(Source[int, pa.Table]):
     ) -> None:
         """As `LakeReader.read` takes them. Sources that share `lake` read a range of it once, where they are near.
         `logits`: the set whose logits rows carry in the place of their own."""
-        self._lake, self._batch_rows, self._logits = lake, batch_rows, logits
+        self._lake, self._batch_rows, self.logits = lake, batch_rows, logits
         self._cursor = lake.cursor(columns, verticals, filter)
         self.end_seq: int | None = None
 
@@ -60,7 +60,7 @@ class LakeSource(Source[int, pa.Table]):
         rows = self._lake.read_from(self._cursor, upto=self.end_seq, limit_rows=self._batch_rows).table
         if not rows.num_rows:
             return None
-        return rows if self._logits is None else self._logits.applied(rows)
+        return rows if self.logits is None else self.logits.applied(rows)
 
     def position(self) -> int:
         return self._cursor.position

@@ -28,8 +28,10 @@ from pipelines.lab.replay.settings import EXTENSIONS, Spec
 from pipelines.lab.replay.stream import labels_under
 from pipelines.lab.replay.verdict import Verdict, verdicts
 from pipelines.lab.replay.workspace import Workspace
+from pipelines.lab.spec.conditions import LogitSource
 from pipelines.report.cells import MEAN, Cell, Cells, Estimated, Key, Measure, cells
 from pipelines.report.results.summary import PACKAGES
+from streaming.lake.logit_set import LogitSet
 
 FALSE_SHARE = 0.05
 """The share of what e-BH finds that is expected to be false."""
@@ -335,6 +337,7 @@ def _notes(workspace: Workspace, choices: Choices, codes: Sequence[str]) -> Iter
     if spec.unequal:
         efforts = ", ".join(f"{arm} {len(made.trials)}" for arm, made in spec.arms.items())
         yield f"UNEQUAL EFFORT: the arms tried different numbers of settings ({efforts}); more is an advantage"
+    yield from _leaks(workspace)
     yield from _edges(workspace, choices)
     if len(codes) > 1:
         yield (
@@ -345,6 +348,23 @@ def _notes(workspace: Workspace, choices: Choices, codes: Sequence[str]) -> Iter
         yield "one seed: its randomness is in every figure and in no interval"
     elif not workspace.one_stream and len(spec.seeds) < 5:
         yield f"{len(spec.seeds)} seeds give wide intervals; 5 or more are usual"
+
+
+def _leaks(workspace: Workspace) -> Iterator[str]:
+    """Marks of logit sets whose teacher had learned the rows, and of students that learned from a set."""
+    named = [condition.logit_set for condition in workspace.spec.conditions.values()]
+    named += [student.logits for student in workspace.config.students]
+    for name in dict.fromkeys(named):
+        if name is not None and workspace.run_dir is not None:
+            leakage = LogitSet(workspace.run_dir.side_tables, name).description.leakage
+            yield from [leakage] if leakage else []
+    for student in workspace.config.students:
+        as_logged = [name for name, asked in workspace.spec.conditions.items() if asked.logit_source == LogitSource()]
+        if student.logits is not None and as_logged:
+            yield (
+                f"`{student.name}` learned from logit set `{student.logits}`; under `{as_logged[0]}` it learns the "
+                f"logits that were logged. As it was: --condition 'as read: logit_set={student.logits}'"
+            )
 
 
 def _edges(workspace: Workspace, choices: Choices) -> Iterator[str]:

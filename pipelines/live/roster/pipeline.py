@@ -33,6 +33,7 @@ from pipelines.live.status.stored import last_status
 from pipelines.live.workers.student.worker import StudentWorker
 from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput, StreamingError
+from streaming.lake.logit_set import LogitSet
 from streaming.lake.reader import LakeReader
 from streaming.store.files import move
 
@@ -179,6 +180,8 @@ class Pipeline:
         """The new student's section of the config. Where the same student was requested before, it is the section of
         then, which says at which row it begins. Raises BadInput where another student has, or had, the name."""
         section, desired = section_of(request, config, lake), self.run_dir.roster.desired(request.name)
+        if (logits := section.get("logits")) is not None:
+            LogitSet(self.run_dir.side_tables, logits)  # refused where there is none, or it is not whole
         before = None if desired is None else desired.section
         if request.name in {student.name for student in config.students}:
             if before is None or not _same(before, section):

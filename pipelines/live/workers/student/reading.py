@@ -44,6 +44,8 @@ def batch_builder(config: Config, settings: StudentSettings, features: FeatureCa
     """Builder of the student's batches; `features`: shared with other students."""
     columns, tasks = config.student_features(settings), config.student_tasks(settings)
     embedding = config.embedding_width(settings) > 0
+    if settings.logits is not None:
+        features = None  # built features have the logits that were logged
     return BatchBuilder(columns, tasks, settings.negative_rate, feature_cache=features, embedding=embedding)
 
 

@@ -68,7 +68,12 @@ class StudentWorker(Worker):
         if self.state.position >= settings.first_seq and not self.state.grew:
             self._export_again()
         self.checkpointer.put(self.state.versions.pending_write())  # what a crash kept from the ledger
-        self.feed_from(lake_source(config, settings, self._lake))
+        source = lake_source(config, settings, self._lake)
+        self._leakage = None if source.logits is None else source.logits.description.leakage
+        self.feed_from(source)
+
+    _leakage: str | None = None
+    """The mark of figures where the teacher whose logits it learns from had learned the rows."""
 
     def resume(self) -> None:
         """Resume from the last checkpoint, without a feed."""
@@ -248,6 +253,7 @@ class StudentWorker(Worker):
             report.total_rows += record.other_rows
         notes = [self.checkpointer.note, *state.account.notes, record.figures.heavy]
         notes += [] if self.increments is None else [self.increments.notice]
+        notes.append(self._leakage)
         report.note = "; ".join(filter(None, notes)) or None
         report.alarm = self.alarm
         report.versions = state.versions.as_json()

@@ -232,9 +232,12 @@ def _learned_ms(path: Path, meta: dict[str, Any]) -> int | None:
         return None
     from pipelines.core.config.settings import load
 
-    lake = LakeReader(run_dir.lake, load(run_dir.config).rows)
-    times = lake.read(None, upto=meta["lake_seq"], columns=["event_time_ms"]).table["event_time_ms"]
-    return int(times.to_numpy().max()) if len(times) else None
+    config = load(run_dir.config)
+    lake = LakeReader(run_dir.lake, config.rows)
+    times = lake.read(None, upto=meta["lake_seq"], columns=["event_time_ms"]).table["event_time_ms"].to_pylist()
+    if (begun := config.teacher.learned_upto_ms) is not None:  # it began trained
+        times.append(begun)
+    return max(times, default=None)
 
 
 def _check_fits(config: Config, lake: LakeReader, teacher: SavedTeacher) -> None:
@@ -343,7 +346,8 @@ def _score(
     scorer = TeacherScorer(TeacherConfig.model_validate(made.model), made.features, made.tasks)
     scorer.load(snapshot_of(stored_teacher(stored, made)))
     build, tasks = BatchBuilder(made.features, made.tasks), [made.tasks.index(task) for task in one.tasks]
-    columns = list(dict.fromkeys(["lake_seq", "settlement", *made.features.needs_columns()]))
+    columns = list(dict.fromkeys(["lake_seq", "settlement", "event_time_ms", *made.features.needs_columns()]))
+    begun_upto_ms = None if one.version is None else config.teacher.learned_upto_ms
     table = CheckedTable(folder / ROWS, one.schema, statistics=["lake_seq"], identifiers={NUMBER: one.first - 1})
     step = config.augmentation.score_rows
     done = table.identifier(NUMBER)
@@ -356,7 +360,7 @@ def _score(
         for start in range(0, rows.num_rows, step):
             asked = rows.slice(start, step).combine_chunks()
             logits, r = scorer.answer(build(asked))
-            honest = not_yet_learned(asked, one.tasks, config.rows.groups)
+            honest = not_yet_learned(asked, one.tasks, config.rows.groups, begun_upto_ms)
             z = np.where(honest & np.isfinite(logits[:, tasks]), logits[:, tasks], np.float32(np.nan))
             pieces.append(_as_rows(one, asked["lake_seq"], z, r))
             advance(done + start + asked.num_rows + 1 - one.first, one.rows)

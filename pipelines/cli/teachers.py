@@ -313,16 +313,14 @@ def replace(
 
         if decided is None:
             with rows_bar("learning the lake", 0) as advance:
-                decided = replacement.train(
-                    live=live, untried=untried, advance=lambda done: advance(done.rows, done.of)
-                )
+                decided = replacement.train(live=live, untried=untried, advance=advance)
     if decided is None:
         words = "not decided: the lake has no more rows to compare; give the same command when it has"
     elif decided.promoted:
         words = f"the new teacher takes over {'now' if live() else 'at the next start'}: {decided.why}"
     else:
         words = f"the teacher of {run_dir} stays: {decided.why}"
-    said = {"promoted": None, "why": words} if decided is None else decided.as_json()
+    said = {"promoted": None, "why": words} if decided is None else decided._asdict()
     typer.echo(json.dumps(said, indent=2) if json_ else words)
 
 
@@ -358,9 +356,12 @@ def list_(run_dir: RunDirOption, json_: AsJson = False) -> None:
     config = config_of(run)
     record, decided = takeovers(run), Replacement(run, config).decided
     if json_:
-        typer.echo(json.dumps({"takeovers": record, "replacement": None if decided is None else decided.as_json()}))
+        typer.echo(json.dumps({"takeovers": record, "replacement": None if decided is None else decided._asdict()}))
         return
-    typer.echo("block 0 (lake_seq 0): the teacher that the run began with")
+    before = record[0]["was"]["teacher"] if record else config.model_dump(mode="json")["teacher"]
+    begun = before.get("init_from")
+    trained = f", which had learned {begun['rows']:,} rows before ({begun['path']})" if begun else ""
+    typer.echo(f"block 0 (lake_seq 0): the teacher that the run began with{trained}")
     for entry in record:
         typer.echo(f"block {entry['block']:,} (lake_seq {entry['lake_seq']:,}): another teacher, {entry['why']}")
     if run.replacement.exists():

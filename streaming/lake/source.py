@@ -31,8 +31,8 @@ class LakeSource(Source[int, pa.Table]):
         filter: pc.Expression | None = None,
         logits: LogitSet | None = None,
     ) -> None:
-        """As `LakeReader.read` takes them. Sources that share `lake` read a range of it once, where they are near.
-        `logits`: the set whose logits rows carry in the place of their own."""
+        """Read what `LakeReader.read` reads with these. Sources that share `lake` read a range of it once, where they
+        are near. `logits`: the set whose logits rows carry in the place of their own."""
         self._lake, self._batch_rows, self.logits = lake, batch_rows, logits
         self._cursor = lake.cursor(columns, verticals, filter)
         self.end_seq: int | None = None

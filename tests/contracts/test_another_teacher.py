@@ -15,12 +15,15 @@ from pipelines.core.config.takeovers import takeovers
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.promoting import Keep
 from pipelines.live.rules.states import RunState
 from pipelines.live.workers.teacher.candidate import CandidateTeacher
 from pipelines.teacher.replace import takeover
 from pipelines.teacher.replace.replacement import Replacement
 from pipelines.teacher.replace.takeover import roll_back, take_over
-from streaming.errors import BadInput
+from pipelines.teacher.replace.trial import TeacherTrial
+from streaming.errors import BadInput, DataLost
+from streaming.lake.reader import LakeReader
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -54,7 +57,7 @@ def trained(config, run_dir, **options):
     """A replacement by the larger teacher, as far as it came, and its outcome."""
     replacement = Replacement(run_dir, config)
     replacement.begin(larger(config), judge_from=0)
-    return replacement, replacement.train(live=lambda: False, advance=lambda done: None, **options)
+    return replacement, replacement.train(live=lambda: False, advance=lambda done, of: None, **options)
 
 
 def resumed(config, run_dir):
@@ -232,3 +235,44 @@ def test_a_live_run_takes_the_new_teacher_over_by_itself(broker, tmp_path):
     first = entry["lake_seq"]
     assert np.array_equal(logged(finished.lake, config.tasks)[first:], new[first:], equal_nan=True)
     assert_learned_the_lake(finished)
+
+
+def test_a_candidate_that_cannot_catch_up_is_refused_and_the_run_keeps_its_teacher(broker, tmp_path, monkeypatch):
+    config, run_dir = stopped_run(broker, tmp_path / "run")
+    replacement, _ = trained(config, run_dir, untried=True)
+
+    def lost(candidate, last):
+        raise DataLost("rows lake_seq 0 to 9 are deleted")
+
+    monkeypatch.setattr(CandidateTeacher, "learn_upto", lost)
+    finished, said = resumed(config, run_dir)
+    assert any("the teacher stays" in text and "lake_seq 0 to 9" in text for text in said)
+    assert takeovers(run_dir) == []
+    assert not replacement.decided.promoted
+    own = taught(config, finished)
+    assert np.array_equal(logged(finished.lake, config.tasks), own, equal_nan=True)
+
+
+def test_a_takeover_that_has_begun_is_not_dropped(broker, tmp_path):
+    config, run_dir = stopped_run(broker, tmp_path / "run")
+    replacement, _ = trained(config, run_dir, untried=True)
+    with patch.object(takeover, "move", side_effect=Killed), pytest.raises(Killed):
+        take_over(config, run_dir, lambda text: None)
+    with pytest.raises(BadInput, match="being put into its place"):
+        replacement.drop()
+    assert take_over(config, run_dir, lambda text: None).teacher == larger(config).teacher
+
+
+def test_rows_that_a_pretrained_candidate_may_know_are_not_compared_and_not_held_against_it(broker, tmp_path):
+    config, run_dir = stopped_run(broker, tmp_path / "run")
+    rows = LakeReader(run_dir.lake, config.rows).read(-1).table
+    scored = rows.filter(rows["teacher_version"].is_valid())
+    logits, known = np.zeros((scored.num_rows, 2), np.float32), np.zeros((scored.num_rows, 2), bool)
+    logits[:100], known[:100] = np.nan, True
+    trial = TeacherTrial(config)
+    trial.compare(scored, logits, ~known)
+    seen = trial.evidence()["tasks"]
+    labelled = np.isfinite(logged(scored, config.tasks)) & ~known
+    labelled &= np.stack([scored[f"label_{task}"].is_valid().to_numpy() for task in config.tasks], axis=1)
+    assert [seen[task]["rows"] for task in config.tasks] == labelled.sum(axis=0).tolist()
+    assert isinstance(trial.decide(), Keep)  # a logit that is not finite would refuse it

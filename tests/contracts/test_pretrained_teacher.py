@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from exfm.snapshots.checkpoint import load_checkpoint
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.logits.pretrain import pretrain
@@ -92,11 +92,15 @@ def test_a_replay_makes_the_same_logits_and_versions(warm):
 
 
 def test_figures_of_the_teacher_leave_out_rows_that_it_may_have_known(warm):
-    _, meta = warm.checkpoint("teacher")
-    tensors, _ = warm.checkpoint("teacher")
-    assert meta["learned"]["ctr"]["rows"] > 3900
-    rows = [name for name in tensors if name.startswith("metrics/ctr/")]
-    assert rows
+    newest = latest_checkpoint(warm.run_dir.checkpoints("teacher"))
+    tensors = load_checkpoint(newest).tensors
+    counts = sum(tensors[f"metrics/ctr/{part}/counts"] for part in ("lifetime", "open"))
+    times, labels = warm.lake["event_time_ms"].to_numpy(), warm.lake["label_ctr"]
+    newer = times > warm.config.teacher.init_from.learned_upto_ms
+    known = labels.is_valid().to_numpy()
+    assert 1000 < (known & newer).sum() < known.sum() - 500
+    assert counts[0] == (known & newer).sum()
+    assert counts[1] == labels.fill_null(0).to_numpy()[newer].sum()
 
 
 def test_stopped_and_resumed_without_the_folder_it_began_with_it_is_the_same_run(broker, history, warm, tmp_path):

@@ -149,3 +149,22 @@ class RunDir:
     @property
     def end_offsets(self) -> Path:
         return self.root / "end_offsets.json"
+
+
+@dataclass(frozen=True)
+class BesideRun(RunDir):
+    """A folder for what a worker writes beside a run; lake, roster and lineage are those of the run `of`."""
+
+    of: RunDir
+
+    @property
+    def lake(self) -> Path:
+        return self.of.lake
+
+    @property
+    def roster(self) -> Roster:
+        return self.of.roster
+
+    @property
+    def lineage(self) -> Path:
+        return self.of.lineage

@@ -29,7 +29,7 @@ from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.lab.logits.teachers import block_ends, block_share
 from pipelines.lab.rows import Rows, rows_of
 from pipelines.live.training.learned import LearnedCounts
-from pipelines.live.training.live_metrics import FIGURES, TaskMetrics
+from pipelines.live.training.live_metrics import TaskMetrics, figures_in, without_figures
 from streaming.errors import BadInput
 from streaming.schema import SAMPLE_WEIGHT
 
@@ -104,8 +104,8 @@ def pretrain(
                     "on with it, or another folder (-o)"
                 )
             tensors = stored_teacher(stored, made_with_teacher(config))
-            engine.load({name: tensor for name, tensor in tensors.items() if not name.startswith(FIGURES + "/")})
-            figures.load({n: whole_tensor(t) for n, t in tensors.items() if n.startswith(FIGURES + "/")})
+            engine.load(without_figures(tensors))
+            figures.load(figures_in(tensors))
             learned = LearnedCounts(config.tasks, stored.meta["learned"])
             left_out, begin = stored.meta["rows_left_out"], stored.meta["version"]
         saved = ends[begin]

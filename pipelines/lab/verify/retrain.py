@@ -10,8 +10,6 @@ student's tables grew during the run, the retraining stops there, and continues 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -22,8 +20,7 @@ from exfm.snapshots.checkpoint import Checkpoint
 from exfm.snapshots.staging import Storable
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
-from pipelines.core.run_dir.paths import RunDir
-from pipelines.core.run_dir.roster import Roster
+from pipelines.core.run_dir.paths import BesideRun, RunDir
 from pipelines.lab.verify.bits import ComparedLog
 from pipelines.live.workers.checkpointer import Checkpointer, Resumable
 from pipelines.live.workers.ranks import Ranks
@@ -31,21 +28,6 @@ from pipelines.live.workers.student.export import Exports
 from pipelines.live.workers.student.worker import StudentWorker
 from pipelines.live.workers.worker import Orders
 from streaming.messages.source import EndOfStream
-
-
-@dataclass(frozen=True)
-class ScratchRunDir(RunDir):
-    """A run directory for a retraining's output; lake and roster are those of the run `of`."""
-
-    of: RunDir
-
-    @property
-    def lake(self) -> Path:
-        return self.of.lake
-
-    @property
-    def roster(self) -> Roster:
-        return self.of.roster
 
 
 class Stage(NamedTuple):
@@ -65,7 +47,7 @@ class Retrained(NamedTuple):
 def retrained(
     config: Config,
     name: str,
-    run_dir: ScratchRunDir,
+    run_dir: BesideRun,
     stages: Sequence[Stage],
     predictions: ComparedLog,
     advance: Callable[[int], None],

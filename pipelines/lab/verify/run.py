@@ -24,7 +24,7 @@ from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.settings import Config, parse
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.config.text import choices
-from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import BesideRun, RunDir
 from pipelines.lab.logits.kept import keep
 from pipelines.lab.verify.bits import (
     ComparedLog,
@@ -32,7 +32,7 @@ from pipelines.lab.verify.bits import (
     count_mismatches,
     tensor_mismatches,
 )
-from pipelines.lab.verify.retrain import Retrained, ScratchRunDir, retrained, stages_of
+from pipelines.lab.verify.retrain import Retrained, retrained, stages_of
 from pipelines.lab.verify.verdict import VerifyVerdict, likely_cause
 from pipelines.live.training.machine import software
 from streaming.errors import BadInput, DataLost
@@ -76,7 +76,7 @@ def _verified(
     first, last = config.student(name).first_seq, stored.meta["lake_seq"]
     with _pinned(run_dir, config, name, first, last), bar(f"retraining {name}", last + 1 - first) as advance:
         log = ComparedLog(linked.predictions)
-        scratch = ScratchRunDir(folder / "run", run_dir)
+        scratch = BesideRun(folder / "run", run_dir)
         try:
             found = retrained(
                 config, name, scratch, stages_of(stored.meta), log, lambda upto: advance(upto + 1 - first)

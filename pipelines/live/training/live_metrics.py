@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from exfm.features.batch import Batch
 from exfm.metrics.progressive import Progressive
+from exfm.snapshots.windows import TensorSource, whole_tensor
 from exfm.step import StepResult
 
 FIGURES = "metrics"
@@ -20,6 +22,18 @@ HEAVY = 0.1
 """The share of their weight above which one row among many is named."""
 HEAVY_ROWS = 200
 """Of fewer rows it says nothing that one has much of their weight."""
+
+S = TypeVar("S")
+
+
+def without_figures(tensors: Mapping[str, S]) -> dict[str, S]:
+    """The state of an engine in a checkpoint that holds live figures, too."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{FIGURES}/")}
+
+
+def figures_in(tensors: Mapping[str, TensorSource]) -> dict[str, Tensor]:
+    """The live figures in a checkpoint, which `TaskMetrics.load` takes."""
+    return {name: whole_tensor(tensor) for name, tensor in tensors.items() if name.startswith(f"{FIGURES}/")}
 
 
 class TaskMetrics:

@@ -13,11 +13,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from exfm.errors import ConfigError
@@ -26,10 +24,10 @@ from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint, prune_
 from pipelines.core.config.hash import decisive
 from pipelines.core.config.settings import Config
 from pipelines.core.config.takeovers import takeovers, teacher_settings, with_teacher
-from pipelines.core.run_dir.paths import RunDir, version_name
-from pipelines.live.rules.promoting import Keep, Promote
+from pipelines.core.run_dir.paths import BesideRun, RunDir, version_name
+from pipelines.live.rules.promoting import Keep, Promote, Refuse
 from pipelines.live.training.unseen_labels import not_yet_learned
-from pipelines.live.workers.teacher.candidate import CandidateDir, CandidateTeacher
+from pipelines.live.workers.teacher.candidate import CandidateTeacher
 from pipelines.teacher.replace.trial import TeacherTrial
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
@@ -40,35 +38,25 @@ from streaming.store.lock import file_lock
 
 READER = "teacher-replacement"
 """Name under which the lake keeps rows for a candidate."""
+INSTALL = "install.json"
+"""What a takeover has begun to put into its place."""
 KEEP_EVERY_S = 10.0
 LOOK_S = 0.5
 
 
-class ReplacementProgress(NamedTuple):
-    """Progress: rows that the candidate has learned, of how many, and rows compared."""
-
-    rows: int
-    of: int
-    compared: int
-
-
-@dataclass(frozen=True)
-class Decided:
+class Decided(NamedTuple):
     """Outcome of a trial."""
 
     promoted: bool
     why: str
     evidence: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        return dict(self.__dict__)
-
 
 @contextmanager
-def only_one(run_dir: RunDir) -> Iterator[None]:
-    """Lock of a run's replacement. Raises BadInput where another process has it."""
+def only_one(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
+    """Lock of a run's replacement. Raises BadInput where another process has it for all of `wait_s`."""
     make_folder(run_dir.takeovers.parent)
-    with file_lock(run_dir.takeovers.with_name(".lock")) as held:
+    with file_lock(run_dir.takeovers.with_name(".lock"), wait_s=wait_s) as held:
         if not held:
             raise BadInput(f"another process works on a replacement of the teacher of {run_dir.root}; one at a time")
         yield
@@ -79,7 +67,7 @@ class Replacement:
 
     def __init__(self, run_dir: RunDir, config: Config) -> None:
         self.run_dir, self.config = run_dir, config
-        self.folder = CandidateDir(run_dir.replacement, run_dir)
+        self.folder = BesideRun(run_dir.replacement, run_dir)
 
     # --- beginning ---------------------------------------------------------------------------------------------------
 
@@ -117,9 +105,6 @@ class Replacement:
                 f"--judge-from {first:,} is not in the lake, which has lake_seq {lake.first_lake_seq:,} to "
                 f"{lake.last_lake_seq:,}"
             )
-        self._open_folder(now, first)
-
-    def _open_folder(self, now: dict[str, Any], first: int) -> None:
         make_folder(self.folder.root)
         space = FIRST_SPACE + 1 + len(takeovers(self.run_dir))
         was = teacher_settings(self.config)
@@ -153,16 +138,26 @@ class Replacement:
         return now
 
     def drop(self) -> None:
-        """Delete it. Nothing of the run has changed by it. Raises BadInput where there is none."""
+        """Delete it. Nothing of the run has changed by it. Raises BadInput where there is none, or a takeover has begun
+        that the run's next start finishes."""
         if not self.folder.root.exists():
             raise BadInput(f"no replacement of the teacher of {self.run_dir.root} is under way")
+        if (self.folder.root / INSTALL).exists():
+            raise BadInput(
+                f"the teacher in {self.folder.root} is being put into its place; start the run, which finishes that, "
+                "and then lead back with `exfm teacher rollback`"
+            )
+        self.clear()
+
+    def clear(self) -> None:
+        """Delete the folder, and let go of the lake's rows."""
         Readers(self.run_dir.readers).retire(READER)
         remove_folder(self.folder.root)
 
     def decide(self, promoted: bool, why: str, evidence: dict[str, Any]) -> Decided:
         """Record the outcome; from then on the run's next start, or the live run itself, takes the candidate over."""
         found = Decided(promoted, why, evidence)
-        write_json(self.folder.root / "decided.json", found.as_json())
+        write_json(self.folder.root / "decided.json", found._asdict())
         return found
 
     # --- training and comparing --------------------------------------------------------------------------------------
@@ -173,41 +168,55 @@ class Replacement:
         return CandidateTeacher(now, self.folder, self.begun["space"])
 
     def train(
-        self, *, live: Callable[[], bool], untried: bool = False, advance: Callable[[ReplacementProgress], None]
+        self, *, live: Callable[[], bool], untried: bool = False, advance: Callable[[int, int], None]
     ) -> Decided | None:
         """Train the candidate and compare it until a decision falls; None where the lake's rows do not suffice and
         nobody adds to them. `live`: whether rows are still to come. `untried`: it takes over once it has learned the
-        lake."""
-        assert self.begun is not None
+        lake. `advance` is called with the rows that it has learned, and of how many."""
         trial, root = TeacherTrial(self.config), self.folder.root / "trial"
         if (latest := latest_checkpoint(root)) is not None:
             stored = load_checkpoint(latest)
             trial.load(stored.tensors, stored.meta)
-        first = self.begun["judge_from"]
-        lake, candidate, keeping = (
-            LakeReader(self.run_dir.lake, self.config.rows),
-            self.candidate(),
-            _Keeping(self.run_dir),
-        )
+        candidate = self.candidate()
         candidate.open()
         try:
-            while True:
-                for rows in lake.blocks(max(trial.lake_seq, lake.first_lake_seq - 1)):
-                    keeping.rows_after(min(trial.lake_seq, candidate.place.lake_seq))
-                    self._learn_and_compare(rows, first, candidate, trial, root)
-                    trial.lake_seq = rows["lake_seq"][-1].as_py()
-                    if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
-                        return self.decide(isinstance(decision, Promote), decision.reason, trial.evidence())
-                    advance(ReplacementProgress(candidate.place.lake_seq + 1, lake.last_lake_seq + 1, trial.rows))
-                if untried:
-                    return self.decide(True, "asked for without a comparison", trial.evidence())
-                more = live()
-                if not lake.refresh() and not more:
-                    return None
-                time.sleep(LOOK_S)
+            decision = self._decision(candidate, trial, root, live=live, untried=untried, advance=advance)
         finally:
             self._save(trial, root)
             candidate.close()
+        if decision is None:
+            return None  # recorded now that the candidate is closed: who takes it over opens it
+        return self.decide(isinstance(decision, Promote), decision.reason, trial.evidence())
+
+    def _decision(
+        self,
+        candidate: CandidateTeacher,
+        trial: TeacherTrial,
+        root: Path,
+        *,
+        live: Callable[[], bool],
+        untried: bool,
+        advance: Callable[[int, int], None],
+    ) -> Promote | Refuse | None:
+        assert self.begun is not None
+        first, lake = self.begun["judge_from"], LakeReader(self.run_dir.lake, self.config.rows)
+        readers, kept_at = Readers(self.run_dir.readers), float("-inf")
+        while True:
+            for rows in lake.blocks(max(trial.lake_seq, lake.first_lake_seq - 1)):
+                if time.monotonic() - kept_at >= KEEP_EVERY_S:
+                    readers.register(READER, min(trial.lake_seq, candidate.place.lake_seq))
+                    kept_at = time.monotonic()
+                self._learn_and_compare(rows, first, candidate, trial, root)
+                trial.lake_seq = rows["lake_seq"][-1].as_py()
+                if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
+                    return decision
+                advance(candidate.place.lake_seq + 1, lake.last_lake_seq + 1)
+            if untried:
+                return Promote("asked for without a comparison")
+            more = live()
+            if not lake.refresh() and not more:
+                return None
+            time.sleep(LOOK_S)
 
     def _learn_and_compare(
         self, rows: pa.Table, first: int, candidate: CandidateTeacher, trial: TeacherTrial, root: Path
@@ -221,10 +230,9 @@ class Replacement:
             candidate.learn_until(version)
         if candidate.place.version != version or rows["lake_seq"][0].as_py() < first:
             return
-        logits = candidate.score(rows).logits
         upto = candidate.learned_upto_ms
         honest = not_yet_learned(rows, self.config.tasks, self.config.rows.groups, upto)
-        trial.compare(rows, np.where(honest, logits, np.float32(np.nan)))
+        trial.compare(rows, candidate.score(rows).logits, honest)
 
     def _save(self, trial: TeacherTrial, root: Path) -> None:
         if trial.lake_seq == NOTHING_YET:
@@ -232,15 +240,3 @@ class Replacement:
         tensors, meta = trial.state()
         save_checkpoint(root, version_name(trial.lake_seq + 1), tensors, meta, kind="teacher-trial")
         prune_checkpoints(root, 2)
-
-
-class _Keeping:
-    """Keeps rows of the lake for a candidate."""
-
-    def __init__(self, run_dir: RunDir) -> None:
-        self._readers, self._at = Readers(run_dir.readers), float("-inf")
-
-    def rows_after(self, position: int) -> None:
-        if time.monotonic() - self._at >= KEEP_EVERY_S:
-            self._readers.register(READER, position)
-            self._at = time.monotonic()

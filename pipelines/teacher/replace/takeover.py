@@ -12,23 +12,29 @@ that was logged before stays as it is.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from exfm.errors import ModelError
 from pipelines.core.config.lineage import remember
 from pipelines.core.config.settings import Config, dump, load
 from pipelines.core.config.takeovers import takeovers, with_takeovers, with_teacher
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.teacher.replace.replacement import Replacement
-from streaming.errors import BadInput, DataLost
+from pipelines.teacher.replace.replacement import INSTALL, Replacement, only_one
+from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 from streaming.store.files import link_file, make_folder, move, read_json, sync, write_json, write_text
 
-INSTALL = "install.json"
+WAIT_S = 60.0
+"""How long the process that decided may take to end."""
 TAKES_OVER = "another teacher takes over"
 """Why a live run stops, and starts again at once."""
+
+
+log = logging.getLogger(__name__)
 
 
 def is_due(run_dir: RunDir) -> bool:
@@ -38,20 +44,35 @@ def is_due(run_dir: RunDir) -> bool:
 
 
 def take_over(config: Config, run_dir: RunDir, say: Callable[[str], None]) -> Config:
-    """The config of a start, once a candidate that waits has its place. No worker of the run may be up."""
+    """The config of a start, once a candidate that waits has its place. No worker of the run may be up.
+
+    A candidate that cannot catch up is refused, and the run goes on with its teacher."""
     if is_due(run_dir):
-        entry = read_json(run_dir.replacement / INSTALL) or _caught_up(run_dir, say)
-        _install(entry, run_dir)
-        say(
-            f"another teacher has taken over: it scores from block {entry['block']:,} (lake_seq {entry['lake_seq']:,}) "
-            f"on ({entry['why']})"
-        )
+        with only_one(run_dir, WAIT_S):
+            _take_over(run_dir, say)
     return with_takeovers(config, run_dir)
 
 
-def _caught_up(run_dir: RunDir, say: Callable[[str], None]) -> dict[str, Any]:
+def _take_over(run_dir: RunDir, say: Callable[[str], None]) -> None:
+    entry = read_json(run_dir.replacement / INSTALL)
+    if entry is None:
+        replacement = Replacement(run_dir, load(run_dir.config))
+        try:
+            entry = _caught_up(replacement, run_dir, say)
+        except (StreamingError, ModelError) as error:
+            log.exception("the new teacher")
+            replacement.decide(False, f"it could not catch up with the lake: {error}", {})
+            say(f"the teacher stays: the new one could not catch up with the lake ({error})")
+            return
+    _install(entry, run_dir)
+    say(
+        f"another teacher has taken over: it scores from block {entry['block']:,} (lake_seq {entry['lake_seq']:,}) on "
+        f"({entry['why']})"
+    )
+
+
+def _caught_up(replacement: Replacement, run_dir: RunDir, say: Callable[[str], None]) -> dict[str, Any]:
     """Step 1 and 2."""
-    replacement = Replacement(run_dir, load(run_dir.config))
     begun, decided = replacement.begun, replacement.decided
     assert begun is not None
     assert decided is not None
@@ -63,8 +84,6 @@ def _caught_up(run_dir: RunDir, say: Callable[[str], None]) -> dict[str, Any]:
             say(f"the new teacher learns {missing:,} rows that the lake has gained")
         candidate.learn_upto(last)
         block = candidate.place.version
-    except DataLost as error:
-        raise BadInput(f"the new teacher cannot catch up: {error}. Drop it: exfm teacher replace --drop") from None
     finally:
         candidate.close()
     entry = {
@@ -88,7 +107,7 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
         (run_dir.checkpoints("teacher"), candidate.checkpoints("teacher"), "checkpoints"),
         (run_dir.snapshots, candidate.snapshots, "snapshots"),
     ):
-        if not (former / name).exists():
+        if own.exists() and not (former / name).exists():
             _move(own, former / name)
         if others.exists():
             _move(others, own)
@@ -102,7 +121,7 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
     record = takeovers(run_dir)
     if len(record) < entry["number"]:
         write_json(run_dir.takeovers, [*record, entry])
-    Replacement(run_dir, after).drop()
+    Replacement(run_dir, after).clear()
 
 
 def _move(source: Path, target: Path) -> None:

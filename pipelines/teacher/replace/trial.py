@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from exfm.features.batch import Batch, BatchBuilder
+from exfm.features.features import FeatureSet
 from pipelines.core.config.settings import Config
 from pipelines.live.rules.promoting import Decision
 from pipelines.live.workers.student.champion_challenger import ChallengerTest
@@ -40,17 +41,19 @@ class TeacherTrial:
         self._tasks: Sequence[str] = config.tasks
         self._settings = config.registry
         self._logged, self._candidate = _Answers(), _Answers()
-        self._labels = BatchBuilder(config.teacher_features, config.tasks)
+        a_feature = FeatureSet(sparse=config.features.sparse[:1])  # of batches that are read for their labels
+        self._labels = BatchBuilder(a_feature, config.tasks)
         self._test: ChallengerTest[_Answers] | None = None
         self.lake_seq = NOTHING_YET
 
-    def compare(self, rows: pa.Table, logits: np.ndarray) -> None:
-        """Take in a block with the candidate's logits (N, T)."""
+    def compare(self, rows: pa.Table, logits: np.ndarray, honest: np.ndarray) -> None:
+        """Take in a block with the candidate's logits (N, T); `honest`, (N, T): those whose labels it cannot have
+        learned. The others are left out, like those that the run's teacher did not log."""
         if self._test is None:
             self._test = self._begun(int(rows["event_time_ms"].to_numpy().min()) - 1)
         logged = np.stack([rows[f"teacher_logit_{task}"].to_numpy() for task in self._tasks], axis=1)
         batch = self._labels(rows)
-        batch = replace(batch, label_mask=batch.label_mask & torch.from_numpy(np.isfinite(logged)))
+        batch = replace(batch, label_mask=batch.label_mask & torch.from_numpy(np.isfinite(logged) & honest))
         self._logged.logits, self._candidate.logits = logged, logits
         self._test.judge(rows, batch)
 

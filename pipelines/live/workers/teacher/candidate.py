@@ -6,9 +6,7 @@ checkpoints and snapshots lie and are named as the run's, so they can take their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -16,26 +14,11 @@ from exfm.features.batch import BatchBuilder
 from exfm.models.scorer import TeacherAnswer, TeacherScorer
 from exfm.snapshots.quantised_state import dequantise_tables, quantise_tables
 from pipelines.core.config.settings import Config
-from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import BesideRun
 from pipelines.live.workers.teacher.worker import TeacherPlace, TeacherWorker
 from pipelines.live.workers.worker import Orders
 from streaming.delivery.reader import Block, BlockPosition
 from streaming.lake.reader import LakeReader
-
-
-@dataclass(frozen=True)
-class CandidateDir(RunDir):
-    """The folder of a candidate; the lake is that of the run `of`."""
-
-    of: RunDir
-
-    @property
-    def lake(self) -> Path:
-        return self.of.lake
-
-    @property
-    def lineage(self) -> Path:
-        return self.of.lineage
 
 
 class LakeBlocks:
@@ -71,7 +54,7 @@ class LakeBlocks:
 class CandidateTeacher(TeacherWorker):
     """A teacher of this config, trained on the lake of a run. `space`: of its representation, where it begins."""
 
-    def __init__(self, config: Config, folder: CandidateDir, space: int) -> None:
+    def __init__(self, config: Config, folder: BesideRun, space: int) -> None:
         super().__init__(config, folder)
         self.space = space
         features, tasks, model = config.teacher_features, config.tasks, config.teacher.model
@@ -99,18 +82,16 @@ class CandidateTeacher(TeacherWorker):
         """Event time up to which it had learned rows before the lake's."""
         return self._config.teacher.learned_upto_ms
 
-    def learn_until(self, version: int, advance: Callable[[], None] = lambda: None) -> None:
+    def learn_until(self, version: int) -> None:
         """Learn the blocks before `version`, which the lake has."""
         while self.place.version < version:
             self.step()
-            advance()
 
-    def learn_upto(self, last: int, advance: Callable[[], None] = lambda: None) -> None:
+    def learn_upto(self, last: int) -> None:
         """Learn all rows up to this `lake_seq`, and leave checkpoint and snapshot of that state."""
         self.orders = Orders(end_seq=last)
         while not self.done:
             self.step()
-            advance()
 
     def score(self, rows: pa.Table) -> TeacherAnswer:
         """The answer for rows by the snapshot of the blocks that it has learned, as augmentation would load it."""

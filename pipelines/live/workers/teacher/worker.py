@@ -26,7 +26,6 @@ from exfm.models.growth.refit import stored_teacher
 from exfm.models.scorer import snapshot_of
 from exfm.models.teacher import Teacher
 from exfm.snapshots.checkpoint import Checkpoint
-from exfm.snapshots.windows import whole_tensor
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.settings import Config
@@ -35,6 +34,7 @@ from pipelines.live.feeds.cuts import block_cuts
 from pipelines.live.feeds.growth import block_growth
 from pipelines.live.feeds.teacher import BlockReader, Step, TeacherFeed
 from pipelines.live.training.account import Account
+from pipelines.live.training.live_metrics import figures_in, without_figures
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
@@ -135,8 +135,8 @@ class TeacherWorker(Worker):
 
     def _load(self, stored: Checkpoint) -> None:
         tensors, meta = stored_teacher(stored, made_with_teacher(self._config)), stored.meta
-        self.engine.load({k: v for k, v in tensors.items() if not k.startswith("metrics/")})
-        self.tally.figures.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith("metrics/")})
+        self.engine.load(without_figures(tensors))
+        self.tally.figures.load(figures_in(tensors))
         self.tally.trained_rows = meta["trained_rows"][TEACHER]
         positions = {
             Partition(topic, partition): SourcePosition(offset, row)

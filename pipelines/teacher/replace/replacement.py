@@ -10,6 +10,7 @@ It is trained from the lake, whether or not the run is live. The same command go
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ INSTALL = "install.json"
 """What a takeover has begun to put into its place."""
 KEEP_EVERY_S = 10.0
 LOOK_S = 0.5
+FEW_BLOCKS = 2
+"""A candidate that is so many blocks behind has caught up: what the lake gains next, a takeover learns."""
 
 
 class Decided(NamedTuple):
@@ -201,19 +204,23 @@ class Replacement:
         assert self.begun is not None
         first, lake = self.begun["judge_from"], LakeReader(self.run_dir.lake, self.config.rows)
         readers, kept_at = Readers(self.run_dir.readers), float("-inf")
+        blocks, before = 0, math.inf
         while True:
+            before, blocks = blocks or before, 0
             for rows in lake.blocks(max(trial.lake_seq, lake.first_lake_seq - 1)):
                 if time.monotonic() - kept_at >= KEEP_EVERY_S:
                     readers.register(READER, min(trial.lake_seq, candidate.place.lake_seq))
                     kept_at = time.monotonic()
+                blocks += 1
                 self._learn_and_compare(rows, first, candidate, trial, root)
                 trial.lake_seq = rows["lake_seq"][-1].as_py()
                 if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
                     return decision
                 advance(candidate.place.lake_seq + 1, lake.last_lake_seq + 1)
-            if untried:
-                return Promote("asked for without a comparison")
+            caught_up = blocks <= FEW_BLOCKS or blocks >= before  # it never will, where the lake grows as fast
             more = live()
+            if untried and (caught_up or not more):
+                return Promote("asked for without a comparison")
             if not lake.refresh() and not more:
                 return None
             time.sleep(LOOK_S)

@@ -91,8 +91,20 @@ class FusedTables(Tables):
     def learn(self, lookup: Lookup, gradient: Tensor) -> None:
         parts = None if len(self._of_width) == 1 else gradient.split(self._widths, dim=1)
         for of_width, at in zip(self._of_width, lookup.indices, strict=True):
+            if self.clock:
+                of_width.learned_at[at.rows] = self.clock
             own = gradient if parts is None else torch.cat([parts[k] for k in of_width.keys], dim=1)
             of_width.learn(at, own, self.lr, self.eps)
+
+    def changed(self, since: int) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for of_width in self._of_width:
+            found |= of_width.by_name(torch.from_numpy(of_width.learned_at))
+        return {name: (at >= since).nonzero().flatten() for name, at in found.items()}
+
+    def all_changed(self) -> None:
+        for of_width in self._of_width:
+            of_width.learned_at[:] = self.clock
 
     def _keys_of(self, D: int) -> list[int]:
         return [k for k, width in enumerate(self._widths) if width == D]
@@ -123,6 +135,7 @@ class _TablesOfWidth:
         self._rows = {table.name: table.rows for table in tables}
         rows, self.D = sum(self._rows.values()), tables[0].width
         self.weight = _zeros(rows, self.D)
+        self.learned_at = np.zeros(rows, np.int32)  # the tables' clock when the row was learned last
         self.m = _zeros(rows, self.D) if optimizer == "adagrad" else _zeros(rows)
         rows_V, keys_V = np.array([(table.rows, len(table.lookups)) for table in tables], np.int64).T
         self._first_rows_K = np.repeat(np.cumsum(rows_V) - rows_V, keys_V)

@@ -33,7 +33,8 @@ from exfm.embeddings.weights import Appended, Repeated, draw_initial_weights
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
-from exfm.snapshots.delta import Codec
+from exfm.snapshots.changed import ChangedTensor
+from exfm.snapshots.delta import ChangedRows, Codec
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorPieces, TensorSource, windows_of
 
@@ -182,6 +183,8 @@ class Tables(ABC):
 
     tables: tuple[Table, ...]
     codec: Codec = "fp32"
+    clock: int = 0
+    """The time of what is learned now (`tick`)."""
 
     @abstractmethod
     def send(self, batch: HasIds) -> Any:
@@ -208,22 +211,59 @@ class Tables(ABC):
         named = ((name, held) for name, held in self.tensors().items() if name.endswith(ending))
         return {name: held.clone() for name, held in named if isinstance(held, Tensor)}
 
+    def tick(self) -> int:
+        """Begin another time, and return it: what is learned from now on changed since."""
+        self.clock += 1
+        return self.clock
+
+    def changed(self, since: int) -> dict[str, Tensor] | None:
+        """Rows (K,) int64, ascending, of each table that may have changed since this time; None where it is not
+        tracked."""
+        return None
+
+    def all_changed(self) -> None:  # noqa: B027 - tables that are not tracked note nothing
+        """Note that every row changed."""
+
+    def changes(self, ending: str, since: int) -> dict[str, ChangedRows] | None:
+        """Copies of the rows that changed since this time, of all tensors whose names end so; None where it is not
+        tracked."""
+        if (rows := self.changed(since)) is None:
+            return None
+        named = ((name, held, rows[name.rpartition("/")[0]]) for name, held in self.tensors().items())
+        return {
+            name: ChangedRows(0, at, held.index_select(0, at))
+            for name, held, at in named
+            if name.endswith(ending) and isinstance(held, Tensor)
+        }
+
     def load(self, tensors: Mapping[str, TensorSource]) -> None:
         """Overwrite all tensors; of each only the windows that are here are read. Raises ModelError where names or
         shapes are others."""
         copy_tensors(self.tensors(), tensors)
+        self.all_changed()
 
     def draw(self, seed: int) -> None:
         """Overwrite the weights by those they begin with, a function of the seed and each table's name."""
         held = self.tensors()
         for t in self.tables:
             draw_initial_weights(t.name, t.rows, t.width, seed, windows_of(held[f"{t.name}/weight"]))
+        self.all_changed()
+
+    def take(self, changes: Mapping[str, ChangedTensor]) -> None:
+        """Overwrite the rows that changed, by the names of `tensors`; of what is held elsewhere none is read."""
+        held = self.tensors()
+        for name, changed in changes.items():
+            for start, window in windows_of(held[name]):
+                changed.overwrite(window, start)
+        self.all_changed()
 
     def scale_accumulators(self, factor: float) -> None:
         for name, held in self.tensors().items():
             if factor != 1 and name.endswith("/accumulator"):
                 for _, window in windows_of(held):
                     scale_accumulator(window, factor)
+        if factor != 1:
+            self.all_changed()
 
     def export(self, codec: Codec = "fp32") -> Tables:
         """Copies to be served, in as many bits."""

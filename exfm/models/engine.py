@@ -27,6 +27,7 @@ from exfm.features.learned_rows import LearnedRows
 from exfm.models.bad_rows import learn_good_rows, rows_of, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
+from exfm.snapshots.delta import ChangedRows
 from exfm.snapshots.named import under
 from exfm.snapshots.windows import TensorPieces, TensorSource
 from exfm.step import StepResult
@@ -236,6 +237,14 @@ class TeacherEngine:
 
     def state(self) -> dict[str, Tensor | TensorPieces]:
         return self.teacher.state()
+
+    def changes(self, since: int) -> dict[str, Tensor | TensorPieces | ChangedRows]:
+        """`state`, but of tables only the rows that changed since this time, where that is tracked."""
+        return self.teacher.changes(since)
+
+    def tick(self) -> int:
+        """Begin another time, and return it: rows learned from now on changed since."""
+        return self.teacher.tick()
 
     def snapshot(self) -> dict[str, Tensor | TensorPieces]:
         """Copies of the tensors that scoring needs."""

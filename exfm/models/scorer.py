@@ -22,6 +22,7 @@ from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import plan_sharding
 from exfm.parallel.tables import ParallelTables
+from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.named import S, copy_tensors, under
 from exfm.snapshots.windows import TensorSource, whole_tensor, windows_of
 
@@ -94,20 +95,22 @@ class TeacherScorer:
         ]
         """The parts of tables that are in this process."""
 
-    def load(self, snapshot: Mapping[str, TensorSource]) -> None:
-        """Load the weights of a snapshot; of the tables only this rank's windows are read. No collective.
+    def load(self, snapshot: Mapping[str, TensorSource], changes: Mapping[str, ChangedTensor] | None = None) -> None:
+        """Load the weights of a snapshot; of the tables only this rank's windows are read. No collective. `changes`:
+        all rows of tables in which it differs from the one that is loaded; None: read all.
 
         Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
         dense = {f"dense/{n}": p.detach() for n, p in self._net.named_parameters()}
         copy_tensors(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
         self._net.prior.load(snapshot)
         copy_tensors(self._statistics.tensors(), {k: v for k, v in snapshot.items() if k.startswith("statistics/")})
-        self._tables.load(under("table", snapshot))
         self._theta = None
-        if self._events is not None:
-            self._events.load(under("events", snapshot))
+        for part, tables in (("table", self._tables), ("events", self._events), ("wide", self._wide)):
+            if tables is not None and changes is None:
+                tables.load(under(part, snapshot))
+            elif tables is not None:
+                tables.take(under(part, changes or {}))
         if self._wide is not None:
-            self._wide.load(under("wide", snapshot))
             self._theta = whole_tensor(snapshot["stack/theta"])
 
     def score(self, batch: Batch) -> np.ndarray:

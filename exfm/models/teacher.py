@@ -35,6 +35,7 @@ from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import plan_sharding
 from exfm.parallel.tables import learning_tables
 from exfm.randomness import StepRandomness
+from exfm.snapshots.delta import ChangedRows
 from exfm.snapshots.named import copy_tensors, under
 from exfm.snapshots.windows import TensorSource
 from exfm.step import LARGEST, StepResult, share_of_full
@@ -246,13 +247,31 @@ class Teacher:
 
     def state(self) -> dict[str, Held]:
         """Copies, in the CPU's memory, of everything that the next step depends on; no collective."""
-        tensors = self.snapshot() | {name: _copy(of) for name, of in self._adam_tensors().items()}
+        return self._beside_tables() | self._copies("")
+
+    def changes(self, since: int) -> dict[str, Held | ChangedRows]:
+        """Copies as of `state`; of tables only the rows that changed since this time, where that is tracked."""
+        found: dict[str, Held | ChangedRows] = {**self._beside_tables()}
         for part, tables in self._all_tables().items():
-            tensors |= {f"{part}/{name}": held for name, held in tables.copies("/accumulator").items()}
+            rows = tables.changes("", since)
+            found |= {f"{part}/{name}": of for name, of in (tables.copies() if rows is None else rows).items()}
+        return found
+
+    def _beside_tables(self) -> dict[str, Held]:
+        tensors = {name: _copy(of) for name, of in (self._dense_tensors() | self._adam_tensors()).items()}
         if self.wide is not None:
             tensors |= {name: t.clone() for name, t in self._stack.tensors().items()}
         tensors["rng"] = self.random.state.clone()
-        return tensors | {name: rows.clone() for name, rows in self._progress().items()}
+        return {**tensors, **{name: rows.clone() for name, rows in self._progress().items()}}
+
+    def _copies(self, ending: str) -> dict[str, Held]:
+        named = ((part, tables.copies(ending)) for part, tables in self._all_tables().items())
+        return {f"{part}/{name}": held for part, copies in named for name, held in copies.items()}
+
+    def tick(self) -> int:
+        """Begin another time, and return it: rows learned from now on changed since."""
+        times = [tables.tick() for tables in self._all_tables().values()]
+        return times[0]
 
     def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
         """Continue from a state, of which only this rank's windows are read. No collective, but every rank has to do
@@ -272,11 +291,9 @@ class Teacher:
         """Copies, in CPU memory, of the tensors that scoring needs: `dense/…`, `prior/…`, `statistics/…`,
         `table/…/weight`, of the linear part `wide/…/weight` and `stack/theta`; no collective."""
         tensors: dict[str, Held] = {name: _copy(of) for name, of in self._dense_tensors().items()}
-        for part, tables in self._all_tables().items():
-            tensors |= {f"{part}/{name}": held for name, held in tables.copies("/weight").items()}
         if self.wide is not None:
             tensors["stack/theta"] = self._stack.theta.clone()
-        return tensors
+        return tensors | self._copies("/weight")
 
     def _all_tables(self) -> dict[str, Tables]:
         tables = {"table": self.tables, "events": self.events, "wide": self.wide}

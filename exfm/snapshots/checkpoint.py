@@ -1,8 +1,9 @@
 """Named tensors on disk: checkpoints to resume from, snapshots to score with.
 
     <root>/<name>/tensors*.bin      the tensors' bytes, in pieces: one file, or one of each rank that saved together
-    <root>/<name>/manifest.json     format version, kind, meta, parent, where each piece lies, and the sha256 of each
-                                    (exfm/snapshots/manifest.py)
+    <root>/<name>/manifest.json     format version, kind, meta, where each piece lies, and the sha256 of each
+                                    (exfm/snapshots/manifest.py); the parent, where rows are stored that changed since
+                                    it (exfm/snapshots/changed.py)
     <root>/.damaged-<name>/         what did not verify, set aside so that its name can be written again
 
 The directory is written under another name, forced to disk with the manifest last, and then renamed into place: it is
@@ -16,7 +17,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -27,9 +28,10 @@ from torch import Tensor
 
 from exfm.durable import flush, flush_names, move, remove_folder
 from exfm.errors import ModelError, OtherFormat
-from exfm.snapshots.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
+from exfm.snapshots.changed import ChangedTensor, flattened, resolved
+from exfm.snapshots.delta import ChangedRows
+from exfm.snapshots.manifest import FORMAT_VERSION, MANIFEST, index_of, read_manifest, sealed
 from exfm.snapshots.staging import (
-    NamedWindow,
     Part,
     Storable,
     announce,
@@ -40,7 +42,7 @@ from exfm.snapshots.staging import (
     write_part,
 )
 from exfm.snapshots.stored import StoredTensor, as_bytes, size_of
-from exfm.snapshots.windows import whole_tensor
+from exfm.snapshots.windows import TensorSource, fill_window, whole_tensor
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class Checkpoint(NamedTuple, Generic[T]):
     meta: dict[str, Any]
     kind: str
     parent: str | None
+    reference: str = ""
+    """What children call it: its name, with its manifest's sha256."""
 
 
 class Together(NamedTuple):
@@ -73,14 +77,15 @@ class Together(NamedTuple):
 def save_checkpoint(
     root: str | os.PathLike[str],
     name: str,
-    tensors: Mapping[str, Storable],
+    tensors: Mapping[str, Storable | ChangedRows],
     meta: Mapping[str, Any],
     *,
     kind: str = "checkpoint",
     parent: str | None = None,
     together: Together | None = None,
 ) -> Path:
-    """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
+    """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold. `parent`: the name under
+    `root` of the state that changed rows among the tensors are those since.
 
     With `together`, every rank of the group calls it, one name after another, each in a process or thread of its own:
 
@@ -94,8 +99,9 @@ def save_checkpoint(
     nothing, so keep the time of day out of `meta`. What a killed writer of this name left behind is removed, and a
     damaged directory of this name is set aside.
 
-    Raises ModelError if the name exists with other content, a tensor has a type that cannot be stored, the ranks'
-    pieces do not make up a tensor, or a rank wrote nothing for `timeout_s` while rank 0 waited for it.
+    Raises ModelError if the name exists with other content, the parent cannot be read, a tensor has a type that cannot
+    be stored, the ranks' pieces do not make up a tensor, or a rank wrote nothing for `timeout_s` while rank 0 waited
+    for it.
 
     >>> import tempfile
     >>> root = tempfile.mkdtemp()
@@ -103,22 +109,22 @@ def save_checkpoint(
     >>> load_checkpoint(path).tensors["w"], load_checkpoint(latest_checkpoint(root)).meta
     (tensor([0, 1, 2]), {'lake_seq': 41})
     """
-    refuse_unstorable(tensors)
+    stored = flattened(tensors)
+    refuse_unstorable(stored)
     target = Path(root) / name
-    head = {"kind": kind, "parent": parent, "meta": json.loads(json.dumps(dict(meta)))}
+    head = {"kind": kind, "meta": json.loads(json.dumps(dict(meta)))}
+    base: _Base | None = None if parent is None else _base(Path(root), parent)
     group = together or Together(rank=0, ranks=1, attempt=uuid4().hex)
     staging = Path(root) / f".{name}.{group.attempt}"
     if group.rank:
-        _write_own_part(staging, name, tensors, group)
+        _write_own_part(staging, name, stored, group)
         return target
-    if group.ranks == 1 and target.exists():
-        shapes = {name: Entry(t.dtype, tuple(t.shape), []) for name, t in tensors.items()}
-        if _holds(target, head, shapes, windows(tensors, 0)):
-            return target
+    if group.ranks == 1 and target.exists() and _holds(target, head, _over(stored, base)):
+        return target
     with _cleared(staging, name):
-        mine = write_part(staging, tensors, group.rank, group.ranks)
+        mine = write_part(staging, stored, group.rank, group.ranks)
         others = gather(staging, name, group.ranks, group.timeout_s)
-        _publish(staging, target, head, joined([mine, *others]))
+        _publish(staging, target, head, joined([mine, *others]), base)
     return target
 
 
@@ -132,18 +138,36 @@ def _write_own_part(staging: Path, name: str, tensors: Mapping[str, Storable], g
         ) from None
 
 
-def _publish(staging: Path, target: Path, head: Mapping[str, Any], part: Part) -> None:
+class _Base(NamedTuple):
+    """A parent: its name with its manifest's sha256, and its tensors."""
+
+    reference: str
+    tensors: dict[str, TensorSource]
+
+
+def _base(root: Path, parent: str) -> _Base:
+    opened = open_checkpoint(root / parent)
+    return _Base(opened.reference, opened.tensors)
+
+
+def _over(tensors: Mapping[str, TensorSource], base: _Base | None) -> dict[str, TensorSource]:
+    return dict(tensors) if base is None else resolved(tensors, base.tensors)
+
+
+def _publish(staging: Path, target: Path, head: Mapping[str, Any], part: Part, base: _Base | None) -> None:
     """Make what was staged the content of `target`, unless it is that already. Raises ModelError as saving does."""
-    manifest = {"format_version": FORMAT_VERSION, **head, **part._asdict()}
+    parent = None if base is None else base.reference
+    manifest = {"format_version": FORMAT_VERSION, **head, "parent": parent, **part._asdict()}
     index = index_of(manifest, target.name)
-    if target.exists() and _holds(target, head, index, _staged(staging, index)):
+    staged = _over({name: StoredTensor(staging, entry) for name, entry in index.items()}, base)
+    if target.exists() and _holds(target, head, staged):
         return
     _write(staging / MANIFEST, sealed(manifest))
     flush_names(staging)
     try:
         move(staging, target)
     except OSError:
-        if not target.exists() or not _holds(target, head, index, _staged(staging, index)):
+        if not target.exists() or not _holds(target, head, staged):
             raise
         return
     flush_names(target.parent)
@@ -166,7 +190,7 @@ def _cleared(staging: Path, name: str) -> Iterator[None]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[TensorSource]:
     """Open a saved directory; its tensors are read on access, by window: `fill_window`, `whole_tensor`.
 
     Every piece that is read is verified. Raises ModelError where the directory
@@ -188,8 +212,54 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
                 f"`{path.name}` is truncated: {file} has {size} bytes, its manifest says {expected['bytes']}; "
                 "take another version"
             )
-    tensors = {name: StoredTensor(path, entry) for name, entry in index_of(manifest, path.name).items()}
-    return Checkpoint(tensors, manifest["meta"], manifest["kind"], manifest["parent"])
+    stored = {name: StoredTensor(path, entry) for name, entry in index_of(manifest, path.name).items()}
+    tensors = _over(stored, _parent_of(path, manifest["parent"]))
+    reference = f"{path.name}@{manifest['sha256']}"
+    return Checkpoint(tensors, manifest["meta"], manifest["kind"], manifest["parent"], reference)
+
+
+def _parent_of(path: Path, reference: str | None) -> _Base | None:
+    if reference is None:
+        return None
+    name = reference.partition("@")[0]
+    try:
+        base = _base(path.parent, name)
+    except OtherFormat:
+        raise
+    except ModelError as error:
+        raise ModelError(f"`{path.name}` holds what changed since `{name}`, and {error}") from None
+    if base.reference != reference:
+        raise ModelError(
+            f"`{path.name}` holds what changed since another `{name}` than the one that is there now; take another "
+            "version"
+        )
+    return base
+
+
+def changes_since(
+    loaded: Checkpoint[TensorSource], stored: Checkpoint[TensorSource]
+) -> dict[str, ChangedTensor] | None:
+    """Tensors with all rows in which an opened state may differ from one that is loaded, beside the whole ones; None
+    where that cannot be told: neither is it stored as what changed since the other, nor both since one, as more and
+    more rows."""
+    now, was = _changed(stored), _changed(loaded)
+    if stored.parent is None or not now or stored.parent not in (loaded.reference, loaded.parent):
+        return None
+    if stored.parent == loaded.parent:
+        try:
+            within = was.keys() == now.keys() and all(_holds_rows(now[name], rows) for name, rows in was.items())
+        except ModelError:  # the loaded one was deleted, or reading the other says what is wrong
+            return None
+        return now if within else None
+    return now
+
+
+def _changed(of: Checkpoint[TensorSource]) -> dict[str, ChangedTensor]:
+    return {name: tensor for name, tensor in of.tensors.items() if isinstance(tensor, ChangedTensor)}
+
+
+def _holds_rows(more: ChangedTensor, some: ChangedTensor) -> bool:
+    return bool(torch.isin(whole_tensor(some.at), whole_tensor(more.at)).all())
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[Tensor]:
@@ -199,14 +269,15 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[Tensor]:
     """
     stored = open_checkpoint(path)
     tensors = {name: whole_tensor(tensor) for name, tensor in stored.tensors.items()}
-    return Checkpoint(tensors, stored.meta, stored.kind, stored.parent)
+    return Checkpoint(tensors, *stored[1:])
 
 
-def verified_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
+def verified_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[TensorSource]:
     """`open_checkpoint` after a check of every byte. Raises ModelError as `load_checkpoint` does."""
     stored = open_checkpoint(path)
     for tensor in stored.tensors.values():
-        tensor.verify()
+        if isinstance(tensor, StoredTensor | ChangedTensor):
+            tensor.verify()
     return stored
 
 
@@ -232,10 +303,26 @@ def latest_checkpoint(root: str | os.PathLike[str]) -> Path | None:
 
 
 def prune_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
-    """Delete all but the last `keep` names under `root`. Each is renamed first, so that no partial directory has a
-    name."""
-    for name in checkpoint_names(root)[:-keep]:
-        remove_folder(Path(root) / name)
+    """Delete all but the last `keep` names under `root`, and those that they hold the changes since. Each is renamed
+    first, so that no partial directory has a name."""
+    names = checkpoint_names(root)
+    needed = {ancestor for name in names[-keep:] for ancestor in lineage_of(Path(root) / name)}
+    for name in names:
+        if name not in needed:
+            remove_folder(Path(root) / name)
+
+
+def lineage_of(path: Path) -> list[str]:
+    """Names of a saved directory and of its parents, up to the whole one; only its own where they cannot be read."""
+    names = [path.name]
+    while True:
+        try:
+            parent = read_manifest(path.parent / names[-1])["parent"]
+        except ModelError:
+            return names
+        if parent is None:
+            return names
+        names.append(parent.partition("@")[0])
 
 
 def remove_leftovers(root: str | os.PathLike[str]) -> None:
@@ -246,14 +333,14 @@ def remove_leftovers(root: str | os.PathLike[str]) -> None:
             shutil.rmtree(leftover)
 
 
-def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], given: Iterable[NamedWindow]) -> bool:
+def _holds(target: Path, head: Mapping[str, Any], given: Mapping[str, TensorSource]) -> bool:
     """True if `target` is this content, in any pieces, every byte of it; a damaged one is set aside.
 
     Raises ModelError where it is whole and something else.
     """
     try:
         there = open_checkpoint(target)
-        same = all(getattr(there, key) == value for key, value in head.items()) and _same(there.tensors, index, given)
+        same = all(getattr(there, key) == value for key, value in head.items()) and _same(there.tensors, given)
         if not same:
             verified_checkpoint(target)
     except OtherFormat:
@@ -269,23 +356,17 @@ def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], gi
     return True
 
 
-def _same(there: Mapping[str, StoredTensor], index: Mapping[str, Entry], given: Iterable[NamedWindow]) -> bool:
-    if {n: (t.dtype, t.shape) for n, t in there.items()} != {n: (e.dtype, e.shape) for n, e in index.items()}:
+def _same(there: Mapping[str, TensorSource], given: Mapping[str, TensorSource]) -> bool:
+    if {n: (t.dtype, tuple(t.shape)) for n, t in there.items()} != {
+        n: (t.dtype, tuple(t.shape)) for n, t in given.items()
+    }:
         return False
-    for name, start, values in given:
+    for name, start, values in windows(given, 0):
         found = torch.empty_like(values)
-        there[name].fill(found, start)
+        fill_window(found, there[name], start)
         if not torch.equal(as_bytes(found), as_bytes(values)):  # bytes: NaN is NaN, and -0.0 is not 0.0
             return False
     return True
-
-
-def _staged(staging: Path, index: Mapping[str, Entry]) -> Iterator[NamedWindow]:
-    for name, entry in index.items():
-        for piece in entry.pieces:
-            values = torch.empty(piece.size, dtype=entry.dtype)
-            StoredTensor(staging, entry).fill(values, piece.start)
-            yield NamedWindow(name, piece.start, values)
 
 
 def _write(file: Path, text: bytes) -> None:

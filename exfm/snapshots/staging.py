@@ -25,8 +25,8 @@ from torch import Tensor
 from exfm.durable import flush, replace_file
 from exfm.errors import ModelError
 from exfm.snapshots.manifest import DTYPES, TENSORS
-from exfm.snapshots.stored import StoredTensor, as_bytes
-from exfm.snapshots.windows import TensorPieces, narrowed
+from exfm.snapshots.stored import as_bytes
+from exfm.snapshots.windows import TensorPieces, TensorSource, narrowed
 
 PIECE_BYTES = 1 << 26
 """The largest piece, unless a row is larger. To verify any part of a piece, all of it has to be read."""
@@ -37,7 +37,7 @@ SYNC_BYTES = 1 << 30
 POLL_S = 0.01
 
 
-Storable = Tensor | TensorPieces | StoredTensor
+Storable = TensorSource
 """Whole, this rank's pieces, or still on disk."""
 
 
@@ -62,7 +62,7 @@ def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[NamedWindow]
     for name in sorted(tensors):
         tensor = tensors[name]
         if isinstance(tensor, TensorPieces):
-            held: list[tuple[tuple[int, ...], Tensor | StoredTensor]] = [*sorted(tensor.pieces, key=lambda p: p[0])]
+            held: list[tuple[tuple[int, ...], TensorSource]] = [*sorted(tensor.pieces, key=lambda p: p[0])]
         else:
             held = [((0,) * len(tensor.shape), tensor)] if rank == 0 else []
         for start, window in held:

@@ -10,7 +10,7 @@ file is counted: ids, scales and biases, headers.
 
 A baseline is a whole state (Check-N-Run, arXiv 2010.08679):
 
-    one-shot        one at first, then the rows that changed since it: two files restore
+    one_shot        one at first, then the rows that changed since it: two files restore
     consecutive     one at first, then the rows that changed since the delta before: all files restore
     intermittent    one-shot, and another one where the sizes so far say that this costs less
 """
@@ -25,11 +25,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from exfm.snapshots.changed import Policy, whole_due
 from exfm.snapshots.delta import ChangedRows, Delta, write_delta
 from exfm.snapshots.row_quantisation import Bits, dequantise_rows, quantise_rows
 
 TOUCHED, EXPONENT = 0.31, 1.05
-POLICIES = ("one-shot", "consecutive", "intermittent")
+POLICIES: tuple[Policy, ...] = ("one_shot", "consecutive", "intermittent")
 BITS: tuple[Bits, ...] = (8, 4, 3, 2)
 
 
@@ -44,15 +45,6 @@ def intervals(rows: int, count: int) -> list[np.ndarray]:
     return [rng.poisson(low * p) > 0 for _ in range(count)]
 
 
-def whole_due(policy: str, sizes: list[int], whole: int) -> bool:
-    """True if the next is to be a whole state of `whole` bytes. `sizes`: bytes of the deltas since the last one.
-
-    Intermittent: another len(sizes) + 1 intervals begun with a whole state are taken to cost what those since the last
-    did; as many more deltas from the old one at least what the newest did each.
-    """
-    return policy == "intermittent" and bool(sizes) and whole + sum(sizes) <= (len(sizes) + 1) * sizes[-1]
-
-
 def size(marks: np.ndarray | None, table: torch.Tensor, bits: Bits | None, path: Path) -> int:
     """Bytes of the file of the marked rows, or of the whole table."""
     at = torch.arange(len(table)) if marks is None else torch.from_numpy(np.flatnonzero(marks))
@@ -63,7 +55,7 @@ def size(marks: np.ndarray | None, table: torch.Tensor, bits: Bits | None, path:
 
 
 def costs(
-    policy: str, bits: Bits | None, touched: list[np.ndarray], table: torch.Tensor, path: Path
+    policy: Policy, bits: Bits | None, touched: list[np.ndarray], table: torch.Tensor, path: Path
 ) -> tuple[int, int]:
     """Bytes written, and the most that had to be there at once."""
     whole, written, most, sizes, since = size(None, table, bits, path), 0, 0, list[int](), np.zeros(len(table), bool)

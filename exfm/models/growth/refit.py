@@ -36,9 +36,9 @@ from exfm.features.statistics import Statistics
 from exfm.interactions.interaction import Axes
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.units import input_labels
-from exfm.snapshots.checkpoint import Checkpoint
-from exfm.snapshots.quantised_state import dequantise_tables
-from exfm.snapshots.stored import StoredTensor
+from exfm.snapshots.changed import ChangedTensor
+from exfm.snapshots.checkpoint import Checkpoint, changes_since
+from exfm.snapshots.quantised_state import dequantise_changes, dequantise_tables
 from exfm.snapshots.windows import TensorSource, whole_tensor
 
 if TYPE_CHECKING:
@@ -160,9 +160,20 @@ def fitted_teacher(
     return fitted
 
 
-def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str, TensorSource]:
+def stored_teacher(stored: Checkpoint[TensorSource], now: MadeWith) -> dict[str, TensorSource]:
     """Fit a saved state to `now`, by the `made_with` of its meta."""
     return fitted_teacher(dequantise_tables(stored.tensors), MadeWith.of_meta(stored.meta["made_with"]), now, drop=True)
+
+
+def teacher_changes(
+    loaded: Checkpoint[TensorSource], stored: Checkpoint[TensorSource], now: MadeWith
+) -> dict[str, ChangedTensor] | None:
+    """Changed rows of the tables from one saved state of a teacher to another; None where that cannot be told, or a
+    state has to be fitted to `now`."""
+    if any(MadeWith.of_meta(of.meta["made_with"]) != now for of in (loaded, stored)):
+        return None
+    changes = changes_since(loaded, stored)
+    return None if changes is None else dequantise_changes(changes)
 
 
 def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:

@@ -10,8 +10,9 @@ from typing import Any
 ELSEWHERE = ("tracking", "registry", "resources", "lake", "losses", "alarms")
 """Sections that say where a run runs, and how it is watched and judged."""
 
-RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead")
-"""Sections, and in them the settings, that say which processes and threads do the work: a run goes on under others."""
+RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead", "saves")
+"""Sections, and in them the settings, that say which processes and threads do the work, and how states are
+stored: a run goes on under others."""
 
 TOPICS, CUT = ("impressions", "feedback", "examples"), ("partitions", "codec", "unwrap", "impression_id")
 """The Kafka settings that decide what a run computes: how the topics are cut, and how their messages are read."""

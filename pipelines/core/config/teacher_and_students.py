@@ -13,6 +13,7 @@ from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.student_config import StudentConfig
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.layout import Sharding
+from exfm.snapshots.changed import Policy
 from exfm.snapshots.row_quantisation import Bits
 from pipelines.core.config.initial_teacher import InitialTeacher, initial_teacher
 from pipelines.core.config.topics import Frozen
@@ -58,6 +59,12 @@ class TeacherSettings(Frozen):
     publish_bits: Bits | None = Field(
         default=None,
         description="bits of a value in published tables: 8, 4, 3, 2; null: float32. Checkpoints are whole",
+    )
+    saves: Policy = Field(
+        default="intermittent",
+        description="checkpoints and snapshots hold all rows (whole), or those that changed since a whole one "
+        "(one_shot), since the last (consecutive), since a whole one that is renewed once that costs less "
+        "(intermittent)",
     )
     init_from: Annotated[
         InitialTeacher | None, BeforeValidator(initial_teacher, json_schema_input_type=InitialTeacher | str | None)

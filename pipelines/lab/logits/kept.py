@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exfm.errors import ModelError
-from exfm.snapshots.checkpoint import checkpoint_names
+from exfm.snapshots.checkpoint import checkpoint_names, lineage_of
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.run_dir.paths import RunDir
 from streaming.store.files import link_file, make_folder, read_json, replacing_folder, write_json
@@ -71,7 +71,15 @@ def kept_start(folder: Path, starts_from: str) -> Path:
 
 
 def keep(source: Path, target: Path) -> bool:
-    """Hard-link a checkpoint under another name, atomically; False if it has been deleted."""
+    """Hard-link a checkpoint to another place, atomically, and beside it those that it holds the changes since; False
+    if it has been deleted."""
+    return all(
+        _link(source.with_name(name), target if name == source.name else target.with_name(name))
+        for name in reversed(lineage_of(source))
+    )
+
+
+def _link(source: Path, target: Path) -> bool:
     if target.exists():
         return True
     make_folder(target.parent)

@@ -24,7 +24,7 @@ from exfm.features.representation import SCALE_BYTES, packed
 from exfm.models.engine import TeacherEngine
 from exfm.models.scorer import TeacherAnswer
 from exfm.models.teacher_config import TeacherConfig
-from exfm.snapshots.quantised_state import dequantise_tables, quantise_tables
+from exfm.snapshots.quantised_state import as_read
 from pipelines.core.config.settings import Config
 from pipelines.lab.mapped import PIECE_ROWS, mapped_array, release_pages
 from pipelines.live.feeds.table import Sliced
@@ -143,7 +143,7 @@ class _Snapshots:
 
     def add(self, version: int, engine: TeacherEngine) -> None:
         """Take a snapshot, and drop those that no block from `version` on is scored by."""
-        self._held[version] = dequantise_tables(quantise_tables(engine.snapshot(), self._config.teacher.publish_bits))
+        self._held[version] = as_read(engine.snapshot(), self._config.teacher.publish_bits)
         oldest = version + 1 - self._config.pace.lag - max(self._behinds)
         self._held = {v: snapshot for v, snapshot in self._held.items() if v >= oldest}
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from exfm.errors import ModelError
-from exfm.snapshots.stored import StoredTensor, as_bytes
-from exfm.snapshots.windows import whole_tensor
+from exfm.snapshots.stored import as_bytes
+from exfm.snapshots.windows import TensorSource, whole_tensor
 from pipelines.live.training.predictions import PredictionLog, parts_of
 
 COUNTS = (
@@ -148,7 +148,7 @@ def unequal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
 
 
 def tensor_mismatches(
-    stored: Mapping[str, StoredTensor], found: Mapping[str, Tensor], names: Sequence[str]
+    stored: Mapping[str, TensorSource], found: Mapping[str, Tensor], names: Sequence[str]
 ) -> Iterator[TensorMismatch]:
     """Tensors among `names` that differ, in order."""
     for name in names:

@@ -17,6 +17,7 @@ from torch import Tensor
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.snapshots.checkpoint import Checkpoint
+from exfm.snapshots.delta import ChangedRows
 from exfm.snapshots.staging import Storable
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
@@ -99,10 +100,11 @@ class _InMemoryCheckpointer(Checkpointer):
     def commit(
         self,
         name: str,
-        tensors: Mapping[str, Storable],
+        tensors: Mapping[str, Storable | ChangedRows],
         meta: Mapping[str, Any],
         *,
         kind: str,
+        parent: str | None = None,
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:

@@ -6,6 +6,7 @@ the lake are pinned for as long as it takes.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from exfm.errors import ModelError
 from exfm.snapshots.checkpoint import Checkpoint, checkpoint_names, open_checkpoint
-from exfm.snapshots.stored import StoredTensor
+from exfm.snapshots.windows import TensorSource
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.identity import STUDENT
@@ -89,7 +90,7 @@ def _verified(
 
 def _verdict(
     student: StudentSettings,
-    stored: Checkpoint[StoredTensor],
+    stored: Checkpoint[TensorSource],
     found: Retrained,
     log: ComparedLog,
     linked: _Linked,
@@ -145,8 +146,8 @@ def _notes(meta: Mapping[str, Any], log: ComparedLog, linked: _Linked) -> Iterat
         )
 
 
-def _bytes(tensor: StoredTensor) -> int:
-    return tensor.shape.numel() * tensor.dtype.itemsize
+def _bytes(tensor: TensorSource) -> int:
+    return math.prod(tensor.shape) * tensor.dtype.itemsize
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ def _link_predictions(source: Path, target: Path) -> None:
             link_file(path, target / path.name)
 
 
-def _opened(path: Path, name: str) -> Checkpoint[StoredTensor]:
+def _opened(path: Path, name: str) -> Checkpoint[TensorSource]:
     """Raises BadInput where the checkpoint cannot be read."""
     try:
         return open_checkpoint(path)

@@ -31,6 +31,7 @@ from exfm.snapshots.checkpoint import (
     set_checkpoint_aside,
     verified_checkpoint,
 )
+from exfm.snapshots.delta import ChangedRows
 from exfm.snapshots.manifest import read_manifest
 from exfm.snapshots.staging import Storable
 from pipelines.core.run_dir.paths import RunDir
@@ -122,18 +123,20 @@ class Checkpointer:
     def commit(
         self,
         name: str,
-        tensors: Mapping[str, Storable],
+        tensors: Mapping[str, Storable | ChangedRows],
         meta: Mapping[str, Any],
         *,
         kind: str,
+        parent: str | None = None,
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write a checkpoint in the background, with actions before and after it."""
+        """Write a checkpoint in the background, with actions before and after it. `parent`: the one that changed rows
+        among the tensors are those since."""
 
         def write() -> None:
             before()  # 1
-            self.write(self.checkpoints, name, tensors, meta, kind=kind)  # 2
+            self.write(self.checkpoints, name, tensors, meta, kind=kind, parent=parent)  # 2
             self.write_quarantine(meta["quarantine"])
             after()  # 3
             if self._ranks.first:  # 4
@@ -156,17 +159,18 @@ class Checkpointer:
         self,
         root: Path,
         name: str,
-        tensors: Mapping[str, Storable],
+        tensors: Mapping[str, Storable | ChangedRows],
         meta: Mapping[str, Any],
         *,
         kind: str,
+        parent: str | None = None,
         alone: bool = False,
     ) -> None:
         """Save `<root>/<name>` in the writer's thread. Every rank writes the part that it holds; with `alone` this
         rank holds all of it."""
         group = None if alone else self._ranks.group
         together = None if group is None else Together(group.rank, group.world_size, group.token)
-        save_checkpoint(root, name, tensors, meta, kind=kind, together=together)
+        save_checkpoint(root, name, tensors, meta, kind=kind, parent=parent, together=together)
 
     def write_quarantine(self, state: Mapping[str, Any]) -> None:
         """Copy of the checkpoints' quarantine for people; never read back."""

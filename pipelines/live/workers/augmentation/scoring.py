@@ -30,10 +30,11 @@ from torch import Tensor
 from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import BatchBuilder
 from exfm.machine import keep_memory, set_threads
-from exfm.models.growth.refit import stored_teacher
+from exfm.models.growth.refit import MadeWith, stored_teacher, teacher_changes
 from exfm.models.scorer import TeacherAnswer, TeacherScorer
 from exfm.parallel.group import RankGroup
-from exfm.snapshots.checkpoint import open_checkpoint
+from exfm.snapshots.checkpoint import Checkpoint, open_checkpoint
+from exfm.snapshots.windows import TensorSource
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
@@ -58,6 +59,23 @@ class Scorer(Protocol):
         """End the round, so that other ranks may report."""
 
 
+class _Loaded:
+    """The snapshot that a scorer has; another is loaded by the rows in which it differs, where that can be told."""
+
+    def __init__(self) -> None:
+        self._stored: Checkpoint[TensorSource] | None = None
+
+    def become(self, snapshot: Path, scorer: TeacherScorer, now: MadeWith) -> Mapping[str, Any]:
+        """Load a saved snapshot; returns its meta. Raises ModelError where it cannot be read: then nothing is
+        loaded."""
+        loaded, self._stored = self._stored, None
+        stored = open_checkpoint(snapshot)
+        changes = None if loaded is None else teacher_changes(loaded, stored, now)
+        scorer.load(stored_teacher(stored, now), changes)
+        self._stored = stored
+        return stored.meta
+
+
 class ReplicaScorer:
     """The whole teacher in this process."""
 
@@ -65,12 +83,11 @@ class ReplicaScorer:
         self._build = BatchBuilder(config.teacher_features, config.tasks)
         self._made_with = made_with_teacher(config)
         self._scorer = TeacherScorer(config.teacher.model, config.teacher_features, config.tasks)
+        self._loaded = _Loaded()
         self.rows = 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
-        stored = open_checkpoint(snapshot)
-        self._scorer.load(stored_teacher(stored, self._made_with))
-        return stored.meta
+        return self._loaded.become(snapshot, self._scorer, self._made_with)
 
     def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
         self.rows += rows.num_rows
@@ -96,11 +113,10 @@ class _Shards:
             sharding=sharding,
             batch_rows=config.augmentation.score_rows,
         )
+        self._loaded = _Loaded()
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
-        stored = open_checkpoint(snapshot)
-        self._scorer.load(stored_teacher(stored, self._made_with))
-        return stored.meta
+        return self._loaded.become(snapshot, self._scorer, self._made_with)
 
     @property
     def held(self) -> list[Tensor]:

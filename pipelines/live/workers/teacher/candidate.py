@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from exfm.features.batch import BatchBuilder
 from exfm.models.scorer import TeacherAnswer, TeacherScorer
-from exfm.snapshots.quantised_state import dequantise_tables, quantise_tables
+from exfm.snapshots.quantised_state import as_read
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import BesideRun
 from pipelines.live.workers.teacher.worker import TeacherPlace, TeacherWorker
@@ -97,7 +97,7 @@ class CandidateTeacher(TeacherWorker):
         """The answer for rows by the snapshot of the blocks that it has learned, as augmentation would load it."""
         if self._scored_by != self.place.version:
             bits = self._config.teacher.publish_bits
-            self._scorer.load(dequantise_tables(quantise_tables(self.engine.snapshot(), bits)))
+            self._scorer.load(as_read(self.engine.snapshot(), bits))
             self._scored_by = self.place.version
         step = self._config.augmentation.score_rows
         parts = [self._scorer.answer(self._build(rows.slice(at, step))) for at in range(0, rows.num_rows, step)]

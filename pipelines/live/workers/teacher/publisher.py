@@ -6,13 +6,16 @@ damaged and set aside, is written again from the checkpoint of that version.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from exfm.errors import ModelError
 from exfm.models.scorer import snapshot_of
+from exfm.snapshots.changed import Baselines, Policy
 from exfm.snapshots.checkpoint import checkpoint_names, open_checkpoint, prune_checkpoints
+from exfm.snapshots.delta import ChangedRows
 from exfm.snapshots.manifest import read_manifest
 from exfm.snapshots.quantised_state import quantise_tables
 from exfm.snapshots.row_quantisation import Bits
@@ -24,31 +27,56 @@ from streaming.position import NOTHING_YET
 
 DAMAGED = ".damaged-"
 
+log = logging.getLogger(__name__)
+
 
 class SnapshotPublisher:
     """Publishes snapshots; `published` is the last version, 0 before the first; `rows_since`: rows learned since
-    then. `keep`: how many snapshots stay on disk. `bits`: of their tables' values; None: float32."""
+    then. `keep`: how many snapshots stay on disk. `bits`: of their tables' values; None: float32. `policy`: which are
+    whole; the others hold what changed since another."""
 
     def __init__(
-        self, run_dir: RunDir, checkpointer: Checkpointer, ranks: Ranks, *, keep: int, bits: Bits | None = None
+        self,
+        run_dir: RunDir,
+        checkpointer: Checkpointer,
+        ranks: Ranks,
+        *,
+        keep: int,
+        bits: Bits | None = None,
+        policy: Policy = "whole",
     ) -> None:
         self._folder, self._checkpointer, self._ranks, self._keep = run_dir.snapshots, checkpointer, ranks, keep
-        self._bits = bits
+        self._bits, self._policy = bits, policy
+        self.baselines = Baselines(policy)
         self.published = 0
         self.rows_since = 0
 
     def write(
-        self, version: int, tensors: Mapping[str, Storable], meta: Mapping[str, Any], *, alone: bool = False
+        self,
+        version: int,
+        tensors: Mapping[str, Storable | ChangedRows],
+        meta: Mapping[str, Any],
+        *,
+        parent: str | None = None,
+        alone: bool = False,
     ) -> None:
-        """Write a snapshot in the writer's thread. `alone`: this rank holds all of it."""
-        self._checkpointer.write(
-            self._folder,
-            version_name(version),
-            quantise_tables(tensors, self._bits),
-            meta,
-            kind="teacher-snapshot",
-            alone=alone,
-        )
+        """Write a snapshot in the writer's thread. `parent`: the one that changed rows among the tensors are those
+        since. `alone`: this rank holds all of it."""
+        try:
+            self._checkpointer.write(
+                self._folder,
+                version_name(version),
+                quantise_tables(tensors, self._bits),
+                meta,
+                kind="teacher-snapshot",
+                parent=parent,
+                alone=alone,
+            )
+        except ModelError as error:
+            if parent is None or version_name(version) in checkpoint_names(self._folder):
+                raise
+            log.warning("snapshot %s is written whole: %s", version_name(version), error)
+            self.write_again(version, meta)
         if self._ranks.first:
             prune_checkpoints(self._folder, keep=self._keep)
 
@@ -89,8 +117,9 @@ class SnapshotPublisher:
         return NOTHING_YET
 
     def write_again(self, version: int, keys: Mapping[str, Any]) -> None:
-        """Rewrite a snapshot on rank 0 from the checkpoint of that version, with a snapshot's meta (`keys`)."""
+        """Rewrite a snapshot on rank 0, whole, from the checkpoint of that version, with a snapshot's meta (`keys`), in
+        the writer's thread. The next one is whole, too."""
+        self.baselines = Baselines(self._policy)
         stored = open_checkpoint(self._checkpointer.checkpoints / version_name(version))
         meta = {key: stored.meta[key] for key in keys if key in stored.meta}
-        write = partial(self.write, version, snapshot_of(stored.tensors), meta, alone=True)
-        self._checkpointer.put(write, alone=True)
+        self.write(version, snapshot_of(stored.tensors), meta, alone=True)

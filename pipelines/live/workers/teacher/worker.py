@@ -25,7 +25,10 @@ from exfm.models.engine import TEACHER, TeacherEngine
 from exfm.models.growth.refit import stored_teacher
 from exfm.models.scorer import snapshot_of
 from exfm.models.teacher import Teacher
+from exfm.snapshots.changed import Baselines, Saved, bytes_of
 from exfm.snapshots.checkpoint import Checkpoint
+from exfm.snapshots.delta import ChangedRows
+from exfm.snapshots.staging import Storable
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.settings import Config
@@ -102,8 +105,14 @@ class TeacherWorker(Worker):
         self._held.callback(self.engine.close)
         keep = max(config.teacher.keep_snapshots, config.pace.lag + 2)
         self.publisher = SnapshotPublisher(
-            self._run_dir, self.checkpointer, self._ranks, keep=keep, bits=config.teacher.publish_bits
+            self._run_dir,
+            self.checkpointer,
+            self._ranks,
+            keep=keep,
+            bits=config.teacher.publish_bits,
+            policy=config.teacher.saves,
         )
+        self._baselines = Baselines(config.teacher.saves)
         self.tally = BlockTally(config.tasks, self._ranks, config.teacher.learned_upto_ms)
         stored = self.checkpointer.open(
             self.engine, partial(accepted_identities, self._run_dir, config, self.name), self._ranks
@@ -295,18 +304,40 @@ class TeacherWorker(Worker):
             return
         with self.watch("checkpoint"):
             snapshot_meta = self._meta()
-            tensors = {**self.engine.state(), **self.tally.figures.state()}
+            parent, of_snapshot = self._baselines.parent, self.publisher.baselines.parent if publish else None
+            tensors, whole = self._copy(parent, of_snapshot, publish)
             account = self.account.meta({TEACHER: self.tally.trained_rows}, seq)
             meta = snapshot_meta | account | {"positions": [[*p, *at] for p, at in positions.items()]}
 
+        def name_of(saved: Saved | None) -> str | None:
+            return None if whole or saved is None else saved.name
+
         def snapshot() -> None:
             if publish:
-                self.publisher.write(version, snapshot_of(tensors), snapshot_meta)
+                self.publisher.write(version, snapshot_of(tensors), snapshot_meta, parent=name_of(of_snapshot))
 
-        self.checkpointer.commit(version_name(version), tensors, meta, kind="teacher-checkpoint", after=snapshot)
+        name, kind = version_name(version), "teacher-checkpoint"
+        self.checkpointer.commit(name, tensors, meta, kind=kind, parent=name_of(parent), after=snapshot)
         self._saved_version = version
         if publish:
             self.publisher.mark(version)
+
+    def _copy(
+        self, parent: Saved | None, of_snapshot: Saved | None, publish: bool
+    ) -> tuple[dict[str, Storable | ChangedRows], bool]:
+        """A copy of the state: what changed since both parents, or whole, and whether it is. The next one may hold what
+        changes from here on."""
+        tensors: dict[str, Storable | ChangedRows] = {}
+        if parent is None or (publish and of_snapshot is None):
+            tensors |= self.engine.state()
+        else:
+            tensors |= self.engine.changes(min(saved.clock for saved in (parent, of_snapshot) if saved is not None))
+        whole = not any(isinstance(tensor, ChangedRows) for tensor in tensors.values())
+        saved = Saved(version_name(self.place.version), self.engine.tick())
+        self._baselines.saved(saved, bytes_of(tensors), whole=whole)
+        if publish:
+            self.publisher.baselines.saved(saved, bytes_of(snapshot_of(tensors)), whole=whole)
+        return tensors | self.tally.figures.state(), whole
 
     def publish(self) -> None:
         """Publish the current state: at the start in case a crash prevented it, and at the end."""
@@ -328,7 +359,7 @@ class TeacherWorker(Worker):
             return
         log.warning("snapshot %s was found damaged: it is written again", version_name(version))
         if self._ranks.first:  # from what is on disk: no other rank is needed
-            self.publisher.write_again(version, self._meta())
+            self.checkpointer.put(partial(self.publisher.write_again, version, self._meta()), alone=True)
 
     def _meta(self) -> dict[str, Any]:
         return {

@@ -33,12 +33,12 @@ def contents(path):
 
 
 def test_what_is_saved_comes_back_with_every_bit_type_and_shape(tmp_path):
-    stored = load_checkpoint(save_checkpoint(tmp_path, "v1", TENSORS, META, kind="snapshot", parent="v0"))
+    stored = load_checkpoint(save_checkpoint(tmp_path, "v1", TENSORS, META, kind="snapshot"))
     assert stored.tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert stored.tensors[name].dtype == tensor.dtype
         assert torch.equal(stored.tensors[name], tensor)
-    assert (stored.meta, stored.kind, stored.parent) == (META, "snapshot", "v0")
+    assert (stored.meta, stored.kind, stored.parent) == (META, "snapshot", None)
 
 
 def test_nan_and_denormals_survive(tmp_path):
@@ -68,18 +68,18 @@ def test_saving_the_same_again_changes_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["v1"]
 
 
-@pytest.mark.parametrize("change", ["tensors", "meta", "parent"])
+@pytest.mark.parametrize("change", ["tensors", "meta", "kind"])
 def test_a_name_is_never_used_again_with_other_content(tmp_path, change):
     path = save_checkpoint(tmp_path, "v1", TENSORS, META)
     before = contents(path)
-    other = {"tensors": TENSORS | {"a": torch.tensor(8)}, "meta": META | {"lake_seq": 42}, "parent": "v0"}
+    other = {"tensors": TENSORS | {"a": torch.tensor(8)}, "meta": META | {"lake_seq": 42}}
     with pytest.raises(ModelError, match="`v1` exists with other content"):
         save_checkpoint(
             tmp_path,
             "v1",
             other["tensors"] if change == "tensors" else TENSORS,
             other["meta"] if change == "meta" else META,
-            parent="v0" if change == "parent" else None,
+            kind="snapshot" if change == "kind" else "checkpoint",
         )
     assert contents(path) == before
 

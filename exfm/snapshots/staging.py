@@ -83,7 +83,8 @@ def refuse_unstorable(tensors: Mapping[str, Storable]) -> None:
 
 
 def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks: int) -> Part:
-    """Write the windows of this rank into its file, and sync it."""
+    """Write the windows of this rank into its file, and sync it. Those of equal bytes are written once: a student and
+    its twin have one and the same linear part."""
     file = TENSORS if ranks == 1 else f"{Path(TENSORS).stem}-{rank:05}-of-{ranks:05}.bin"
     index: dict[str, dict[str, Any]] = {
         name: {"dtype": _name_of(tensor.dtype), "shape": list(tensor.shape), "pieces": []}
@@ -91,14 +92,16 @@ def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks:
         if rank == 0 or (isinstance(tensor, TensorPieces) and tensor.pieces)
     }
     end = synced = 0
+    written: dict[str, int] = {}  # sha256 -> offset
     with open(staging / file, "wb") as out:
         for name, start, values in windows(tensors, rank):
             data = as_bytes(values).numpy().data
-            out.write(data)
-            piece = {"file": file, "offset": end, "bytes": data.nbytes, "start": list(start)}
             digest = hashlib.sha256(data).hexdigest()
+            if (offset := written.setdefault(digest, end)) == end:
+                out.write(data)
+                end += data.nbytes
+            piece = {"file": file, "offset": offset, "bytes": data.nbytes, "start": list(start)}
             index[name]["pieces"].append(piece | {"size": list(values.shape), "sha256": digest})
-            end += data.nbytes
             if end - synced >= SYNC_BYTES:
                 flush(out)
                 synced = end

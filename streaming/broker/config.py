@@ -115,7 +115,10 @@ def server_properties(settings: BrokerSettings, port: int, controller_port: int)
         "background.threads": 2,
         "num.recovery.threads.per.data.dir": 1,
         "log.cleaner.dedupe.buffer.size": 16 * 2**20,
-        "log.segment.bytes": 64 * 2**20,  # what may have to be read again after a kill, per partition
+        "log.segment.bytes": 16 * 2**20,  # what may have to be read again after a kill, per partition
+        # What was trimmed from the examples topic leaves the disk within seconds.
+        "log.retention.check.interval.ms": 10_000,
+        "log.segment.delete.delay.ms": 1_000,
         "log.index.size.max.bytes": 2**20,
         "log.retention.ms": settings.retention_ms,
         # Records carry event time: neither history nor a generated future is a mistake.

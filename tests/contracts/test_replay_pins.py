@@ -30,7 +30,9 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def finished(broker, tmp_path_factory):
-    return finished_once(small, broker.bootstrap_servers, tmp_path_factory.mktemp("pins") / "run", **SNAPSHOTS)
+    return finished_once(
+        small, broker.bootstrap_servers, tmp_path_factory.mktemp("pins") / "run", **SNAPSHOTS, teacher__saves="whole"
+    )
 
 
 @pytest.fixture

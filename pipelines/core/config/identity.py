@@ -30,6 +30,9 @@ INPUTS = ("impressions", "feedback")
 OF_A_ROW = ("sparse", "dense", "sequence")
 """Kinds of features that are made of a row alone; what is left, histories, are a student's own."""
 
+TEACHER = "teacher"
+"""Name of the teacher's worker."""
+
 STUDENT = "student-"
 """Before a student's name, it makes the name of its worker."""
 

@@ -111,8 +111,8 @@ class Kafka(KafkaSettings):
     examples_keep_rows: int | None = Field(
         default=1_000_000,
         ge=0,
-        description="rows of the examples topic before the slowest registered reader that are kept; older ones are "
-        "deleted from it, the lake has them; null: all are kept",
+        description="rows of the examples topic before the teacher's position that are kept; older ones are deleted, "
+        "the lake has them; null: all are kept",
     )
     downtime_s: float = Field(
         default=3600.0, ge=0, description="topics must keep their messages for the longest window and this downtime"

@@ -71,6 +71,11 @@ class RunDir:
         """Record of the teachers that took over from one another."""
         return self.root / "teachers" / "takeovers.json"
 
+    @property
+    def teacher_versions(self) -> Path:
+        """Log of the snapshots that teachers published."""
+        return self.root / "teachers" / "versions.jsonl"
+
     def replaced_teacher(self, number: int) -> Path:
         """Folder of what the run's `number`th teacher left."""
         return self.root / "teachers" / f"{number:04d}"

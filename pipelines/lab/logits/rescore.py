@@ -33,6 +33,7 @@ from exfm.models.scorer import TeacherScorer, snapshot_of
 from exfm.models.teacher_config import TeacherConfig
 from exfm.snapshots.checkpoint import checkpoint_names, open_checkpoint
 from exfm.snapshots.manifest import MANIFEST, read_manifest
+from pipelines.core.config.identity import TEACHER
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.lab.logits.kept import keep, snapshots_of
@@ -50,7 +51,6 @@ from streaming.store.lock import file_lock
 PIECE_ROWS = 65_536
 """Rows of one commit."""
 
-TEACHER = "teacher"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 

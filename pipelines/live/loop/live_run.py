@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from exfm.errors import ModelError
-from pipelines.core.config.identity import STUDENT
+from pipelines.core.config.identity import STUDENT, TEACHER
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import Conclusion, track_student
@@ -160,12 +160,13 @@ class LiveRun:
         return True
 
     def _take_in(self, reports: Mapping[str, Report]) -> None:
-        """Pass metrics on to the tracker, and note the rows of the lake."""
+        """Pass metrics on to the tracker (augmentation's are of the teacher), and note the rows of the lake."""
         for name, report in reports.items():
+            writes_lake = self.workers[name].status.kind.writes_lake
             if self._tracker is not None:
                 for step, values in report.metrics:
-                    self._tracker.metrics(name, step, values)
-            if self.workers[name].status.kind.writes_lake and report.lake_seq is not None:
+                    self._tracker.metrics(TEACHER if writes_lake else name, step, values)
+            if writes_lake and report.lake_seq is not None:
                 self.status.lake.grow_to(report.lake_seq)
 
     def _reconcile(self) -> None:

@@ -155,6 +155,7 @@ class WorkerStatus:
             "teacher_version": report.teacher_version,
             "teacher_lag_rows": report.teacher_lag_rows,
             "logit_age_s": report.logit_age_s,
+            "freshness": report.freshness,
             "note": report.note,
             "alarms": self.alarms,
             "versions": report.versions,

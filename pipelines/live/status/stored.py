@@ -53,6 +53,7 @@ class StoredWorker(BaseModel):
     lake_seq: int | None = None
     teacher_version: Count | None
     logit_age_s: Seconds | None
+    freshness: dict[Name, dict[str, Any]] | None = None
     ranks: list[dict[str, Any]]
 
 

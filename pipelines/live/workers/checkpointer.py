@@ -181,7 +181,7 @@ class Checkpointer:
 
     def _register(self) -> None:
         if self._ranks.first:
-            position = max(NOTHING_YET, needed_after(self.checkpoints) - self._rereads)
+            position = max(NOTHING_YET, needed_after(self.checkpoints, self._keep) - self._rereads)
             self._readers.register(self.name, position)
             self._registered_at = time.monotonic()
 
@@ -277,11 +277,12 @@ def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -
     return ResumePoint(None, None)
 
 
-def needed_after(root: Path) -> int:
-    """The last `lake_seq` that no checkpoint under `root` needs again: that of the oldest one, since a newer one may
-    turn out damaged. -1 without checkpoints."""
+def needed_after(root: Path, keep: int) -> int:
+    """The last `lake_seq` that none of the last `keep` checkpoints under `root` needs again: that of the oldest one,
+    since a newer one may turn out damaged. -1 without checkpoints. One that stays for what others changed since does
+    not count."""
     positions = []
-    for name in checkpoint_names(root):
+    for name in checkpoint_names(root)[-keep:]:
         try:
             positions.append(read_manifest(root / name)["meta"]["lake_seq"])
         except ModelError as error:

@@ -43,6 +43,8 @@ class Report:
     teacher_version: int | None = None
     teacher_lag_rows: int | None = None
     logit_age_s: float | None = None
+    freshness: dict[str, Any] | None = None
+    """Distributions: of augmentation `learned_to_logit_s`, of a student `behind_rows` and `behind_s`."""
     note: str | None = None
     waits_for_teacher: bool = False
     """It cannot continue before the teacher's next snapshot."""

@@ -68,7 +68,7 @@ def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
     """One line per worker, from its entry in status.json; below `WIDE` columns the less urgent figures are left out."""
     wide = width >= WIDE
     head = ["worker", "state", "rows", "rows/s", "lag rows", "NE as learned"]
-    head += ["teacher", "logit age", "pid", "MB"] if wide else []
+    head += ["teacher", "logit age", "teacher behind", "pid", "MB"] if wide else []
     rows, notes = [], []
     for name, worker in workers.items():
         state, alarms = worker["state"], worker.get("alarms") or []
@@ -88,6 +88,7 @@ def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
             row += [
                 None if version is None else f"v{version}",
                 duration(worker["logit_age_s"]),
+                _behind(worker.get("freshness")),
                 _pids(worker),
                 count(None if rss is None else rss / 2**20),
             ]
@@ -95,6 +96,19 @@ def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
         if note := worker["reason"] or worker["note"]:
             notes.append(Text(f"{name}: {note}", style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(rendered(TextTable("", head, rows, names=2)), *notes)
+
+
+def _behind(freshness: dict[str, Any] | None) -> str:
+    """95 % of the rows at most: of augmentation the time from learned to a logit, of a student rows of the lake.
+
+    >>> _behind({"learned_to_logit_s": {"p95": 1.4}}), _behind({"behind_rows": {"p95": 4096.0}}), _behind(None)
+    ('≤ 1.4 s', '≤ 4,096 rows', '–')
+    """
+    freshness = freshness or {}
+    seconds, rows = (freshness.get(name, {}).get("p95") for name in ("learned_to_logit_s", "behind_rows"))
+    if seconds is not None:
+        return f"≤ {seconds:.1f} s" if seconds < 10 else f"≤ {duration(seconds)}"
+    return "–" if rows is None else f"≤ {count(rows)} rows"
 
 
 def _pids(worker: dict[str, Any]) -> str:

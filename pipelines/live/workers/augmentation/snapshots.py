@@ -14,6 +14,7 @@ from exfm.features.representation import FIRST_SPACE
 from exfm.models.scorer import TeacherAnswer
 from exfm.snapshots.checkpoint import checkpoint_names, set_checkpoint_aside
 from pipelines.core.run_dir.paths import version_name
+from pipelines.live.training.freshness import LearnedToLogit
 from pipelines.live.workers.augmentation.scoring import Scorer
 from streaming.position import NOTHING_YET
 
@@ -35,8 +36,10 @@ class Snapshots:
         *,
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
+        freshness: LearnedToLogit | None = None,
     ) -> None:
-        self.scorer = scorer
+        """`freshness`: notes each version that has scored."""
+        self.scorer, self._freshness = scorer, freshness
         self._folder = folder
         self._now_ms, self._clock = now_ms, clock
         self.inferences = 0  # rows scored; the worker stores and restores the count
@@ -81,6 +84,8 @@ class Snapshots:
         """The loaded version's answer for the rows, at most `part_rows` at once."""
         parts = [self.scorer.score(rows.slice(start, part_rows)) for start in range(0, rows.num_rows, part_rows)]
         self.inferences += rows.num_rows
+        if self._freshness is not None and self.version is not None:
+            self._freshness.note(self.version)
         return TeacherAnswer.together(parts)
 
     @property

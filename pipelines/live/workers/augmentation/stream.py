@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.core.config.identity import TEACHER
 from pipelines.core.config.kept_columns import with_kept_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
@@ -48,6 +49,7 @@ class OpenStream:
     sources: SourceWatch
     feed: SettledFeed
     commits: BlockCommit
+    readers: Readers
     housekeeper: Housekeeper
     trimmer: ExamplesTrimmer | None
     resumed: dict[str, Any] | None
@@ -66,12 +68,12 @@ class OpenStream:
         return self.housekeeper.trouble or (None if self.trimmer is None else self.trimmer.trouble)
 
     def tidy(self) -> None:
-        """Compact the tables, and delete from the examples topic what every reader of the lake has learned, if due."""
+        """Compact the tables, and delete from the examples topic what the teacher has learned, if due."""
         self.housekeeper.maybe()
         if self.trimmer is not None and self.trimmer.due(self.last_lake_seq):
-            slowest = self.housekeeper.floor()
-            if slowest is not None:
-                self.trimmer.trim(slowest.position)
+            for reader in self.readers.all():
+                if reader.name == TEACHER:
+                    self.trimmer.trim(reader.position)
 
     def close(self) -> None:
         """Close without committing: an unfinished block is rebuilt from the last commit's positions."""
@@ -131,10 +133,11 @@ def open_stream(
             log.warning("%s", repaired)
         commits = BlockCommit(run_dir, lake, settlement, outbox, publisher, watch)
         resumed = commits.resume()
+        readers = Readers(run_dir.readers)
         housekeeper = Housekeeper(
             run_dir.lake,
             [run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)],
-            Readers(run_dir.readers),
+            readers,
             config.lake,
             awaited=config.reader_names,
             clock=lambda: now_ms() / 1000,
@@ -148,7 +151,7 @@ def open_stream(
         abandoning.close()
         raise
     return OpenStream(
-        config, sources, feed, commits, housekeeper, trimmer, resumed, begins, repaired, closing, abandoning
+        config, sources, feed, commits, readers, housekeeper, trimmer, resumed, begins, repaired, closing, abandoning
     )
 
 

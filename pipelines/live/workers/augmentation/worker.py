@@ -34,6 +34,7 @@ from pipelines.live.rules.scoring_snapshot import (
     lockstep_version,
     snapshot_for,
 )
+from pipelines.live.training.freshness import LearnedToLogit, PublishedVersions, figures_of
 from pipelines.live.workers.augmentation.block import OpenBlock, augment
 from pipelines.live.workers.augmentation.feed import SteadyClock
 from pipelines.live.workers.augmentation.scoring import scorer_of
@@ -46,6 +47,9 @@ from streaming.intake.intake import UNSEEN_S
 from streaming.intake.merge import END_OF_TIME
 from streaming.messages.dead_letters import Kind
 from streaming.messages.undeclared import NewColumns
+
+METRICS_EVERY_ROWS = 20_000
+"""Rows learned between two lines of freshness in MLflow; they are in the teacher's run."""
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +93,7 @@ class AugmentationWorker(Worker):
         self._warnings = dict[str, str]()
         self._note: str | None = None
         self._waits_for_teacher = self._done = False
+        self._rows_at_metrics = 0
 
     def open(self) -> None:
         set_threads(self._config.resources.threads)
@@ -97,7 +102,10 @@ class AugmentationWorker(Worker):
         self._closing.callback(ranks.close)
         self._abandoning.callback(ranks.close)
         scorer = scorer_of(self._config, ranks.group)  # at once: the other ranks wait for it
-        self._snapshots = Snapshots(self._run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock)
+        self._freshness = LearnedToLogit(PublishedVersions(self._run_dir.teacher_versions), self._now_ms)
+        self._snapshots = Snapshots(
+            self._run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock, freshness=self._freshness
+        )
         self._open_stream()
 
     def _open_stream(self) -> None:
@@ -108,6 +116,8 @@ class AugmentationWorker(Worker):
         if stream.resumed is not None:
             self._snapshots.inferences = stream.resumed["teacher_inferences"]
             self._warnings = stream.resumed["warnings"] | self._warnings
+            if "freshness" in stream.resumed:  # a run of before had none
+                self._freshness.load(stream.resumed["freshness"])
         self.block = self._new_block(self._clock(), read_before=self.rows)
         self._steps = self._augment()
         if stream.begins:
@@ -230,9 +240,13 @@ class AugmentationWorker(Worker):
             "sources": stream.sources.state(),
             "teacher_inferences": self._snapshots.inferences,
             "warnings": self._warnings,
+            "freshness": self._freshness.state(),
             "clock_ms": self._steady() if self._config.reads_live else 0,
         }
         stream.commits.commit(rows, self.block, meta=meta, counts=counts)
+        if (learned := self._freshness.delays_s.rows) - self._rows_at_metrics >= METRICS_EVERY_ROWS:
+            self._rows_at_metrics = learned
+            self.log_metrics(stream.last_lake_seq + 1, dict(figures_of(self._freshness_shown)))
         self.block.clear()
         self.block = self._new_block(opened_s, read_before)
         feed.intake.show_lag()
@@ -318,12 +332,17 @@ class AugmentationWorker(Worker):
             f"passed ({counts['impressions_read']:,} impressions read)"
         )
 
+    @property
+    def _freshness_shown(self) -> dict[str, Any]:
+        return {"learned_to_logit_s": self._freshness.delays_s.as_json()}
+
     def describe(self, report: Report) -> None:
         counts, lake_seq = self._counts(), self.stream.last_lake_seq
         intake, settlement = self.stream.feed.intake, self.stream.feed.settlement
         report.lake_seq, report.own_rows = lake_seq, self._snapshots.scorer.rows
         report.teacher_version = self._snapshots.version
         report.teacher_lag_rows = max(0, lake_seq - self._snapshots.lake_seq)
+        report.freshness = self._freshness_shown
         report.lag_rows, report.waits_for_teacher = intake.lag_rows(), self._waits_for_teacher
         if self._config.pace.mode == "free" and intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - intake.watermark_ms) / 1000)

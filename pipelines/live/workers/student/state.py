@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from torch import Tensor
 
 from exfm.models.engine import STUDENT, Judged, StudentEngine
@@ -22,6 +23,7 @@ from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.feeds.student import StudentBatch
 from pipelines.live.training.account import Account
+from pipelines.live.training.freshness import PublishedVersions, TeacherBehind
 from pipelines.live.training.live_metrics import FIGURES, TaskMetrics
 from pipelines.live.training.machine import software
 from pipelines.live.training.predictions import Predicted, PredictionLog, logged_columns, predictions_of
@@ -90,6 +92,7 @@ def resumed_student(
         PredictionLog(run_dir.predictions(settings.name), config.resources.predictions_bytes),
         weighted=config.rows.weighted or bool(settings.negative_rate),
         metrics=config.metrics,
+        versions=None if settings.logits is not None else PublishedVersions(run_dir.teacher_versions),
     )
     stored = checkpointer.open(engine, partial(accepted_identities, run_dir, config, name))
     meta = None if stored is None else stored.meta
@@ -127,10 +130,17 @@ class StudentRecord:
 
     Only the student's own rows are judged. `other_rows`: those of other verticals that it read to learn from them.
     `event_time_ms`: of the last row. `teacher_version`, `logit_age_s`: of the last logit; None before the first.
+    `behind`: how far the teacher was behind each row; None where its logits are not those that were logged.
     """
 
     def __init__(
-        self, tasks: Sequence[str], predictions: PredictionLog, *, weighted: bool, metrics: MetricsSettings
+        self,
+        tasks: Sequence[str],
+        predictions: PredictionLog,
+        *,
+        weighted: bool,
+        metrics: MetricsSettings,
+        versions: PublishedVersions | None = None,
     ) -> None:
         self._tasks, self._weighted, self._metrics = tuple(tasks), weighted, metrics
         self.predictions = predictions
@@ -141,6 +151,8 @@ class StudentRecord:
         self.event_time_ms: int | None = None
         self.teacher_version: int | None = None
         self.logit_age_s: float | None = None
+        self._versions = versions
+        self.behind = None if versions is None else TeacherBehind(versions)
 
     def note(self, own: StudentBatch, judged: Judged, *, others: int = 0) -> None:
         """Record one step over own rows, with the number of `others`."""
@@ -157,6 +169,9 @@ class StudentRecord:
             self.teacher_version = version
             oldest = rows["scored_at_ms"][-1].as_py() - rows["event_time_ms"][-1].as_py()
             self.logit_age_s = max(0.0, oldest / 1000)
+        if self.behind is not None:
+            scored = rows.filter(pc.is_valid(rows["teacher_version"]))
+            self.behind.note(*(scored[name].to_numpy() for name in ("teacher_version", "lake_seq", "event_time_ms")))
         logits = {model: result.logits for model, result in judged.results.items()}
         weights = batch.label_weights.numpy() if self._weighted else None
         self._waiting.append(Predicted(rows.select(self._logged), logits, weights))
@@ -192,6 +207,7 @@ class StudentRecord:
             "rows_without_logit": self.rows_without_logit,
             "rows_since_metrics": self._rows_since_metrics,
             "other_rows": self.other_rows,
+            "freshness": None if self.behind is None else self.behind.state(),
         }
 
     def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -199,6 +215,8 @@ class StudentRecord:
         self.rows_without_logit = meta["rows_without_logit"]
         self._rows_since_metrics = meta["rows_since_metrics"]
         self.other_rows = meta["other_rows"]
+        if self._versions is not None:
+            self.behind = TeacherBehind(self._versions, meta.get("freshness"))
 
 
 class Provenance:

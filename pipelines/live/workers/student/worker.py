@@ -20,6 +20,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.student import RowSource, StudentBatch, StudentFeed
+from pipelines.live.training.freshness import figures_of
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.student.export import Exports
@@ -133,6 +134,7 @@ class StudentWorker(Worker):
             state.record.note(own, judged, others=batch.rows.num_rows - own.rows.num_rows)
             if state.record.metrics_due:
                 figures = {**state.record.values(), **state.engine.student.correction_figures()}
+                figures |= {} if state.record.behind is None else figures_of(state.record.behind.as_json())
                 self.log_metrics(sum(state.account.learned.rows.values()), figures)
         self._last_batch = batch.tensors
         self._move_to(batch.rows["lake_seq"][-1].as_py())
@@ -247,6 +249,7 @@ class StudentWorker(Worker):
             report.lag_event_time_s = seconds_since(record.event_time_ms)
         report.teacher_version = record.teacher_version
         report.logit_age_s = record.logit_age_s
+        report.freshness = None if record.behind is None else record.behind.as_json()
         report.ne = record.figures.ne
         report.total_rows = state.account.rows
         if self._settings.label_rows == "own":  # the account has rows whose labels are learned

@@ -25,6 +25,7 @@ from exfm.models.engine import TEACHER, PreparedBatch
 from exfm.step import REASONS, StepResult
 from pipelines.live.feeds.teacher import BlockShare, Step
 from pipelines.live.training.account import Account
+from pipelines.live.training.freshness import LearnedSpans
 from pipelines.live.training.learned import LearnedCounts
 from pipelines.live.training.live_metrics import TaskMetrics
 from pipelines.live.training.quarantine import Quarantine, QuarantinedRows, places_of
@@ -158,7 +159,7 @@ class _Noted(NamedTuple):
 
 class BlockTally:
     """Totals of a block; `figures`: live figures of all ranks' rows. `trained_rows`: of all ranks; `own_rows`: read
-    by this one. `event_time_ms`: of the last row that this rank read."""
+    by this one. `event_time_ms`: of the last row that this rank read. `spans`: when rows were learned."""
 
     def __init__(self, tasks: Sequence[str], ranks: Ranks, learned_upto_ms: int | None = None) -> None:
         """`learned_upto_ms`: rows that were shown up to then are not in the figures: the teacher may have known them
@@ -170,6 +171,7 @@ class BlockTally:
         self.figures = TaskMetrics(tasks)
         self.trained_rows = self.own_rows = 0
         self.event_time_ms: int | None = None
+        self.spans = LearnedSpans()
 
     def note(self, step: Step, result: StepResult, account: Account, *, place: int, rows: int) -> None:
         """Record a step of this rank, whose rows begin at `place` of all ranks' `rows`; accounted at once. A
@@ -181,6 +183,7 @@ class BlockTally:
         columns = [result.logits, batch.labels.numpy(), judged, batch.label_weights.numpy()]
         self._steps.append(_Noted(place, rows, np.stack(columns, axis=1, dtype=np.float32)))
         account.rows += rows
+        self.spans.note(rows)
         self.own_rows += step.rows.num_rows
         if step.rows.num_rows:
             self.event_time_ms = step.rows["event_time_ms"][-1].as_py()
@@ -193,6 +196,11 @@ class BlockTally:
             quarantine.well()
         else:
             self._leave_out(quarantine, step, result, of=rows)
+
+    def latest_event_time_ms(self) -> int | None:
+        """Latest event time at which a rank's reading stands; None before the first row. A collective."""
+        latest = int(self._ranks.all_gather([-1 if self.event_time_ms is None else self.event_time_ms]).max())
+        return None if latest < 0 else latest
 
     def _leave_out(self, quarantine: Quarantine, step: Step, result: StepResult, *, of: int) -> None:
         """Put into quarantine what all ranks left out of a step: single rows, or all of it."""

@@ -21,6 +21,7 @@ from exfm.snapshots.quantised_state import quantise_tables
 from exfm.snapshots.row_quantisation import Bits
 from exfm.snapshots.staging import Storable
 from pipelines.core.run_dir.paths import RunDir, version_name
+from pipelines.live.training.freshness import PublishedVersion, PublishedVersions
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks
 from streaming.position import NOTHING_YET
@@ -48,6 +49,7 @@ class SnapshotPublisher:
         self._folder, self._checkpointer, self._ranks, self._keep = run_dir.snapshots, checkpointer, ranks, keep
         self._bits, self._policy = bits, policy
         self.baselines = Baselines(policy)
+        self._versions = PublishedVersions(run_dir.teacher_versions)
         self.published = 0
         self.rows_since = 0
 
@@ -59,9 +61,11 @@ class SnapshotPublisher:
         *,
         parent: str | None = None,
         alone: bool = False,
+        learned: list[list[int]] | None = None,
     ) -> None:
         """Write a snapshot in the writer's thread. `parent`: the one that changed rows among the tensors are those
-        since. `alone`: this rank holds all of it."""
+        since. `alone`: this rank holds all of it. `learned`: when which rows were (`PublishedVersion`)."""
+        self.log(version, meta, learned)
         try:
             self._checkpointer.write(
                 self._folder,
@@ -76,7 +80,7 @@ class SnapshotPublisher:
             if parent is None or version_name(version) in checkpoint_names(self._folder):
                 raise
             log.warning("snapshot %s is written whole: %s", version_name(version), error)
-            self.write_again(version, meta)
+            self.write_again(version, meta, learned)
         if self._ranks.first:
             prune_checkpoints(self._folder, keep=self._keep)
 
@@ -84,6 +88,12 @@ class SnapshotPublisher:
         """Queue a snapshot for background writing; all ranks together."""
         self._checkpointer.put(partial(self.write, version, tensors, meta))
         self.mark(version)
+
+    def log(self, version: int, meta: Mapping[str, Any], learned: list[list[int]] | None = None) -> None:
+        """Log a version, before its snapshot can be seen."""
+        if self._ranks.first:
+            published = PublishedVersion(version, meta["lake_seq"], meta.get("event_time_ms"), learned or [])
+            self._versions.append(published)
 
     def mark(self, version: int) -> None:
         """Mark this version as published, or being written."""
@@ -116,10 +126,10 @@ class SnapshotPublisher:
                 return int(name[1:])
         return NOTHING_YET
 
-    def write_again(self, version: int, keys: Mapping[str, Any]) -> None:
+    def write_again(self, version: int, keys: Mapping[str, Any], learned: list[list[int]] | None = None) -> None:
         """Rewrite a snapshot on rank 0, whole, from the checkpoint of that version, with a snapshot's meta (`keys`), in
         the writer's thread. The next one is whole, too."""
         self.baselines = Baselines(self._policy)
         stored = open_checkpoint(self._checkpointer.checkpoints / version_name(version))
         meta = {key: stored.meta[key] for key in keys if key in stored.meta}
-        self.write(version, snapshot_of(stored.tensors), meta, alone=True)
+        self.write(version, snapshot_of(stored.tensors), meta, alone=True, learned=learned)

@@ -53,12 +53,13 @@ log = logging.getLogger(__name__)
 
 
 class TeacherPlace(NamedTuple):
-    """Position of the teacher: blocks learned (the version of its snapshot), their last `lake_seq`, and the readers'
-    positions of all ranks after it."""
+    """Position of the teacher: blocks learned (the version of its snapshot), their last `lake_seq`, the readers'
+    positions of all ranks after it, and the latest event time of its last block (None: not known)."""
 
     version: int
     lake_seq: int
     positions: Positions
+    event_time_ms: int | None = None
 
 
 class TeacherWorker(Worker):
@@ -152,7 +153,7 @@ class TeacherWorker(Worker):
             for topic, partition, offset, row in meta["positions"]
             if topic == self._config.kafka.examples.topic  # a run may get another one: it is read from its beginning
         }
-        self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions)
+        self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions, meta.get("event_time_ms"))
         self._saved_version, self.space = meta["version"], meta.get("space", FIRST_SPACE)
         log.info("resumed after block %d, lake_seq %d", meta["version"] - 1, meta["lake_seq"])
 
@@ -272,9 +273,10 @@ class TeacherWorker(Worker):
         """A block's end: what all ranks learned is counted, a checkpoint and a snapshot follow where they are due."""
         self._block = None
         learned = block.share.block
-        self.place = TeacherPlace(learned.number + 1, learned.last_seq, block.positions)
         with self.watch("metrics"):
             self.tally.finish(self.account)
+            event_time_ms = self.tally.latest_event_time_ms()
+        self.place = TeacherPlace(learned.number + 1, learned.last_seq, block.positions, event_time_ms)
         config = self._config
         often = block_growth(config.pace.first_block_rows, config.teacher.publish_every_rows).size(learned.first_seq)
         publish = config.pace.mode == "lockstep" or self.publisher.rows_since >= often
@@ -299,7 +301,7 @@ class TeacherWorker(Worker):
 
     def checkpoint(self, *, publish: bool = False) -> None:
         """Write a checkpoint; only at a block's end, since a partly learned block is learned again from its start."""
-        version, seq, positions = self.place
+        version, seq, positions, _ = self.place
         if self._block is not None or version < self._config.teacher.first_version:
             return
         with self.watch("checkpoint"):
@@ -308,16 +310,18 @@ class TeacherWorker(Worker):
             tensors, whole = self._copy(parent, of_snapshot, publish)
             account = self.account.meta({TEACHER: self.tally.trained_rows}, seq)
             meta = snapshot_meta | account | {"positions": [[*p, *at] for p, at in positions.items()]}
+            learned = self.tally.spans.take() if publish else []
 
         def name_of(saved: Saved | None) -> str | None:
             return None if whole or saved is None else saved.name
 
-        def snapshot() -> None:
+        def publish_snapshot() -> None:
             if publish:
-                self.publisher.write(version, snapshot_of(tensors), snapshot_meta, parent=name_of(of_snapshot))
+                snapshot, base = snapshot_of(tensors), name_of(of_snapshot)
+                self.publisher.write(version, snapshot, snapshot_meta, parent=base, learned=learned)
 
         name, kind = version_name(version), "teacher-checkpoint"
-        self.checkpointer.commit(name, tensors, meta, kind=kind, parent=name_of(parent), after=snapshot)
+        self.checkpointer.commit(name, tensors, meta, kind=kind, parent=name_of(parent), after=publish_snapshot)
         self._saved_version = version
         if publish:
             self.publisher.mark(version)
@@ -349,6 +353,7 @@ class TeacherWorker(Worker):
         """Publish the state that was resumed, unless it is published already. A collective."""
         if self._ranks.broadcast(self.publisher.holds_of_another_identity(self.place.version, self.engine.identity)):
             self.publisher.mark(self.place.version)
+            self.publisher.log(self.place.version, self._meta())
         else:
             self.publish()
 
@@ -366,6 +371,7 @@ class TeacherWorker(Worker):
             "config_hash": self.engine.identity,
             "version": self.place.version,
             "lake_seq": self.place.lake_seq,
+            "event_time_ms": self.place.event_time_ms,
             "space": self.space,
             "learned": self.account.learned.state(),
             "made_with": made_with_teacher(self._config).model_dump(mode="json"),

@@ -72,4 +72,5 @@ def test_metrics_of_every_report_and_of_the_closing_one_reach_the_tracker(tmp_pa
         ("teacher", 1, {"ne_ctr": 0.9}),
         ("teacher", 2, {"ne_ctr": 0.8}),
         ("teacher", 99, {"closing": 1.0}),
+        ("teacher", 99, {"closing": 1.0}),  # augmentation's, which are of the teacher
     ]

@@ -33,7 +33,7 @@ from tests.support.pipelines.disks import DiskFull, disk_of_its_own, fill, waits
 from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
 from tests.support.waiting import PATIENCE_S, eventually
 
-CONFIG = load_config(SMALL_RUN, ["teacher.batch_rows=32"])
+CONFIG = load_config(SMALL_RUN, ["teacher.batch_rows=32", "teacher.saves=whole"])
 NO_LAKE: Any = None
 
 
@@ -312,7 +312,8 @@ def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_n
 
 @pytest.mark.parametrize("bits", [None, 4])
 def test_a_snapshot_that_a_full_disk_has_no_room_for_is_written_after_the_restart(tmp_path, bits):
-    config = load_config(SMALL_RUN, ["teacher.batch_rows=32", f"teacher.publish_bits={bits or 'null'}"])
+    changes = ["teacher.batch_rows=32", "teacher.saves=whole", f"teacher.publish_bits={bits or 'null'}"]
+    config = load_config(SMALL_RUN, changes)
 
     def published(root: Path, blocks: range) -> TeacherWorker:
         worker = TeacherWorker(config, RunDir(root))

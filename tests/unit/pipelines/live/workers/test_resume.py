@@ -47,7 +47,7 @@ DAMAGES = {
 
 def test_without_a_checkpoint_there_is_nothing_to_say(tmp_path):
     assert last_checkpoint(tmp_path / "absent", HASH) == (None, None)
-    assert needed_after(tmp_path / "absent") == -1
+    assert needed_after(tmp_path / "absent", keep=2) == -1
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -91,8 +91,8 @@ def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path, ve
 
 
 def test_rows_are_needed_from_the_oldest_checkpoint_on_for_a_newer_one_may_be_damaged(tmp_path):
-    for number in (1, 2):
+    for number in (0, 1, 2):
         stored(tmp_path, f"v{number}", number * 10)
-    assert needed_after(tmp_path) == 10
+    assert needed_after(tmp_path, keep=2) == 10
     DAMAGES["an empty manifest"](tmp_path / "v1")
-    assert needed_after(tmp_path) == 20
+    assert needed_after(tmp_path, keep=2) == 20

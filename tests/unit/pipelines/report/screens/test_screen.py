@@ -42,7 +42,8 @@ def running(state=RunState.RUNNING, **changes):
         worker = WorkerStatus(name, Kind(kind), WorkerState.RUNNING, recent_rows_per_s=12_345.6)
         worker.report = Report(
             name, kind, pid=4242, rows=1_234_567, rss_bytes=777 << 20, lag_rows=65_432, lake_seq=599_999,
-            ne={"ctr": 0.9123, "cvr": 0.8765}, teacher_version=17, logit_age_s=75.0, progress=(300_000, 600_000),
+            ne={"ctr": 0.9123, "cvr": 0.8765}, teacher_version=17, logit_age_s=75.0, freshness={"behind_rows": {"p95": 4096.0}},
+            progress=(300_000, 600_000),
         )  # fmt: skip
         status.workers[name] = worker
     for name, value in changes.items():
@@ -68,7 +69,7 @@ def test_every_worker_has_one_line_with_its_numbers(width):
 
 def test_a_wide_screen_says_more():
     line = row(table_of(running(), 180), "student-feed")
-    assert line.split()[-4:] == ["v17", "1m15s", "4242", "777"]
+    assert line.split()[-7:] == ["v17", "1m15s", "≤", "4,096", "rows", "4242", "777"]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -87,7 +88,7 @@ def test_a_death_is_told_below_the_table_and_restarts_beside_the_state(width):
 def test_a_worker_that_has_not_reported_yet_has_dashes():
     status = running()
     status.workers["teacher"].report = None
-    assert row(table_of(status, 180), "teacher").split()[2:] == ["0", "12,346", "–", "–", "–", "–", "–", "–"]
+    assert row(table_of(status, 180), "teacher").split()[2:] == ["0", "12,346", *"–––––––"]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

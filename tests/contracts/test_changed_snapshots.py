@@ -55,11 +55,11 @@ def test_a_snapshot_whose_base_is_lost_is_written_whole(broker, whole, tmp_path,
     lost: list[str] = []
     written = teacher_worker.SnapshotPublisher.write
 
-    def write(self, version, tensors, meta, *, parent=None, alone=False):
+    def write(self, version, tensors, meta, *, parent=None, **more):
         if parent is not None and not lost and version > 6:
             lost.append(parent)
             shutil.rmtree(self._folder / parent)
-        written(self, version, tensors, meta, parent=parent, alone=alone)
+        written(self, version, tensors, meta, parent=parent, **more)
 
     monkeypatch.setattr(teacher_worker.SnapshotPublisher, "write", write)
     config = small(broker.bootstrap_servers, **LONG, teacher__saves="one_shot")

@@ -42,8 +42,8 @@ def running(state=RunState.RUNNING, **changes):
         worker = WorkerStatus(name, Kind(kind), WorkerState.RUNNING, recent_rows_per_s=12_345.6)
         worker.report = Report(
             name, kind, pid=4242, rows=1_234_567, rss_bytes=777 << 20, lag_rows=65_432, lake_seq=599_999,
-            ne={"ctr": 0.9123, "cvr": 0.8765}, teacher_version=17, logit_age_s=75.0, freshness={"behind_rows": {"p95": 4096.0}},
-            progress=(300_000, 600_000),
+            ne={"ctr": 0.9123, "cvr": 0.8765}, teacher_version=17, logit_age_s=75.0,
+            freshness={"behind_rows": {"p95": 4096.0}}, progress=(300_000, 600_000),
         )  # fmt: skip
         status.workers[name] = worker
     for name, value in changes.items():

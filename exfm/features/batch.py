@@ -206,9 +206,10 @@ class BatchBuilder:
         if self._serving:
             known = _nothing_known(count, len(self.tasks))
             return Batch(sparse, dense, *known, shown_ms=shown, raw=raw)
-        own = taken if taken.at is None else Taken(Parts(rows))  # sampling may have taken labels away
+        # Sampling may have taken labels away, and the reader may have put other logits in.
+        own = taken if taken.at is None else Taken(Parts(rows))
         labels, label_mask = self._targets(own, "label_", count)
-        logits, teacher_mask = self._targets(taken, "teacher_logit_", count)
+        logits, teacher_mask = self._targets(own, "teacher_logit_", count)
         if not (finite := np.isfinite(logits)).all():
             teacher_mask &= finite
             logits[~teacher_mask] = 0.0
@@ -220,11 +221,11 @@ class BatchBuilder:
             teacher_logits=torch.from_numpy(logits),
             teacher_mask=torch.from_numpy(teacher_mask),
             weights=self._weights(taken, count),
-            teacher_age=self._age(taken, count),
+            teacher_age=self._age(own, count),
             negative_rate=self._negative_rate,
             own=torch.from_numpy(own_rows_of(rows)) if own.parts.has(OWN) else None,
             shown_ms=shown,
-            teacher_embedding=self._representation(taken),
+            teacher_embedding=self._representation(own),
             raw=raw,
             events=self._events(taken),
         )

@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     commands = typer.Typer(help="The teacher of a run: another one in its place, and back.", no_args_is_help=True)
     commands.command("replace", epilog="Example: exfm teacher replace runs/demo --with larger.yaml")(takes_run(replace))
     commands.command("rollback", epilog="Example: exfm teacher rollback runs/demo")(takes_run(rollback))
+    commands.command("revoke", epilog="Example: exfm teacher revoke runs/demo --versions 12:15")(takes_run(revoke))
     commands.command("list", epilog="Example: exfm teacher list runs/demo")(takes_run(list_))
     app.add_typer(commands, name="teacher")
 
@@ -345,18 +346,54 @@ def rollback(
     typer.echo("the former teacher takes over again, at once where the run lives, else at its next start")
 
 
+def revoke(
+    run_dir: RunDirOption,
+    versions: Annotated[
+        str, typer.Option("--versions", help="Of the teacher: 12, 12:15 (both included), or 12: (on).")
+    ],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded.")] = "revoked by hand",
+    json_: AsJson = False,
+) -> None:
+    """Revoke versions of the teacher: what they said of rows reads as null from now on.
+
+    The rows stay as they were logged. Students of the run learn without those logits from one recorded row on, the
+    next that is written; students that join later, and replays that begin later, never see them. `exfm replay --verify`
+    reads as each student read then. A logit set (`exfm rescore`) may take their place.
+    """
+    from pipelines.cli.tools.stored_config import config_of
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.live.status.stored import last_status
+    from pipelines.teacher.replace.revocation import revoke
+
+    private_files()
+    run = RunDir(run_dir)
+    status = last_status(run_dir)
+    revoked = revoke(run, config_of(run), versions, reason, live=status is not None and status.lives)
+    if json_:
+        typer.echo(json.dumps(revoked.withdrawal.model_dump(mode="json") | {"rows": revoked.rows}, indent=2))
+    else:
+        typer.echo(
+            f"{revoked.withdrawal.words}, {revoked.rows:,} rows so far: null for the run's students from lake_seq "
+            f"{revoked.withdrawal.at:,} on, and for all who begin later"
+        )
+
+
 def list_(run_dir: RunDirOption, json_: AsJson = False) -> None:
-    """List the teachers that a run has had, the row from which each scores, and a replacement that is under way."""
+    """List the teachers that a run has had, the row from which each scores, a replacement that is under way, and
+    versions that were revoked."""
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.config.takeovers import takeovers
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.teacher.replace.replacement import Replacement
+    from streaming.lake.withdrawn import record_of
 
     run = RunDir(run_dir)
     config = config_of(run)
     record, decided = takeovers(run), Replacement(run, config).decided
+    withdrawn = [each for each in record_of(run.side_tables) if each.kind == "logits"]
     if json_:
-        typer.echo(json.dumps({"takeovers": record, "replacement": None if decided is None else decided._asdict()}))
+        said = {"takeovers": record, "replacement": None if decided is None else decided._asdict()}
+        typer.echo(json.dumps(said | {"revoked": [each.model_dump(mode="json") for each in withdrawn]}))
         return
     before = record[0]["was"]["teacher"] if record else config.model_dump(mode="json")["teacher"]
     begun = before.get("init_from")
@@ -367,3 +404,5 @@ def list_(run_dir: RunDirOption, json_: AsJson = False) -> None:
     if run.replacement.exists():
         state = "is trained" if decided is None else "waits to take over" if decided.promoted else "was refused"
         typer.echo(f"a replacement {state}: {run.replacement}")
+    for each in withdrawn:
+        typer.echo(f"{each.words}: revoked at lake_seq {each.at:,}, {each.why}")

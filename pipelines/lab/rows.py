@@ -21,6 +21,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.ingest import stream_name
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
+from streaming.lake.withdrawn import Withdrawn
 from streaming.schema import SAMPLE_WEIGHT
 from streaming.settlement.admission import Verticals
 from streaming.sources.chunk import Chunk
@@ -100,7 +101,11 @@ def are_copied(
     config: Config, folder: Path, lake: LakeReader, *, limit: int | None, columns: Sequence[str], span: tuple[int, int]
 ) -> bool:
     """True if `folder` holds a copy of these rows, so that the lake may delete them."""
-    return _named(config, folder, lake.content_id, limit, list(columns), span, of_a_lake=True).path.exists()
+    return _named(config, folder, _stream_of(lake), limit, list(columns), span, of_a_lake=True).path.exists()
+
+
+def _stream_of(lake: LakeReader) -> str:
+    return lake.content_id + Withdrawn(lake.path.parent).id
 
 
 def _named(
@@ -130,16 +135,18 @@ def _lake(
 ) -> tuple[str, Iterator[pa.Table]]:
     lake = LakeReader(run_dir.lake, config.rows)
     truth = load_truth(run_dir.truth, config.tasks)
+    withdrawn = Withdrawn(run_dir.side_tables)
+    kept = withdrawn.kept(config.rows)
 
     def batches() -> Iterator[pa.Table]:
         after, upto = (None, lake.last_lake_seq) if span is None else (span[0] - 1, span[1])
-        asked = list(dict.fromkeys(["impression_id", *columns]))
+        asked = list(dict.fromkeys(["impression_id", "lake_seq", "teacher_version", *columns]))
         while after is None or after < upto:
-            read = lake.read(after, upto=upto, limit_rows=16_384, columns=asked)
+            read = lake.read(after, upto=upto, limit_rows=16_384, columns=asked, filter=kept)
             after = read.complete_upto
-            yield _with_truth(read.table, truth, config, columns)
+            yield _with_truth(withdrawn.applied(read.table), truth, config, columns)
 
-    return lake.content_id, batches()
+    return _stream_of(lake), batches()
 
 
 def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iterator[pa.Table]]:

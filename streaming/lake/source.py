@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from streaming.errors import DataLost
 from streaming.lake.logit_set import LogitSet
 from streaming.lake.reader import LakeReader
+from streaming.lake.withdrawn import Withdrawn
 from streaming.messages.source import EndOfStream, Source
 
 
@@ -30,10 +31,14 @@ class LakeSource(Source[int, pa.Table]):
         verticals: set[str] | None = None,
         filter: pc.Expression | None = None,
         logits: LogitSet | None = None,
+        withdrawn: Withdrawn | None = None,
     ) -> None:
         """Read what `LakeReader.read` reads with these. Sources that share `lake` read a range of it once, where they
-        are near. `logits`: the set whose logits rows carry in the place of their own."""
+        are near. `logits`: the set whose logits rows carry in the place of their own. `withdrawn`: what is left out."""
         self._lake, self._batch_rows, self.logits = lake, batch_rows, logits
+        self._withdrawn = withdrawn
+        if withdrawn is not None and (kept := withdrawn.kept(lake.schema)) is not None:
+            filter = kept if filter is None else filter & kept
         self._cursor = lake.cursor(columns, verticals, filter)
         self.end_seq: int | None = None
 
@@ -60,6 +65,7 @@ class LakeSource(Source[int, pa.Table]):
         rows = self._lake.read_from(self._cursor, upto=self.end_seq, limit_rows=self._batch_rows).table
         if not rows.num_rows:
             return None
+        rows = rows if self._withdrawn is None else self._withdrawn.applied(rows)
         return rows if self.logits is None else self.logits.applied(rows)
 
     def position(self) -> int:

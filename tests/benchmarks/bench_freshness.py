@@ -4,7 +4,7 @@
 
 A real run (Ray, the embedded broker) of the demo's world in free pace, with one student without a twin, and one of the
 teacher's tables enlarged to TABLE_ROWS rows of 16 floats. First at full rate: rows a second while the teacher trains
-are its highest rate. Then, on fresh rows, at half of it. The target: 95 % of the rows within 2 s, from the first one on.
+are its highest rate. Then, on fresh rows, at half of it. The target: 95 % of the rows within 2 s, from the start.
 """
 
 from __future__ import annotations

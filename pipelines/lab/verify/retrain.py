@@ -52,14 +52,16 @@ def retrained(
     stages: Sequence[Stage],
     predictions: ComparedLog,
     advance: Callable[[int], None],
+    withdrawals: int = 0,
 ) -> Retrained:
     """Train the student on its rows, up to the end of the last stage. `advance` is called with positions in the lake.
+    `withdrawals`: how many of the lake it knew when it began.
 
     Raises DataLost where rows were deleted, ModelError as training does."""
     stored: Checkpoint[Any] | None = None
     for stage in stages:
         of_stage = with_features(config, stage.features)
-        worker = _RetrainingWorker(of_stage, of_stage.student(name), run_dir, stored, predictions)
+        worker = _RetrainingWorker(of_stage, of_stage.student(name), run_dir, stored, predictions, withdrawals)
         try:
             worker.learn_upto(stage.upto, advance)
             kept = worker.memory.kept
@@ -138,8 +140,9 @@ class _RetrainingWorker(StudentWorker):
         run_dir: RunDir,
         stored: Checkpoint[Any] | None,
         predictions: ComparedLog,
+        withdrawals: int,
     ) -> None:
-        super().__init__(config, settings, run_dir)
+        super().__init__(config, settings, run_dir, withdrawals=withdrawals)
         self.checkpointer = self.memory = _InMemoryCheckpointer(self.name, run_dir, self.watch, queue=1)
         self.memory.stored = stored
         self._compared = predictions

@@ -80,7 +80,13 @@ def _verified(
         scratch = BesideRun(folder / "run", run_dir)
         try:
             found = retrained(
-                config, name, scratch, stages_of(stored.meta), log, lambda upto: advance(upto + 1 - first)
+                config,
+                name,
+                scratch,
+                stages_of(stored.meta),
+                log,
+                lambda upto: advance(upto + 1 - first),
+                stored.meta["past"].get("withdrawals", 0),
             )
         except DataLost as error:
             raise BadInput(f"`{name}` cannot be retrained: {error}") from None

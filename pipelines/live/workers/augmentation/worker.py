@@ -45,6 +45,7 @@ from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Worker
 from streaming.intake.intake import UNSEEN_S
 from streaming.intake.merge import END_OF_TIME
+from streaming.lake.withdrawn import record_asked
 from streaming.messages.dead_letters import Kind
 from streaming.messages.undeclared import NewColumns
 
@@ -128,6 +129,8 @@ class AugmentationWorker(Worker):
     def step(self) -> bool:
         self.stream.sources.look()
         self.stream.feed.settlement.verticals.declare(self.orders.verticals)
+        if (withdrawn := record_asked(self._run_dir.side_tables, self.stream.last_lake_seq + 1)) is not None:
+            log.warning("%s are withdrawn from lake_seq %d on: %s", withdrawn.words, withdrawn.at, withdrawn.why)
         try:
             return next(self._steps)
         except NewColumns as new:

@@ -19,6 +19,7 @@ from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.lake.logit_set import LogitSet
 from streaming.lake.reader import LakeReader
 from streaming.lake.source import LakeSource
+from streaming.lake.withdrawn import Withdrawn
 from streaming.schema import SAMPLE_WEIGHT, RowSchema
 
 
@@ -44,8 +45,6 @@ def batch_builder(config: Config, settings: StudentSettings, features: FeatureCa
     """Builder of the student's batches; `features`: shared with other students."""
     columns, tasks = config.student_features(settings), config.student_tasks(settings)
     embedding = config.embedding_width(settings) > 0
-    if settings.logits is not None:
-        features = None  # built features have the logits that were logged
     return BatchBuilder(columns, tasks, settings.negative_rate, feature_cache=features, embedding=embedding)
 
 
@@ -62,7 +61,7 @@ def lake_columns(config: Config, settings: StudentSettings) -> list[str]:
     return list(dict.fromkeys(columns))
 
 
-def lake_source(config: Config, settings: StudentSettings, lake: LakeReader) -> LakeSource:
+def lake_source(config: Config, settings: StudentSettings, lake: LakeReader, withdrawn: Withdrawn) -> LakeSource:
     """The student's rows of the lake: its own, or all where it learns from other verticals, too."""
     settled = config.settled_for(settings)
     own = OwnRows() if config.reads_all_rows(settings) else config.own_rows(settings)
@@ -73,6 +72,7 @@ def lake_source(config: Config, settings: StudentSettings, lake: LakeReader) -> 
         verticals=set(own.verticals) or None,
         filter=settled if own.condition is None else settled & own.condition,
         logits=None if settings.logits is None else LogitSet(lake.path.parent, settings.logits),
+        withdrawn=withdrawn,
     )
 
 

@@ -32,6 +32,7 @@ from pipelines.live.workers.stopwatch import Stopwatch
 from pipelines.live.workers.student.champion_challenger import NAME as VERSIONS
 from pipelines.live.workers.student.versions import Versions
 from pipelines.live.workers.student.warm import start_warm
+from streaming.lake.withdrawn import record_of
 
 METRICS_EVERY_ROWS = 20_000
 PROVENANCE = "past"
@@ -70,10 +71,18 @@ class StudentState:
 
 
 def resumed_student(
-    config: Config, settings: StudentSettings, run_dir: RunDir, checkpointer: Checkpointer, watch: Stopwatch
+    config: Config,
+    settings: StudentSettings,
+    run_dir: RunDir,
+    checkpointer: Checkpointer,
+    watch: Stopwatch,
+    withdrawals: int | None = None,
 ) -> StudentState:
     """Open the checkpointer and resume from its last checkpoint, with larger tables where the settings have grown.
-    Without a checkpoint the student begins with its seed's weights, or with those that `starts_from` names."""
+    Without a checkpoint the student begins with its seed's weights, or with those that `starts_from` names, and knows
+    the first `withdrawals` of the lake (None: all that there are)."""
+    if withdrawals is None:
+        withdrawals = len(record_of(run_dir.lake.parent))
     name, tasks, made_with = checkpointer.name, config.student_tasks(settings), made_with_student(config, settings)
     engine = StudentEngine(
         settings.model,
@@ -97,7 +106,7 @@ def resumed_student(
     stored = checkpointer.open(engine, partial(accepted_identities, run_dir, config, name))
     meta = None if stored is None else stored.meta
     position = settings.first_seq - 1 if meta is None else meta["lake_seq"]
-    provenance = Provenance(meta, position)
+    provenance = Provenance(meta, position, withdrawals)
     grew, trial = False, dict[str, Tensor]()
     if stored is not None:
         was = stored.meta["made_with"]
@@ -222,7 +231,7 @@ class StudentRecord:
 class Provenance:
     """Provenance of a student's bits beyond rows and settings, so that a replay which verifies the student grows it at
     the same rows. `learned_by`: versions and machine, each from behind a `lake_seq` on. `grown`: behind which
-    `lake_seq` the tables grew, and what they were made with before.
+    `lake_seq` the tables grew, and what they were made with before. `withdrawals`: how many the lake had when it began.
 
     >>> past = Provenance(None, position=-1)
     >>> past.grow(41, {"seed": 1})
@@ -232,11 +241,12 @@ class Provenance:
     1
     """
 
-    def __init__(self, meta: Mapping[str, Any] | None, position: int) -> None:
-        """`meta`: of the checkpoint at `position`; None: the student begins there."""
+    def __init__(self, meta: Mapping[str, Any] | None, position: int, withdrawals: int = 0) -> None:
+        """`meta`: of the checkpoint at `position`; None: the student begins there, with `withdrawals`."""
         stored: Mapping[str, Any] = {"learned_by": [], "grown": []} if not meta else meta[PROVENANCE]
         self.learned_by: list[dict[str, Any]] = list(stored["learned_by"])
         self.grown: list[dict[str, Any]] = list(stored["grown"])
+        self.withdrawals: int = stored.get("withdrawals", 0) if meta else withdrawals
         entry = software()
         if not self.learned_by or {k: v for k, v in self.learned_by[-1].items() if k != "after"} != entry:
             self.learned_by.append({"after": position, **entry})
@@ -246,4 +256,5 @@ class Provenance:
         self.grown.append({"after": position, "was": dict(was)})
 
     def meta(self) -> dict[str, Any]:
-        return {PROVENANCE: {"learned_by": self.learned_by, "grown": self.grown}}
+        past: dict[str, Any] = {"learned_by": self.learned_by, "grown": self.grown}
+        return {PROVENANCE: past | ({"withdrawals": self.withdrawals} if self.withdrawals else {})}

@@ -28,6 +28,7 @@ from pipelines.live.workers.student.increments import Increments
 from pipelines.live.workers.student.reading import SharedCache, batch_builder, lake_columns, lake_source, student_feed
 from pipelines.live.workers.student.state import StudentState, resumed_student
 from pipelines.live.workers.worker import Worker, seconds_since
+from streaming.lake.withdrawn import Withdrawn
 from streaming.messages.source import EndOfStream
 
 
@@ -39,8 +40,12 @@ class StudentWorker(Worker):
     _exports: Exports
     _saved_position: int
 
-    def __init__(self, config: Config, settings: StudentSettings, run_dir: RunDir) -> None:
+    def __init__(
+        self, config: Config, settings: StudentSettings, run_dir: RunDir, *, withdrawals: int | None = None
+    ) -> None:
+        """`withdrawals`: how many of the lake it knows where it begins; None: all that there are."""
         super().__init__(f"student-{settings.name}")
+        self._withdrawals = withdrawals
         self._config, self._settings, self._run_dir = config, settings, run_dir
         # The last learned row is read again: the export is checked with it.
         self.checkpointer = Checkpointer(
@@ -69,7 +74,7 @@ class StudentWorker(Worker):
         if self.state.position >= settings.first_seq and not self.state.grew:
             self._export_again()
         self.checkpointer.put(self.state.versions.pending_write())  # what a crash kept from the ledger
-        source = lake_source(config, settings, self._lake)
+        source = lake_source(config, settings, self._lake, self._withdrawn)
         self._leakage = None if source.logits is None else source.logits.description.leakage
         self.feed_from(source)
 
@@ -81,8 +86,9 @@ class StudentWorker(Worker):
         config, settings, run_dir = self._config, self._settings, self._run_dir
         set_threads(config.resources.threads)
         self.build = batch_builder(config, settings)
-        self.state = resumed_student(config, settings, run_dir, self.checkpointer, self.watch)
+        self.state = resumed_student(config, settings, run_dir, self.checkpointer, self.watch, self._withdrawals)
         self._saved_position = self.state.position
+        self._withdrawn = Withdrawn(run_dir.lake.parent, self.state.provenance.withdrawals)
         engine, folder = self.state.engine, run_dir.live(settings.name)
         folders = {STUDENT: run_dir.served(settings.name), TWIN: run_dir.served_twin(settings.name)}
         self._exports = Exports(engine, folders)

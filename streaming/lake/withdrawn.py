@@ -1,0 +1,173 @@
+"""Withdrawals: what a lake holds and readers are not to learn from any more.
+
+    logits   what versions of the teacher said of rows, first to last, reads as null
+    rows     of a range of rows all, or those that match a condition, are passed over
+
+    lake/withdrawn.json    the record, a list that only grows
+    lake/withdraw.json     what was asked of a live run: its writer records it, at the row that it writes next
+
+Nothing in the lake is changed. Each withdrawal has a position, `at`: a reader that had begun before it was recorded
+reads as logged what lies below that, and as withdrawn what comes from there on; one that begins later reads all of the
+lake without it. So a reader that remembers how many withdrawals it knew when it began reads the same rows ever after.
+A row from `at` on is written after its withdrawal is on the disk: who has read the row can read the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from streaming.errors import BadInput, DataLost
+from streaming.lake.where import Where
+from streaming.schema import EMBEDDING_FIELDS, RowSchema
+from streaming.store.files import read_json, write_json
+from streaming.store.lock import file_lock
+
+RECORD, ASKED = "withdrawn.json", "withdraw.json"
+LOCK_WAIT_S = 30.0
+
+
+class Withdrawal(BaseModel):
+    """One withdrawal. `first`, `last`: versions of the teacher, or of rows by `lake_seq`; `at`: its position."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["logits", "rows"]
+    first: int = Field(ge=0)
+    last: int | None = Field(default=None, description="null: all that follow, too")
+    where: str | None = Field(default=None, description="of rows: only those that match")
+    why: str
+    asked_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
+    at: int = -1
+
+    @property
+    def words(self) -> str:
+        upto = "" if self.last == self.first else f" to {self.last:,}" if self.last is not None else " and later"
+        if self.kind == "logits":
+            return f"logits of the teacher's version {self.first:,}{upto}"
+        return f"rows lake_seq {self.first:,}{upto}" + ("" if self.where is None else f" where {self.where}")
+
+
+def record_of(beside: Path) -> list[Withdrawal]:
+    """All withdrawals of the lake in the folder `beside`, in order. Raises DataLost where the record is damaged."""
+    return [_parsed(value, beside / RECORD) for value in read_json(beside / RECORD) or []]
+
+
+def _parsed(value: Any, path: Path) -> Withdrawal:
+    try:
+        return Withdrawal.model_validate(value)
+    except ValidationError as error:
+        raise DataLost(f"{path} is damaged ({error.errors()[0]['msg']}); put it back from a copy") from None
+
+
+def ask(beside: Path, withdrawal: Withdrawal) -> None:
+    """Ask the lake's writer to record a withdrawal. Raises BadInput while another one waits."""
+    if (beside / ASKED).exists():
+        raise BadInput(f"another withdrawal waits in {beside / ASKED} until the run's next commit; try again")
+    write_json(beside / ASKED, withdrawal.model_dump(mode="json"))
+
+
+def record_asked(beside: Path, at: int) -> Withdrawal | None:
+    """Record what was asked, if anything was, at the position `at`: the next row that will be written. Only the lake's
+    writer does, or whoever knows that there is none."""
+    path = beside / ASKED
+    if not path.exists():
+        return None
+    with file_lock(beside / f".{RECORD}.lock", wait_s=LOCK_WAIT_S) as held:
+        value = read_json(path)
+        if not held or value is None:
+            return None
+        withdrawal = _parsed(value, path).model_copy(update={"at": at})
+        record = record_of(beside)
+        if withdrawal.asked_at not in {each.asked_at for each in record}:  # else a crash came between both files
+            write_json(beside / RECORD, [each.model_dump(mode="json") for each in [*record, withdrawal]])
+        path.unlink()
+        return withdrawal
+
+
+class Withdrawn:
+    """What a reader of the lake in the folder `beside` is not to see.
+
+    known   how many withdrawals it knew when it began; None: all that there are
+
+    >>> import tempfile
+    >>> beside = Path(tempfile.mkdtemp())
+    >>> ask(beside, Withdrawal(kind="logits", first=3, last=4, why="its features were wrong"))
+    >>> _ = record_asked(beside, at=2)
+    >>> rows = pa.table({"lake_seq": [0, 1, 2, 3], "teacher_version": [2, 3, 4, 5],
+    ...                  "teacher_logit_ctr": pa.array([.2, .3, .4, .5], pa.float32())})
+    >>> Withdrawn(beside).applied(rows)["teacher_version"].to_pylist()  # begins now
+    [2, None, None, 5]
+    >>> Withdrawn(beside, known=0).applied(rows)["teacher_version"].to_pylist()  # had begun before
+    [2, 3, None, 5]
+    """
+
+    def __init__(self, beside: Path, known: int | None = None) -> None:
+        self._path, self._looked_at = beside / RECORD, 0
+        self._record: Sequence[Withdrawal] = ()
+        self._look()
+        self.known = len(self._record) if known is None else known
+
+    def _look(self) -> None:
+        try:
+            changed_at = self._path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_at != self._looked_at:
+            self._record, self._looked_at = record_of(self._path.parent), changed_at
+
+    @property
+    def id(self) -> str:
+        """Name of what it leaves out of the whole lake, empty where that is nothing."""
+        return " without " + "; ".join(each.words for each in self._known) if self._known else ""
+
+    @property
+    def _known(self) -> Sequence[Withdrawal]:
+        return self._record[: self.known]
+
+    def passed_over(self, schema: RowSchema) -> list[tuple[Withdrawal, Where | None]]:
+        """Rows that it passes over: ranges, each with its condition."""
+        return [
+            (each, None if each.where is None else Where(each.where, schema))
+            for each in self._known
+            if each.kind == "rows"
+        ]
+
+    def kept(self, schema: RowSchema) -> pc.Expression | None:
+        """Filter of the rows that are read; None for all."""
+        kept: pc.Expression | None = None
+        for each, where in self.passed_over(schema):
+            seq = pc.field("lake_seq")
+            gone = seq >= each.first if each.last is None else (seq >= each.first) & (seq <= each.last)
+            if where is not None:
+                gone &= pc.coalesce(where.expression, pc.scalar(False))
+            kept = ~gone if kept is None else kept & ~gone
+        return kept
+
+    def applied(self, rows: pa.Table) -> pa.Table:
+        """Rows of the lake, read just now, with null in the place of withdrawn logits, of the representation, and of
+        the version; they have `lake_seq` and `teacher_version`."""
+        self._look()
+        gone: np.ndarray | None = None
+        for number, each in enumerate(self._record):
+            if each.kind == "logits" and rows.num_rows:
+                version = rows["teacher_version"].combine_chunks().fill_null(-1).to_numpy()
+                of = (version >= each.first) & (each.last is None or version <= each.last)
+                if number >= self.known:
+                    of &= rows["lake_seq"].to_numpy() >= each.at
+                gone = of if gone is None else gone | of
+        if gone is None or not gone.any():
+            return rows
+        names = ("teacher_version", *(field.name for field in EMBEDDING_FIELDS))
+        for index, field in enumerate(rows.schema):
+            if field.name in names or field.name.startswith("teacher_logit_"):
+                column = pc.if_else(pa.array(gone), pa.scalar(None, field.type), rows[field.name])
+                rows = rows.set_column(index, field, column)
+        return rows

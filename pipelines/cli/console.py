@@ -29,7 +29,7 @@ PANELS = {
     "Students of a run": ("students", "spawn", "pause", "resume", "retire", "logs"),
     "Versions and serving": ("promote", "rollback", "serve", "score"),
     "Compare offline": ("replay", "sweep"),
-    "Teachers": ("plan", "scale", "pretrain", "rescore", "teacher"),
+    "Teachers": ("plan", "scale", "pretrain", "rescore", "teacher", "rewind"),
     "Speed": ("bench",),
     "Streams, lake and repairs": ("generate", "ingest", "broker", "lake", "dead-letters", "mend"),
 }
@@ -87,6 +87,7 @@ NOUNS = (
     "recordings",
     "repairs",
     "replay",
+    "rewind",
     "stream",
     "students",
     "teachers",

@@ -4,17 +4,18 @@
     rows     of a range of rows all, or those that match a condition, are passed over
 
     lake/withdrawn.json    the record, a list that only grows
-    lake/withdraw.json     what was asked of a live run: its writer records it, at the row that it writes next
+    lake/withdraw.json     what was asked, a list: the writer of a live run records it, at the row that it writes next
 
 Nothing in the lake is changed. Each withdrawal has a position, `at`: a reader that had begun before it was recorded
 reads as logged what lies below that, and as withdrawn what comes from there on; one that begins later reads all of the
 lake without it. So a reader that remembers how many withdrawals it knew when it began reads the same rows ever after.
-A row from `at` on is written after its withdrawal is on the disk: who has read the row can read the record.
+A row from `at` on is written after its withdrawal is on the disk: who has read the row can read the record. In the same
+way one that has no end gets its end, `before`, once: a row that is not written yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +36,7 @@ LOCK_WAIT_S = 30.0
 
 
 class Withdrawal(BaseModel):
-    """One withdrawal. `first`, `last`: versions of the teacher, or of rows by `lake_seq`; `at`: its position."""
+    """One withdrawal. `first`, `last`: versions of the teacher, or rows by `lake_seq`; `at`: its position."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,6 +44,7 @@ class Withdrawal(BaseModel):
     first: int = Field(ge=0)
     last: int | None = Field(default=None, description="null: all that follow, too")
     where: str | None = Field(default=None, description="of rows: only those that match")
+    before: int | None = Field(default=None, description="of logits: only of rows before this `lake_seq`")
     why: str
     asked_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
     at: int = -1
@@ -51,7 +53,8 @@ class Withdrawal(BaseModel):
     def words(self) -> str:
         upto = "" if self.last == self.first else f" to {self.last:,}" if self.last is not None else " and later"
         if self.kind == "logits":
-            return f"logits of the teacher's version {self.first:,}{upto}"
+            rows = "" if self.before is None else f", of rows before lake_seq {self.before:,}"
+            return f"logits of the teacher's version {self.first:,}{upto}{rows}"
         return f"rows lake_seq {self.first:,}{upto}" + ("" if self.where is None else f" where {self.where}")
 
 
@@ -67,29 +70,44 @@ def _parsed(value: Any, path: Path) -> Withdrawal:
         raise DataLost(f"{path} is damaged ({error.errors()[0]['msg']}); put it back from a copy") from None
 
 
-def ask(beside: Path, withdrawal: Withdrawal) -> None:
-    """Ask the lake's writer to record a withdrawal. Raises BadInput while another one waits."""
+def ask(beside: Path, withdrawals: Sequence[Withdrawal]) -> None:
+    """Ask the lake's writer to record withdrawals. Raises BadInput while others wait."""
     if (beside / ASKED).exists():
-        raise BadInput(f"another withdrawal waits in {beside / ASKED} until the run's next commit; try again")
-    write_json(beside / ASKED, withdrawal.model_dump(mode="json"))
+        raise BadInput(f"other withdrawals wait in {beside / ASKED} until the run's next commit; try again")
+    write_json(beside / ASKED, [each.model_dump(mode="json") for each in withdrawals])
 
 
-def record_asked(beside: Path, at: int) -> Withdrawal | None:
+def record_asked(beside: Path, at: int) -> list[Withdrawal]:
     """Record what was asked, if anything was, at the position `at`: the next row that will be written. Only the lake's
     writer does, or whoever knows that there is none."""
     path = beside / ASKED
     if not path.exists():
-        return None
+        return []
     with file_lock(beside / f".{RECORD}.lock", wait_s=LOCK_WAIT_S) as held:
-        value = read_json(path)
-        if not held or value is None:
-            return None
-        withdrawal = _parsed(value, path).model_copy(update={"at": at})
+        asked = read_json(path)
+        if not held or asked is None:
+            return []
         record = record_of(beside)
-        if withdrawal.asked_at not in {each.asked_at for each in record}:  # else a crash came between both files
-            write_json(beside / RECORD, [each.model_dump(mode="json") for each in [*record, withdrawal]])
+        known = {each.asked_at for each in record}  # of a crash between both files
+        new = [_parsed(value, path).model_copy(update={"at": at}) for value in asked]
+        new = [each for each in new if each.asked_at not in known]
+        _write(beside, [*record, *new])
         path.unlink()
-        return withdrawal
+        return new
+
+
+def end_before(beside: Path, asked_at: str, before: int) -> None:
+    """End a withdrawal of logits that has no end; `before`: a row that is not written yet. No reader may be up, or none
+    that could have read it."""
+    record = [
+        each.model_copy(update={"before": before}) if each.asked_at == asked_at and each.before is None else each
+        for each in record_of(beside)
+    ]
+    _write(beside, record)
+
+
+def _write(beside: Path, record: Sequence[Withdrawal]) -> None:
+    write_json(beside / RECORD, [each.model_dump(mode="json") for each in record])
 
 
 class Withdrawn:
@@ -99,7 +117,7 @@ class Withdrawn:
 
     >>> import tempfile
     >>> beside = Path(tempfile.mkdtemp())
-    >>> ask(beside, Withdrawal(kind="logits", first=3, last=4, why="its features were wrong"))
+    >>> ask(beside, [Withdrawal(kind="logits", first=3, last=4, why="its features were wrong")])
     >>> _ = record_asked(beside, at=2)
     >>> rows = pa.table({"lake_seq": [0, 1, 2, 3], "teacher_version": [2, 3, 4, 5],
     ...                  "teacher_logit_ctr": pa.array([.2, .3, .4, .5], pa.float32())})
@@ -132,24 +150,23 @@ class Withdrawn:
     def _known(self) -> Sequence[Withdrawal]:
         return self._record[: self.known]
 
-    def passed_over(self, schema: RowSchema) -> list[tuple[Withdrawal, Where | None]]:
-        """Rows that it passes over: ranges, each with its condition."""
-        return [
-            (each, None if each.where is None else Where(each.where, schema))
-            for each in self._known
-            if each.kind == "rows"
-        ]
-
     def kept(self, schema: RowSchema) -> pc.Expression | None:
         """Filter of the rows that are read; None for all."""
         kept: pc.Expression | None = None
-        for each, where in self.passed_over(schema):
-            seq = pc.field("lake_seq")
-            gone = seq >= each.first if each.last is None else (seq >= each.first) & (seq <= each.last)
-            if where is not None:
-                gone &= pc.coalesce(where.expression, pc.scalar(False))
-            kept = ~gone if kept is None else kept & ~gone
+        for each in self._known:
+            if each.kind == "rows":
+                kept = ~matching(each, schema) if kept is None else kept & ~matching(each, schema)
         return kept
+
+    def unlabelled(self, rows: pa.Table, schema: RowSchema) -> pa.Table:
+        """Whole rows of the lake, those that are withdrawn without labels: for who has to keep every row's place."""
+        gone = np.zeros(rows.num_rows, bool)
+        for each in self._known:
+            if each.kind == "rows":
+                seq = rows["lake_seq"].to_numpy()
+                of = (seq >= each.first) & (each.last is None or seq <= each.last)
+                gone |= of if each.where is None or not of.any() else of & Where(each.where, schema).mask(rows)
+        return _nulled(rows, gone, {f"label_{task.name}" for task in schema.tasks}) if gone.any() else rows
 
     def applied(self, rows: pa.Table) -> pa.Table:
         """Rows of the lake, read just now, with null in the place of withdrawn logits, of the representation, and of
@@ -162,12 +179,29 @@ class Withdrawn:
                 of = (version >= each.first) & (each.last is None or version <= each.last)
                 if number >= self.known:
                     of &= rows["lake_seq"].to_numpy() >= each.at
+                if each.before is not None:
+                    of &= rows["lake_seq"].to_numpy() < each.before
                 gone = of if gone is None else gone | of
         if gone is None or not gone.any():
             return rows
-        names = ("teacher_version", *(field.name for field in EMBEDDING_FIELDS))
-        for index, field in enumerate(rows.schema):
-            if field.name in names or field.name.startswith("teacher_logit_"):
-                column = pc.if_else(pa.array(gone), pa.scalar(None, field.type), rows[field.name])
-                rows = rows.set_column(index, field, column)
-        return rows
+        logits = {name for name in rows.column_names if name.startswith("teacher_logit_")}
+        return _nulled(rows, gone, {"teacher_version", *(field.name for field in EMBEDDING_FIELDS)} | logits)
+
+
+def matching(withdrawal: Withdrawal, schema: RowSchema) -> pc.Expression:
+    """Condition that withdrawn rows meet. Raises BadInput where its own condition does not fit the rows."""
+    seq = pc.field("lake_seq")
+    found = seq >= withdrawal.first if withdrawal.last is None else (seq >= withdrawal.first) & (seq <= withdrawal.last)
+    if withdrawal.where is not None:
+        found &= pc.coalesce(Where(withdrawal.where, schema).expression, pc.scalar(False))
+    return found
+
+
+def _nulled(rows: pa.Table, gone: np.ndarray, names: Collection[str]) -> pa.Table:
+    """The rows with null in these columns where they are gone."""
+    for index, field in enumerate(rows.schema):
+        if field.name in names:
+            nullable = field.with_nullable(True)
+            column = pc.if_else(pa.array(gone), pa.scalar(None, field.type), rows[field.name])
+            rows = rows.set_column(index, nullable, column)
+    return rows

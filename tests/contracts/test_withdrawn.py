@@ -51,7 +51,7 @@ def test_a_live_run_withdraws_what_versions_said_from_the_next_row_on(broker, tm
     def watch(status):
         if status.lake.rows > 1500 and not asked:
             asked.append(status.lake.rows)
-            ask(run_dir.side_tables, Withdrawal(kind="logits", first=2, why=WHY))
+            ask(run_dir.side_tables, [Withdrawal(kind="logits", first=2, why=WHY)])
 
     with slow_commits(0.4):
         status, _ = run(config, run_dir, local=True, until_end=True, watch=watch)

@@ -137,8 +137,9 @@ def _verdict(
 
 
 def _people_decided(meta: Mapping[str, Any]) -> bool:
-    """True if people decided about versions: the evidence of a trial then does not follow from the rows only."""
-    return bool(meta.get("registry", {}).get("others"))
+    """True if people decided about versions, or the student was rewound and began them late: the evidence of a trial
+    then does not follow from the rows only."""
+    return bool(meta.get("registry", {}).get("others")) or meta["past"].get("rewound", False)
 
 
 def _notes(meta: Mapping[str, Any], log: ComparedLog, linked: _Linked) -> Iterator[str]:

@@ -33,6 +33,7 @@ from pipelines.teacher.replace.trial import TeacherTrial
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
+from streaming.lake.withdrawn import record_of
 from streaming.position import NOTHING_YET
 from streaming.store.files import make_folder, read_json, remove_folder, write_json
 from streaming.store.lock import file_lock
@@ -109,9 +110,13 @@ class Replacement:
                 f"{lake.last_lake_seq:,}"
             )
         make_folder(self.folder.root)
-        space = FIRST_SPACE + 1 + len(takeovers(self.run_dir))
-        was = teacher_settings(self.config)
-        write_json(self.folder.root / "begun.json", {"was": was, "now": now, "judge_from": first, "space": space})
+        more = {"judge_from": first, "space": self.next_space, "withdrawals": len(record_of(self.run_dir.side_tables))}
+        write_json(self.folder.root / "begun.json", {"was": teacher_settings(self.config), "now": now, **more})
+
+    @property
+    def next_space(self) -> int:
+        """Space of the representation of the next teacher."""
+        return FIRST_SPACE + 1 + len(takeovers(self.run_dir))
 
     def _fitting(self, wanted: Config) -> dict[str, Any]:
         """The teacher's settings of `wanted`, if they fit this run. Raises BadInput where they do not."""
@@ -168,7 +173,7 @@ class Replacement:
     def candidate(self) -> CandidateTeacher:
         assert self.begun is not None
         now = with_teacher(self.config, self.begun["now"])
-        return CandidateTeacher(now, self.folder, self.begun["space"])
+        return CandidateTeacher(now, self.folder, self.begun["space"], self.begun["withdrawals"])
 
     def train(
         self, *, live: Callable[[], bool], untried: bool = False, advance: Callable[[int, int], None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import BadInput, StreamingError
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.identifiers import LAKE_SEQ
 from streaming.lake.reader import LakeReader
 from streaming.lake.withdrawn import ASKED, Withdrawal, ask, record_asked, record_of
 
@@ -52,26 +54,23 @@ def revoke(
     if not rows:
         has = f"versions {version.min():,} to {version.max():,} scored its rows" if len(version) else "none scored any"
         raise BadInput(f"no row of {lake.path} was scored by version {versions} of the teacher: {has}")
-    return Revoked(
-        recorded(run_dir, Withdrawal(kind="logits", first=first, last=last, why=why), live=live, wait=wait), rows
-    )
+    withdrawal = Withdrawal(kind="logits", first=first, last=last, why=why)
+    return Revoked(recorded(run_dir, [withdrawal], live=live, wait=wait)[0], rows)
 
 
 def recorded(
-    run_dir: RunDir, withdrawal: Withdrawal, *, live: bool, wait: Callable[[float], None] = time.sleep
-) -> Withdrawal:
-    """The withdrawal with its position, once it is on record. Raises StreamingError where a live run does not do it."""
-    beside = run_dir.side_tables
-    ask(beside, withdrawal)
+    run_dir: RunDir, withdrawals: Sequence[Withdrawal], *, live: bool, wait: Callable[[float], None] = time.sleep
+) -> list[Withdrawal]:
+    """The withdrawals with their position, once they are on record. Raises StreamingError where a live run does not do
+    it."""
+    beside, asked_at = run_dir.side_tables, {each.asked_at for each in withdrawals}
+    ask(beside, withdrawals)
     if not live:
-        found = record_asked(beside, _next_row(run_dir))
-        assert found is not None
-        return found
+        return record_asked(beside, _next_row(run_dir))
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
-        for each in record_of(beside):
-            if each.asked_at == withdrawal.asked_at:
-                return each
+        if found := [each for each in record_of(beside) if each.asked_at in asked_at]:
+            return found
         wait(LOOK_S)
     raise StreamingError(
         f"the live run has not recorded it within {WAIT_S:g} s; it will once augmentation goes on, or at its next "
@@ -80,10 +79,9 @@ def recorded(
 
 
 def _next_row(run_dir: RunDir) -> int:
-    from streaming.lake.delta.files import TableFiles
-    from streaming.lake.delta.identifiers import LAKE_SEQ
-
-    return (TableFiles(run_dir.lake).identifier(LAKE_SEQ) or 0) + 1
+    last = TableFiles(run_dir.lake).identifier(LAKE_SEQ)
+    assert last is not None  # versions were found in it
+    return last + 1
 
 
 def versions_of(given: str) -> tuple[int, int | None]:

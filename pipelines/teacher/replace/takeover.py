@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from exfm.errors import ModelError
+from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.lineage import remember
 from pipelines.core.config.settings import Config, dump, load
 from pipelines.core.config.takeovers import takeovers, with_takeovers, with_teacher
@@ -26,6 +27,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.teacher.replace.replacement import INSTALL, Replacement, only_one
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
+from streaming.lake.withdrawn import end_before, record_of
 from streaming.store.files import link_file, make_folder, move, read_json, sync, write_json, write_text
 
 WAIT_S = 60.0
@@ -94,6 +96,7 @@ def _caught_up(replacement: Replacement, run_dir: RunDir, say: Callable[[str], N
         "now": begun["now"],
         "why": decided.why,
         "evidence": decided.evidence,
+        **({"rewind": begun["rewind"]} if "rewind" in begun else {}),
     }
     write_json(run_dir.replacement / INSTALL, entry)
     return entry
@@ -103,10 +106,15 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
     """Steps 3 to 5; what a killed process has done of them is not done again."""
     candidate, former = RunDir(run_dir.replacement), run_dir.replaced_teacher(entry["number"])
     make_folder(former)
-    for own, others, name in (
+    if (rewind := entry.get("rewind")) is not None:
+        end_before(run_dir.side_tables, rewind["ends"], entry["lake_seq"])
+    moves = [
         (run_dir.checkpoints("teacher"), candidate.checkpoints("teacher"), "checkpoints"),
         (run_dir.snapshots, candidate.snapshots, "snapshots"),
-    ):
+    ]
+    for student in rewind["students"] if rewind else ():
+        moves += _of_student(run_dir, candidate, student)
+    for own, others, name in moves:
         if own.exists() and not (former / name).exists():
             _move(own, former / name)
         if others.exists():
@@ -122,6 +130,15 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
     if len(record) < entry["number"]:
         write_json(run_dir.takeovers, [*record, entry])
     Replacement(run_dir, after).clear()
+
+
+def _of_student(run_dir: RunDir, candidate: RunDir, name: str) -> Iterator[tuple[Path, Path, str]]:
+    """What of a rewound student takes the place of the run's own, and where that goes."""
+    worker = f"{STUDENT}{name}"
+    yield run_dir.checkpoints(worker), candidate.checkpoints(worker), f"students/{name}/checkpoints"
+    yield run_dir.predictions(name), candidate.predictions(name), f"students/{name}/predictions"
+    yield run_dir.served(name), candidate.served(name), f"students/{name}/served"
+    yield run_dir.served_twin(name), candidate.served_twin(name), f"students/{name}/served_twin"
 
 
 def _move(source: Path, target: Path) -> None:
@@ -150,7 +167,9 @@ def roll_back(run_dir: RunDir, why: str) -> None:
             make_folder(target if path.is_dir() else target.parent)
             if path.is_file():
                 link_file(path, target)
+    withdrawals = len(record_of(run_dir.side_tables))
     begun = {"was": record[-1]["now"], "now": record[-1]["was"], "judge_from": 0, "space": 0}
+    begun["withdrawals"] = withdrawals
     write_json(part / "begun.json", begun)
     write_json(part / "decided.json", {"promoted": True, "why": why, "evidence": {}})
     _move(part, run_dir.replacement)

@@ -129,7 +129,7 @@ class AugmentationWorker(Worker):
     def step(self) -> bool:
         self.stream.sources.look()
         self.stream.feed.settlement.verticals.declare(self.orders.verticals)
-        if (withdrawn := record_asked(self._run_dir.side_tables, self.stream.last_lake_seq + 1)) is not None:
+        for withdrawn in record_asked(self._run_dir.side_tables, self.stream.last_lake_seq + 1):
             log.warning("%s are withdrawn from lake_seq %d on: %s", withdrawn.words, withdrawn.at, withdrawn.why)
         try:
             return next(self._steps)

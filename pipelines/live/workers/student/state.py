@@ -232,6 +232,7 @@ class Provenance:
     """Provenance of a student's bits beyond rows and settings, so that a replay which verifies the student grows it at
     the same rows. `learned_by`: versions and machine, each from behind a `lake_seq` on. `grown`: behind which
     `lake_seq` the tables grew, and what they were made with before. `withdrawals`: how many the lake had when it began.
+    `rewound`: whether it was trained beside a run, without versions, before it took its place.
 
     >>> past = Provenance(None, position=-1)
     >>> past.grow(41, {"seed": 1})
@@ -247,6 +248,7 @@ class Provenance:
         self.learned_by: list[dict[str, Any]] = list(stored["learned_by"])
         self.grown: list[dict[str, Any]] = list(stored["grown"])
         self.withdrawals: int = stored.get("withdrawals", 0) if meta else withdrawals
+        self.rewound: bool = stored.get("rewound", False)
         entry = software()
         if not self.learned_by or {k: v for k, v in self.learned_by[-1].items() if k != "after"} != entry:
             self.learned_by.append({"after": position, **entry})
@@ -257,4 +259,5 @@ class Provenance:
 
     def meta(self) -> dict[str, Any]:
         past: dict[str, Any] = {"learned_by": self.learned_by, "grown": self.grown}
-        return {PROVENANCE: past | ({"withdrawals": self.withdrawals} if self.withdrawals else {})}
+        past |= {"withdrawals": self.withdrawals} if self.withdrawals else {}
+        return {PROVENANCE: past | ({"rewound": True} if self.rewound else {})}

@@ -19,14 +19,16 @@ from pipelines.live.workers.teacher.worker import TeacherPlace, TeacherWorker
 from pipelines.live.workers.worker import Orders
 from streaming.delivery.reader import Block, BlockPosition
 from streaming.lake.reader import LakeReader
+from streaming.lake.withdrawn import Withdrawn
 
 
 class LakeBlocks:
-    """The blocks of a lake, read as the examples topic is: those that were committed by the last look."""
+    """The blocks of a lake, read as the examples topic is: those that were committed by the last look. Withdrawn rows
+    are in their place, without labels."""
 
-    def __init__(self, lake: LakeReader, after: int) -> None:
+    def __init__(self, lake: LakeReader, after: int, withdrawn: Withdrawn) -> None:
         """`after`: the `lake_seq` behind which the first block begins."""
-        self._lake, self._after = lake, after
+        self._lake, self._after, self._withdrawn = lake, after, withdrawn
         self._blocks: Iterator[pa.Table] = iter(())
 
     def next_batch(self, max_wait_s: float = 0.0) -> Block | None:
@@ -39,6 +41,7 @@ class LakeBlocks:
             return None
         seq = rows["lake_seq"]
         self._after = seq[-1].as_py()
+        rows = self._withdrawn.unlabelled(rows, self._lake.schema)
         return Block(rows["block"][0].as_py(), seq[0].as_py(), self._after, rows, {})
 
     def at_end(self) -> bool:
@@ -52,11 +55,13 @@ class LakeBlocks:
 
 
 class CandidateTeacher(TeacherWorker):
-    """A teacher of this config, trained on the lake of a run. `space`: of its representation, where it begins."""
+    """A teacher of this config, trained on the lake of a run. `space`: of its representation, where it begins.
+    `withdrawals`: how many of the lake it knows (None: all that there are)."""
 
-    def __init__(self, config: Config, folder: BesideRun, space: int) -> None:
+    def __init__(self, config: Config, folder: BesideRun, space: int, withdrawals: int | None = None) -> None:
         super().__init__(config, folder)
         self.space = space
+        self._withdrawn = Withdrawn(folder.lake.parent, withdrawals)
         features, tasks, model = config.teacher_features, config.tasks, config.teacher.model
         self._build, self._scorer = BatchBuilder(features, tasks), TeacherScorer(model, features, tasks)
         self._scored_by: int | None = None
@@ -69,7 +74,8 @@ class CandidateTeacher(TeacherWorker):
         self._lake = LakeReader(lake, rows)
         if self._lake.first_lake_seq > 0 and not self.place.version:
             self._begin_later()
-        self.feed_from(LakeBlocks(LakeReader(lake, rows), self.place.lake_seq), LakeReader(lake, rows))
+        blocks = LakeBlocks(LakeReader(lake, rows), self.place.lake_seq, self._withdrawn)
+        self.feed_from(blocks, LakeReader(lake, rows))
 
     def _begin_later(self) -> None:
         """Begin behind the first block that the lake still has, since of that rows may be gone."""

@@ -1,0 +1,103 @@
+"""`exfm rewind`: teacher and students without rows that they should not have learned."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import AsJson, RunDirOption, private_files, takes_run
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(takes_run(rewind))
+
+
+def rewind(
+    run_dir: RunDirOption,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude",
+            metavar="RANGE|WHERE",
+            help="Rows to leave out: a range of lake_seq (120000:139999), a condition on rows, or one of each.",
+        ),
+    ] = None,
+    back_to: Annotated[
+        int | None,
+        typer.Option(
+            "--to", metavar="SEQ", min=-1, help="Begin from a checkpoint up to this row; default: before the rows."
+        ),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded.")] = "rewound by hand",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and change nothing.")] = False,
+    untried: Annotated[
+        bool, typer.Option("--untried", help="Take over as soon as the lake is learned, without a comparison.")
+    ] = False,
+    json_: AsJson = False,
+) -> None:
+    """Train teacher and students again, beside those of the run, without rows that nobody should have learned.
+
+    The rows stay in the lake; a record says that they are left out: by what is trained here, by students that join
+    later, and by replays. Logits of teachers that had learned them read as null. When students and a teacher have
+    learned the rest, the teacher is compared with the run's own on rows behind those that are left out; then all of
+    them take the place of the run's, at one recorded position: a live run by a restart of its workers, one that is
+    stopped at its next start. Ctrl-C stops the command; the same command resumes it, and
+    `exfm teacher replace RUN --drop` gives it up.
+
+    Example: exfm rewind runs/demo --exclude "vertical == 'shop'" --exclude 120000:139999 --dry-run
+    """
+    from pipelines.cli.tools.stored_config import config_of
+    from pipelines.core.config.evolve import with_roster
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.live.status.stored import last_status
+    from pipelines.report.screens.progress import rows_bar
+    from pipelines.report.screens.screen import duration
+    from pipelines.report.table import TextTable
+    from pipelines.report.terminal import console, rendered
+    from pipelines.report.words import count
+    from pipelines.teacher.replace.replacement import only_one
+    from pipelines.teacher.replace.rewind import Rewind, excluded, exclusion_of
+
+    run = RunDir(run_dir)
+    asked, config = exclusion_of(exclude or []), with_roster(config_of(run), run.roster)
+    found, rewinding = excluded(config, run, asked), Rewind(run, config)
+    if dry_run:
+        status = last_status(run_dir)
+        speeds = {} if status is None else {n: w.rows / w.busy_s for n, w in status.workers.items() if w.busy_s}
+        first = found.first if back_to is None else min(found.first, back_to + 1)
+        parts = rewinding.parts(first, speeds)
+        if json_:
+            said = {"excluded": found._asdict(), "parts": [part._asdict() for part in parts]}
+            typer.echo(json.dumps(said, indent=2))
+            return
+        typer.echo(
+            f"{found.rows:,} rows are left out: lake_seq {found.first:,} to {found.last:,}, "
+            f"{duration((found.event_times_ms[1] - found.event_times_ms[0]) / 1000)} of event time"
+        )
+        rows = [[p.name, count(p.after + 1), count(p.rows), duration(p.seconds), count(p.bytes / 2**20)] for p in parts]
+        console().print(rendered(TextTable("", ["learns again", "from", "rows", "takes", "MB"], rows)))
+        return
+    private_files()
+
+    def live() -> bool:
+        status = last_status(run_dir)
+        return status is not None and status.lives
+
+    with only_one(run):
+        rewinding.begin(asked, found, reason, back_to, live=live())
+        decided = rewinding.replacement.decided
+        if decided is None:
+            with rows_bar("students", 0) as advance:
+                rewinding.train_students(advance)
+            with rows_bar("teacher", 0) as advance:
+                decided = rewinding.replacement.train(live=live, untried=untried, advance=advance)
+    if decided is None:
+        words = "not decided: the lake has no more rows to compare; give the same command when it has, or --untried"
+    elif decided.promoted:
+        words = f"teacher and students take over {'now' if live() else 'at the next start'}: {decided.why}"
+    else:
+        words = f"teacher and students of {run_dir} stay: {decided.why}"
+    outcome = {"promoted": None, "why": words} if decided is None else decided._asdict()
+    typer.echo(json.dumps(outcome | {"rows": found.rows}, indent=2) if json_ else words)

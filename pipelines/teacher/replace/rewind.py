@@ -1,0 +1,282 @@
+"""A rewind: teacher and students of a run, trained again without rows that they should not have learned.
+
+    1. the rows are withdrawn from the lake (streaming/lake/withdrawn.py), and until another teacher scores the logits
+       of all versions that had learned them
+    2. students learn the lake without them, beside the run's own, each up to the lake's end
+    3. so does a teacher, which is compared with the run's own on rows behind them: it is a replacement (replacement.py)
+    4. it takes over, and the students with it, at one recorded position (takeover.py)
+
+Each begins from the run's last checkpoint before the rows, where one is still there; else from nothing. All of it lies
+in the run's `replacement/`; the same command goes on after a kill.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from exfm.errors import ModelError
+from exfm.snapshots.checkpoint import checkpoint_names, load_checkpoint, save_checkpoint
+from exfm.snapshots.manifest import read_manifest
+from pipelines.core.config.identity import STUDENT, TEACHER
+from pipelines.core.config.settings import Config
+from pipelines.core.config.takeovers import teacher_settings
+from pipelines.core.run_dir.paths import BesideRun, RunDir
+from pipelines.live.training.predictions import parts_of
+from pipelines.live.workers.student.versions import Versions
+from pipelines.live.workers.student.worker import StudentWorker
+from pipelines.teacher.replace.replacement import READER, Replacement
+from pipelines.teacher.replace.revocation import recorded
+from streaming.errors import BadInput
+from streaming.lake.reader import LakeReader
+from streaming.lake.readers import Readers
+from streaming.lake.where import Where
+from streaming.lake.withdrawn import Withdrawal, matching, record_of
+from streaming.store.files import link_file, make_folder, write_json
+
+KEEP_EVERY_S = 10.0
+
+
+class Exclusion(NamedTuple):
+    """Rows to be left out, as they were asked for: a range of `lake_seq`, a condition, or both."""
+
+    first: int | None
+    last: int | None
+    where: str | None
+
+
+class Excluded(NamedTuple):
+    """Rows of a lake that an exclusion names: their first and last `lake_seq`, their number, the block of the first,
+    and the times of event between which they lie, ms."""
+
+    first: int
+    last: int
+    rows: int
+    block: int
+    event_times_ms: tuple[int, int]
+
+
+class Part(NamedTuple):
+    """What of a rewind one model costs: it learns the lake's rows behind `after` again. `seconds`: at the rate at which
+    it has learned so far; None: not known."""
+
+    name: str
+    after: int
+    rows: int
+    seconds: float | None
+    bytes: int
+
+
+def exclusion_of(given: list[str]) -> Exclusion:
+    """Parse `--exclude`: at most one range and one condition.
+
+    >>> exclusion_of(["1200:1999", "vertical == 'shop'"])
+    Exclusion(first=1200, last=1999, where="vertical == 'shop'")
+    >>> exclusion_of(["bid > 9"])
+    Exclusion(first=None, last=None, where='bid > 9')
+    """
+    ranges = [found for text in given if (found := re.fullmatch(r"\s*(\d+):(\d+)\s*", text))]
+    conditions = [text for text in given if not re.fullmatch(r"\s*(\d+):(\d+)\s*", text)]
+    if not given or len(ranges) > 1 or len(conditions) > 1:
+        raise BadInput(
+            "--exclude is given once or twice: a range of lake_seq (120000:139999, both included), a condition on rows "
+            "(event_time_ms >= 1704100000000 and vertical == 'shop'), or one of each, which both have to hold"
+        )
+    first, last = (int(ranges[0][1]), int(ranges[0][2])) if ranges else (None, None)
+    if first is not None and last is not None and last < first:
+        raise BadInput(f"--exclude {first}:{last}: the last row comes before the first")
+    return Exclusion(first, last, conditions[0].strip() if conditions else None)
+
+
+def excluded(config: Config, run_dir: RunDir, asked: Exclusion) -> Excluded:
+    """Find the rows. Raises BadInput where the condition does not fit them, there are none, or the lake no longer has
+    rows of the range."""
+    lake = LakeReader(run_dir.lake, config.rows)
+    first = lake.first_lake_seq if asked.first is None else asked.first
+    last = lake.last_lake_seq if asked.last is None else min(asked.last, lake.last_lake_seq)
+    if first < lake.first_lake_seq:
+        raise BadInput(
+            f"rows lake_seq {first:,} to {lake.first_lake_seq - 1:,} are deleted (lake.retention_days): nobody can "
+            f"learn the lake without them; it has {lake.first_lake_seq:,} to {lake.last_lake_seq:,}"
+        )
+    if asked.where is not None:
+        Where(asked.where, config.rows)
+    condition = matching(Withdrawal(kind="rows", first=first, last=last, where=asked.where, why=""), config.rows)
+    rows = lake.read(columns=["lake_seq", "block", "event_time_ms"], filter=condition).table
+    if not rows.num_rows:
+        raise BadInput(
+            f"no row of {lake.path} is meant; it has lake_seq {lake.first_lake_seq:,} to {lake.last_lake_seq:,}"
+        )
+    seq, times = rows["lake_seq"].to_numpy(), rows["event_time_ms"].to_numpy()
+    block = rows["block"][0].as_py()
+    return Excluded(int(seq[0]), int(seq[-1]), len(seq), block, (int(times.min()), int(times.max())))
+
+
+class Rewind:
+    """The rewind of a run; `config`: the run's, with the students that it has."""
+
+    def __init__(self, run_dir: RunDir, config: Config) -> None:
+        self.run_dir, self.config = run_dir, config
+        self.replacement = Replacement(run_dir, config)
+
+    # --- what it would do --------------------------------------------------------------------------------------------
+
+    def parts(self, first: int, speeds: dict[str, float]) -> list[Part]:
+        """What each model would learn again, if the first row that is left out, or the row to go back to, is `first`.
+        `speeds`: rows a second, by worker."""
+        lake = LakeReader(self.run_dir.lake, self.config.rows)
+        found = []
+        for worker in (TEACHER, *(STUDENT + name for name in self.students)):
+            before = last_before(self.run_dir.checkpoints(worker), first)
+            own_first = 0 if worker == TEACHER else self.config.student(worker.removeprefix(STUDENT)).first_seq
+            after = max(own_first, lake.first_lake_seq) - 1 if before is None else _seq_of(before)
+            rows, speed = max(0, lake.last_lake_seq - after), speeds.get(worker)
+            seconds = rows / speed if speed else None
+            found.append(Part(worker, after, rows, seconds, _bytes(self.run_dir.checkpoints(worker))))
+        return found
+
+    @property
+    def students(self) -> list[str]:
+        """Students that have learned something."""
+        return [s.name for s in self.config.students if checkpoint_names(self.run_dir.checkpoints(STUDENT + s.name))]
+
+    # --- beginning ---------------------------------------------------------------------------------------------------
+
+    def begin(self, asked: Exclusion, found: Excluded, why: str, back_to: int | None, *, live: bool) -> None:
+        """Begin, or go on with the one that the same was asked for. Raises BadInput where another replacement or rewind
+        is under way."""
+        question = {"exclude": list(asked), "to": back_to}
+        begun = self.replacement.begun
+        if begun is not None:
+            if begun.get("rewind", {}).get("question") != question:
+                raise BadInput(
+                    f"{self.run_dir.replacement} holds another replacement or rewind; let it end, or drop it: "
+                    "exfm teacher replace --drop"
+                )
+            return
+        rows = Withdrawal(kind="rows", first=found.first, last=found.last, where=asked.where, why=why)
+        # A version has learned the blocks before it: the first that has learned the rows follows their first block.
+        logits = Withdrawal(kind="logits", first=found.block + 1, why=f"it had learned withdrawn rows: {why}")
+        if (before := self._recorded_before(rows)) is None:
+            recorded(self.run_dir, [rows, logits], live=live)
+        else:
+            logits = before
+        settings, first = teacher_settings(self.config), min(found.first, (back_to or found.first - 1) + 1)
+        folder = self.replacement.folder
+        withdrawals = len(record_of(self.run_dir.side_tables))
+        make_folder(folder.root)
+        for worker in (TEACHER, *(STUDENT + name for name in self.students)):
+            if (saved := last_before(self.run_dir.checkpoints(worker), first)) is not None:
+                _begin_from(saved, self.run_dir, folder, worker, withdrawals)
+        rewind = {"question": question, "students": self.students, "ends": logits.asked_at}
+        space = self.replacement.next_space
+        more = {"judge_from": found.last + 1, "space": space, "withdrawals": withdrawals, "rewind": rewind}
+        write_json(folder.root / "begun.json", {"was": settings, "now": settings, **more})
+
+    def _recorded_before(self, rows: Withdrawal) -> Withdrawal | None:
+        """The open withdrawal of logits that goes with these rows, where the command was killed before it had begun."""
+        record = record_of(self.run_dir.side_tables)
+        for one, following in pairwise(record):
+            same = (one.kind, one.first, one.last, one.where) == (rows.kind, rows.first, rows.last, rows.where)
+            if same and following.kind == "logits" and following.last is None and following.before is None:
+                return following
+        return None
+
+    # --- students ----------------------------------------------------------------------------------------------------
+
+    def train_students(self, advance: Callable[[int, int], None]) -> None:
+        """Train all students up to the lake's end as of now. `advance` is called with the rows that are passed, of all
+        students together, and of how many."""
+        begun = self.replacement.begun
+        assert begun is not None
+        readers, lake = Readers(self.run_dir.readers), LakeReader(self.run_dir.lake, self.config.rows)
+        names, rows = begun["rewind"]["students"], lake.last_lake_seq + 1
+        for number, name in enumerate(names):
+            worker = RewoundStudent(self.config, name, self.replacement.folder, begun["withdrawals"])
+            kept_at = float("-inf")
+            for position in worker.learn_upto(lake.last_lake_seq):
+                if time.monotonic() - kept_at >= KEEP_EVERY_S:
+                    readers.register(READER, lake.first_lake_seq - 1)
+                    kept_at = time.monotonic()
+                advance(number * rows + position + 1, len(names) * rows)
+
+
+class RewoundStudent(StudentWorker):
+    """A student that learns a run's lake beside the run's own, without versions of its own: those that the run has
+    published stay, and are compared with what comes after it takes the place."""
+
+    def __init__(self, config: Config, name: str, folder: BesideRun, withdrawals: int) -> None:
+        super().__init__(config, config.student(name), folder, withdrawals=withdrawals)
+
+    def resume(self) -> None:
+        super().resume()
+        state, settings = self.state, self._settings
+        state.versions = Unversioned(self._config, settings, self._run_dir, state.engine)
+        state.versions.resume(None, {}, state.position)
+        state.provenance.rewound = True
+        self.increments = None
+
+    def learn_upto(self, upto: int) -> Iterator[int]:
+        """Learn the batches that the rows up to there fill, and leave a checkpoint; yields positions on the way."""
+        self.open()
+        assert self.feed is not None
+        try:
+            while self.step() or self.feed.reached(self.state.position) < upto:
+                yield self.state.position
+        finally:
+            self.close()
+
+
+class Unversioned(Versions):
+    """Versions of a student that publishes none."""
+
+    def due(self, learned_rows: int) -> bool:
+        return False
+
+    def meta(self) -> dict[str, Any]:
+        return {}
+
+
+# --- the run's last checkpoint before the rows -----------------------------------------------------------------------
+
+
+def last_before(root: Path, first: int) -> Path | None:
+    """The newest checkpoint under `root` that has learned nothing from the row `first` on."""
+    for name in reversed(checkpoint_names(root)):
+        try:
+            if _seq_of(root / name) < first:
+                return root / name
+        except ModelError:  # its worker sets it aside
+            continue
+    return None
+
+
+def _seq_of(checkpoint: Path) -> int:
+    return int(read_manifest(checkpoint)["meta"]["lake_seq"])
+
+
+def _bytes(root: Path) -> int:
+    """Bytes of the newest checkpoint under `root`."""
+    names = checkpoint_names(root)
+    return sum(path.stat().st_size for path in (root / names[-1]).iterdir()) if names else 0
+
+
+def _begin_from(checkpoint: Path, run_dir: RunDir, folder: BesideRun, worker: str, withdrawals: int) -> None:
+    """Put a model's state into the folder, as one that knows so many withdrawals. A student's predictions up to it are
+    linked."""
+    stored = load_checkpoint(checkpoint)
+    meta = dict(stored.meta)
+    if worker != TEACHER:
+        meta["past"] = meta["past"] | {"withdrawals": withdrawals}
+        meta.pop("registry", None)
+        name = worker.removeprefix(STUDENT)
+        target = folder.predictions(name)
+        make_folder(target)
+        for part in parts_of(run_dir.predictions(name))[1]:
+            link_file(part, target / part.name)
+    tensors = {name: of for name, of in stored.tensors.items() if not name.startswith("registry/")}
+    save_checkpoint(folder.checkpoints(worker), checkpoint.name, tensors, meta, kind=stored.kind)

@@ -1,0 +1,138 @@
+"""A rewind: teacher and students that never learned some rows take over a run, at one position."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
+from pipelines.core.config.takeovers import takeovers
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.training.predictions import read_predictions
+from pipelines.teacher.replace import takeover
+from pipelines.teacher.replace.rewind import Exclusion, Rewind, excluded, exclusion_of
+from streaming.errors import BadInput
+from streaming.lake.withdrawn import record_of
+from tests.support.pipelines.small_runs import Finished, assert_replays, slow_commits, small, stop_after
+
+pytestmark = pytest.mark.broker
+
+STOPPED_AT = 2500
+EXCLUDE = Exclusion(700, 1300, "vertical == 'feed'")
+WHY = "its clicks were wrong"
+
+
+@pytest.fixture
+def stopped(broker, tmp_path):
+    """A run that was stopped half-way."""
+    config, run_dir = small(broker.bootstrap_servers, pace__block_rows=512), RunDir(tmp_path / "run")
+    with slow_commits(0.4):
+        status, _ = run(config, run_dir, local=True, until_end=True, watch=stop_after(STOPPED_AT))
+    assert status.state is RunState.STOPPED, status.reason
+    return config, run_dir
+
+
+def rewound(config, run_dir, **options):
+    """A rewind that is trained and decided, and what it leaves out."""
+    found, rewinding = excluded(config, run_dir, EXCLUDE), Rewind(run_dir, config)
+    rewinding.begin(EXCLUDE, found, WHY, None, live=False)
+    rewinding.train_students(lambda done, of: None)
+    decided = rewinding.replacement.train(live=lambda: False, untried=True, advance=lambda done, of: None, **options)
+    assert decided.promoted
+    return found
+
+
+def resumed(config, run_dir):
+    with patch("pipelines.live.loop.conclusion.draw"):
+        status, _ = run(config, run_dir, local=True, until_end=True)
+    assert status.state is RunState.DONE, status.reason
+    return Finished(config, run_dir.root)
+
+
+def gone_of(lake):
+    """Which rows of the lake are left out."""
+    seq = lake["lake_seq"].to_numpy()
+    feed = pc.equal(lake["vertical"], "feed").to_numpy(zero_copy_only=False)
+    return (seq >= EXCLUDE.first) & (seq <= EXCLUDE.last) & feed
+
+
+def assert_never_saw_them(config, finished, found):
+    lake, gone = finished.lake, gone_of(finished.lake)
+    assert (found.rows, found.first, found.last) == (gone.sum(), *np.flatnonzero(gone)[[0, -1]])
+    rows, logits = record_of(finished.run_dir.side_tables)
+    (entry,) = takeovers(finished.run_dir)
+    swap = entry["lake_seq"]
+    assert (rows.kind, rows.first, rows.last, rows.where) == ("rows", found.first, found.last, EXCLUDE.where)
+    assert (logits.kind, logits.first, logits.before) == ("logits", found.block + 1, swap)
+    assert STOPPED_AT < swap < lake.num_rows - 1500
+    tainted = (lake["teacher_version"].fill_null(-1).to_numpy() > found.block) & (np.arange(lake.num_rows) < swap)
+    logged = lake["teacher_logit_ctr"].to_numpy(zero_copy_only=False)
+    assert np.isfinite(logged[tainted]).sum() > 100
+    for student in config.students:
+        read = read_predictions(finished.run_dir.predictions(student.name))
+        seq = read["lake_seq"].to_numpy()
+        assert len(seq) > 500
+        assert not gone[seq].any()
+        told = read["teacher_ctr"].to_numpy(zero_copy_only=False)
+        assert np.array_equal(told, np.where(tainted, np.nan, logged)[seq], equal_nan=True)
+    learned = load_checkpoint(latest_checkpoint(finished.run_dir.checkpoints("teacher"))).meta["learned"]
+    with_label = pc.is_valid(lake["label_ctr"]).to_numpy(zero_copy_only=False)
+    assert learned["ctr"]["rows"] == (with_label & ~gone).sum()
+    assert_replays(finished.run_dir.root)
+    assert not finished.run_dir.replacement.exists()
+
+
+def test_who_takes_over_never_saw_the_rows_nor_the_logits_of_those_that_had(stopped):
+    config, run_dir = stopped
+    found = rewound(config, run_dir)
+    assert_never_saw_them(config, resumed(config, run_dir), found)
+
+
+def test_a_kill_at_any_place_is_gone_on_from(stopped, monkeypatch):
+    """Between the record and the beginning, within the students, and within the takeover."""
+    config, run_dir = stopped
+    found, rewinding = excluded(config, run_dir, EXCLUDE), Rewind(run_dir, config)
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines.teacher.replace.rewind.make_folder", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rewinding.begin(EXCLUDE, found, WHY, None, live=False)
+    rewinding.begin(EXCLUDE, found, WHY, None, live=False)
+    assert len(record_of(run_dir.side_tables)) == 2
+    with pytest.raises(BadInput, match="holds another replacement or rewind"):
+        rewinding.begin(exclusion_of(["5:6"]), found, WHY, None, live=False)
+
+    def killed(done, of):
+        if done > of / 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rewinding.train_students(killed)
+    rewound(config, run_dir)
+    move, moved = takeover._move, []
+
+    def moving(source, target):
+        moved.append(target)
+        if len(moved) == 5:
+            raise OSError("killed")
+        move(source, target)
+
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(takeover, "_move", moving))
+        patches.enter_context(pytest.raises(OSError, match="killed"))
+        run(config, run_dir, local=True, until_end=True)
+    assert_never_saw_them(config, resumed(config, run_dir), found)
+
+
+def test_rows_that_are_not_there_are_refused(stopped):
+    config, run_dir = stopped
+    with pytest.raises(BadInput, match=r"no row of .* is meant; it has lake_seq 0 to "):
+        excluded(config, run_dir, Exclusion(None, None, "vertical == 'nowhere'"))
+    with pytest.raises(BadInput, match="rows have no column `clicks`"):
+        excluded(config, run_dir, Exclusion(None, None, "clicks == 1"))
+    assert record_of(run_dir.side_tables) == []

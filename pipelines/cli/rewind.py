@@ -89,10 +89,10 @@ def rewind(
         rewinding.begin(asked, found, reason, back_to, live=live())
         decided = rewinding.replacement.decided
         if decided is None:
-            with rows_bar("students", 0) as advance:
-                rewinding.train_students(advance)
-            with rows_bar("teacher", 0) as advance:
-                decided = rewinding.replacement.train(live=live, untried=untried, advance=advance)
+            with rows_bar("teacher", 0) as advance, rows_bar("students", 0) as advance_students:
+                decided = rewinding.train(
+                    live=live, untried=untried, advance=advance, advance_students=advance_students
+                )
     if decided is None:
         words = "not decided: the lake has no more rows to compare; give the same command when it has, or --untried"
     elif decided.promoted:

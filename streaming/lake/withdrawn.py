@@ -2,6 +2,7 @@
 
     logits   what versions of the teacher said of rows, first to last, reads as null
     rows     of a range of rows all, or those that match a condition, are passed over
+    rescored rows of a range carry the logits of a logit set in the place of their own
 
     lake/withdrawn.json    the record, a list that only grows
     lake/withdraw.json     what was asked, a list: the writer of a live run records it, at the row that it writes next
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streaming.errors import BadInput, DataLost
+from streaming.lake.logit_set import LogitSet
 from streaming.lake.where import Where
 from streaming.schema import EMBEDDING_FIELDS, RowSchema
 from streaming.store.files import read_json, write_json
@@ -36,15 +38,17 @@ LOCK_WAIT_S = 30.0
 
 
 class Withdrawal(BaseModel):
-    """One withdrawal. `first`, `last`: versions of the teacher, or rows by `lake_seq`; `at`: its position."""
+    """One withdrawal. `first`, `last`: versions of the teacher (of `logits`), or rows by `lake_seq`; `at`: its
+    position."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["logits", "rows"]
+    kind: Literal["logits", "rows", "rescored"]
     first: int = Field(ge=0)
     last: int | None = Field(default=None, description="null: all that follow, too")
     where: str | None = Field(default=None, description="of rows: only those that match")
     before: int | None = Field(default=None, description="of logits: only of rows before this `lake_seq`")
+    logits: str | None = Field(default=None, description="of rescored rows: the logit set")
     why: str
     asked_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
     at: int = -1
@@ -55,7 +59,8 @@ class Withdrawal(BaseModel):
         if self.kind == "logits":
             rows = "" if self.before is None else f", of rows before lake_seq {self.before:,}"
             return f"logits of the teacher's version {self.first:,}{upto}{rows}"
-        return f"rows lake_seq {self.first:,}{upto}" + ("" if self.where is None else f" where {self.where}")
+        more = "" if self.where is None else f" where {self.where}"
+        return f"rows lake_seq {self.first:,}{upto}{more}" + ("" if self.logits is None else f" by {self.logits}")
 
 
 def record_of(beside: Path) -> list[Withdrawal]:
@@ -130,6 +135,7 @@ class Withdrawn:
     def __init__(self, beside: Path, known: int | None = None) -> None:
         self._path, self._looked_at = beside / RECORD, 0
         self._record: Sequence[Withdrawal] = ()
+        self._sets: dict[str, LogitSet] = {}
         self._look()
         self.known = len(self._record) if known is None else known
 
@@ -170,8 +176,21 @@ class Withdrawn:
 
     def applied(self, rows: pa.Table) -> pa.Table:
         """Rows of the lake, read just now, with null in the place of withdrawn logits, of the representation, and of
-        the version; they have `lake_seq` and `teacher_version`."""
+        the version, or with the logits of another teacher; they have `lake_seq` and `teacher_version`. Raises as
+        `LogitSet` does."""
         self._look()
+        rows = self._without_logits(rows)
+        for each in self._known:
+            if each.logits is not None:
+                rows = self._set(each.logits).applied(rows)
+        return rows
+
+    def _set(self, name: str) -> LogitSet:
+        if name not in self._sets:
+            self._sets[name] = LogitSet(self._path.parent, name)
+        return self._sets[name]
+
+    def _without_logits(self, rows: pa.Table) -> pa.Table:
         gone: np.ndarray | None = None
         for number, each in enumerate(self._record):
             if each.kind == "logits" and rows.num_rows:

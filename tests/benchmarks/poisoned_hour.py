@@ -80,8 +80,8 @@ def one_run(config: Config, root: Path, hour: int, *, dropped: bool = False, sto
             asked, rewinding = exclusion_of([where]), Rewind(run_dir, config)
             found = excluded(config, run_dir, asked)
             rewinding.begin(asked, found, "poisoned", None, live=False)
-            rewinding.train_students(lambda done, of: None)
-            rewinding.replacement.train(live=lambda: False, untried=True, advance=lambda done, of: None)
+            quiet = {"advance": lambda done, of: None, "advance_students": lambda done, of: None}
+            rewinding.train(live=lambda: False, untried=True, **quiet)
         status, _ = run(config, run_dir, local=True, until_end=True)
         assert status.state == "done", status.reason
     return run_dir

@@ -12,13 +12,14 @@ import pytest
 from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.core.config.takeovers import takeovers
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.lab.logits.teachers import lockstep_logits
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.training.predictions import read_predictions
 from pipelines.teacher.replace import takeover
 from pipelines.teacher.replace.rewind import Exclusion, Rewind, excluded, exclusion_of
 from streaming.errors import BadInput
-from streaming.lake.withdrawn import record_of
+from streaming.lake.withdrawn import Withdrawn, record_of
 from tests.support.pipelines.small_runs import Finished, assert_replays, slow_commits, small, stop_after
 
 pytestmark = pytest.mark.broker
@@ -38,12 +39,12 @@ def stopped(broker, tmp_path):
     return config, run_dir
 
 
-def rewound(config, run_dir, **options):
+def rewound(config, run_dir, advance=lambda done, of: None):
     """A rewind that is trained and decided, and what it leaves out."""
     found, rewinding = excluded(config, run_dir, EXCLUDE), Rewind(run_dir, config)
     rewinding.begin(EXCLUDE, found, WHY, None, live=False)
-    rewinding.train_students(lambda done, of: None)
-    decided = rewinding.replacement.train(live=lambda: False, untried=True, advance=lambda done, of: None, **options)
+    quiet = lambda done, of: None  # noqa: E731
+    decided = rewinding.train(live=lambda: False, untried=True, advance=quiet, advance_students=advance)
     assert decided.promoted
     return found
 
@@ -62,16 +63,26 @@ def gone_of(lake):
     return (seq >= EXCLUDE.first) & (seq <= EXCLUDE.last) & feed
 
 
+def logits_without(config, finished, rows):
+    """Logits of a teacher that learns the lake without labels of these rows, each before it is learned."""
+    lake = Withdrawn(finished.run_dir.side_tables).unlabelled(finished.lake, config.rows)
+    given = config, config.teacher_features, config.teacher.model, lake.combine_chunks()
+    return lockstep_logits(*given, behinds=(0,), advance=lambda done: None)[0].logits[:, 0]
+
+
 def assert_never_saw_them(config, finished, found):
     lake, gone = finished.lake, gone_of(finished.lake)
     assert (found.rows, found.first, found.last) == (gone.sum(), *np.flatnonzero(gone)[[0, -1]])
-    rows, logits = record_of(finished.run_dir.side_tables)
+    rows, logits, rescored = record_of(finished.run_dir.side_tables)
     (entry,) = takeovers(finished.run_dir)
     swap = entry["lake_seq"]
     assert (rows.kind, rows.first, rows.last, rows.where) == ("rows", found.first, found.last, EXCLUDE.where)
     assert (logits.kind, logits.first, logits.before) == ("logits", found.block + 1, swap)
     assert STOPPED_AT < swap < lake.num_rows - 1500
     tainted = (lake["teacher_version"].fill_null(-1).to_numpy() > found.block) & (np.arange(lake.num_rows) < swap)
+    assert (rescored.kind, rescored.last) == ("rescored", rescored.at - 1)
+    anew = (np.arange(lake.num_rows) >= rescored.first) & (np.arange(lake.num_rows) <= rescored.last)
+    taught = logits_without(config, finished, rows)
     logged = lake["teacher_logit_ctr"].to_numpy(zero_copy_only=False)
     assert np.isfinite(logged[tainted]).sum() > 100
     for student in config.students:
@@ -80,7 +91,10 @@ def assert_never_saw_them(config, finished, found):
         assert len(seq) > 500
         assert not gone[seq].any()
         told = read["teacher_ctr"].to_numpy(zero_copy_only=False)
-        assert np.array_equal(told, np.where(tainted, np.nan, logged)[seq], equal_nan=True)
+        wanted = np.where(anew, taught, np.where(tainted, np.nan, logged))
+        assert np.array_equal(told, wanted[seq], equal_nan=True)
+    assert np.array_equal(logged[swap:], taught[swap:], equal_nan=True)
+    assert np.isfinite(taught[anew]).sum() > 100
     learned = load_checkpoint(latest_checkpoint(finished.run_dir.checkpoints("teacher"))).meta["learned"]
     with_label = pc.is_valid(lake["label_ctr"]).to_numpy(zero_copy_only=False)
     assert learned["ctr"]["rows"] == (with_label & ~gone).sum()
@@ -112,7 +126,7 @@ def test_a_kill_at_any_place_is_gone_on_from(stopped, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        rewinding.train_students(killed)
+        rewound(config, run_dir, killed)
     rewound(config, run_dir)
     move, moved = takeover._move, []
 

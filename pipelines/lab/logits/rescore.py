@@ -17,7 +17,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ import pyarrow as pa
 
 from exfm.errors import ModelError
 from exfm.features.batch import BatchBuilder
-from exfm.features.representation import EMBEDDING, FIRST_SPACE, SPACE, packed, written
+from exfm.features.representation import FIRST_SPACE
 from exfm.machine import set_threads
 from exfm.models.growth.refit import MadeWith, stored_teacher
 from exfm.models.scorer import TeacherScorer, snapshot_of
@@ -37,12 +36,11 @@ from pipelines.core.config.identity import TEACHER
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.lab.logits.kept import keep, snapshots_of
+from pipelines.live.training.set_writer import LogitSetWriter
 from pipelines.live.training.unseen_labels import not_yet_learned
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
-from streaming.lake.delta.identifiers import NUMBER
-from streaming.lake.delta.table import CheckedTable, TableCommit
-from streaming.lake.logit_set import DESCRIPTION, LOGIT_SETS, ROWS, SetDescription, described, set_folder
+from streaming.lake.logit_set import DESCRIPTION, LOGIT_SETS, SetDescription, described, set_folder
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
 from streaming.store.files import make_folder, remove_folder, write_json
@@ -120,9 +118,9 @@ def rescore(
             return one
         folder = set_folder(beside, one.name)
         with _pinned(run_dir, lake, one):
-            _score(config, lake, one, folder, advance)
-            one = one.model_copy(update={"complete": True})
-            write_json(folder / DESCRIPTION, one.model_dump(mode="json"))
+            writer = LogitSetWriter(beside, one)
+            _score(config, lake, writer, folder, advance)
+            one = writer.complete()
         shutil.rmtree(folder / TEACHER, ignore_errors=True)
         return one
 
@@ -337,9 +335,10 @@ def _pinned(run_dir: RunDir, lake: LakeReader, one: SetDescription) -> Iterator[
 
 
 def _score(
-    config: Config, lake: LakeReader, one: SetDescription, folder: Path, advance: Callable[[int, int], None]
+    config: Config, lake: LakeReader, writer: LogitSetWriter, folder: Path, advance: Callable[[int, int], None]
 ) -> None:
     """Score the rows that are missing, piece by piece."""
+    one = writer.description
     set_threads(config.resources.threads)
     stored = open_checkpoint(folder / TEACHER / one.snapshot)
     made = MadeWith.of_meta(stored.meta["made_with"])
@@ -348,10 +347,7 @@ def _score(
     build, tasks = BatchBuilder(made.features, made.tasks), [made.tasks.index(task) for task in one.tasks]
     columns = list(dict.fromkeys(["lake_seq", "settlement", "event_time_ms", *made.features.needs_columns()]))
     begun_upto_ms = None if one.version is None else config.teacher.learned_upto_ms
-    table = CheckedTable(folder / ROWS, one.schema, statistics=["lake_seq"], identifiers={NUMBER: one.first - 1})
-    step = config.augmentation.score_rows
-    done = table.identifier(NUMBER)
-    assert done is not None
+    step, done = config.augmentation.score_rows, writer.done
     advance(done + 1 - one.first, one.rows)
     while done < one.last:
         upto = min(done + PIECE_ROWS, one.last)
@@ -362,20 +358,7 @@ def _score(
             logits, r = scorer.answer(build(asked))
             honest = not_yet_learned(asked, one.tasks, config.rows.groups, begun_upto_ms)
             z = np.where(honest & np.isfinite(logits[:, tasks]), logits[:, tasks], np.float32(np.nan))
-            pieces.append(_as_rows(one, asked["lake_seq"], z, r))
+            pieces.append(writer.rows(asked["lake_seq"], z, r))
             advance(done + start + asked.num_rows + 1 - one.first, one.rows)
-        table.commit(partial(TableCommit, pa.concat_tables(pieces), {NUMBER: upto}, {}))
+        writer.commit(pa.concat_tables(pieces), upto)
         done = upto
-
-
-def _as_rows(one: SetDescription, seq: pa.ChunkedArray, z: np.ndarray, r: np.ndarray | None) -> pa.Table:
-    """Rows of the set's table. z: (N, T), NaN for none; r: (N, k)."""
-    columns: dict[str, Any] = {"lake_seq": seq}
-    for t, task in enumerate(one.tasks):
-        columns[f"teacher_logit_{task}"] = pa.array(z[:, t], mask=np.isnan(z[:, t]))
-    if one.representation:
-        assert r is not None
-        known = np.isfinite(z).any(axis=1) & np.isfinite(r).all(axis=1)
-        columns[EMBEDDING] = written(packed(r), known)
-        columns[SPACE] = pa.array(np.full(len(z), one.space, np.int32), mask=~known)
-    return pa.table(columns).cast(one.schema)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from exfm.errors import ConfigError
@@ -27,6 +28,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.takeovers import takeovers, teacher_settings, with_teacher
 from pipelines.core.run_dir.paths import BesideRun, RunDir, version_name
 from pipelines.live.rules.promoting import Keep, Promote, Refuse
+from pipelines.live.training.set_writer import LogitSetWriter
 from pipelines.live.training.unseen_labels import not_yet_learned
 from pipelines.live.workers.teacher.candidate import CandidateTeacher
 from pipelines.teacher.replace.trial import TeacherTrial
@@ -176,11 +178,19 @@ class Replacement:
         return CandidateTeacher(now, self.folder, self.begun["space"], self.begun["withdrawals"])
 
     def train(
-        self, *, live: Callable[[], bool], untried: bool = False, advance: Callable[[int, int], None]
+        self,
+        *,
+        live: Callable[[], bool],
+        untried: bool = False,
+        advance: Callable[[int, int], None],
+        rescored: LogitSetWriter | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Decided | None:
         """Train the candidate and compare it until a decision falls; None where the lake's rows do not suffice and
         nobody adds to them. `live`: whether rows are still to come. `untried`: it takes over once it has learned the
-        lake. `advance` is called with the rows that it has learned, and of how many."""
+        lake. `advance` is called with the rows that it has learned, and of how many. `rescored`: gets its
+        logits of every block; `meanwhile` is called when it has caught up with the lake, and nothing is decided before.
+        """
         trial, root = TeacherTrial(self.config), self.folder.root / "trial"
         if (latest := latest_checkpoint(root)) is not None:
             stored = load_checkpoint(latest)
@@ -188,7 +198,16 @@ class Replacement:
         candidate = self.candidate()
         candidate.open()
         try:
-            decision = self._decision(candidate, trial, root, live=live, untried=untried, advance=advance)
+            decision = self._decision(
+                candidate,
+                trial,
+                root,
+                live=live,
+                untried=untried,
+                advance=advance,
+                rescored=rescored,
+                meanwhile=meanwhile,
+            )
         finally:
             self._save(trial, root)
             candidate.close()
@@ -205,6 +224,8 @@ class Replacement:
         live: Callable[[], bool],
         untried: bool,
         advance: Callable[[int, int], None],
+        rescored: LogitSetWriter | None,
+        meanwhile: Callable[[], None] | None,
     ) -> Promote | Refuse | None:
         assert self.begun is not None
         first, lake = self.begun["judge_from"], LakeReader(self.run_dir.lake, self.config.rows)
@@ -217,12 +238,18 @@ class Replacement:
                     readers.register(READER, min(trial.lake_seq, candidate.place.lake_seq))
                     kept_at = time.monotonic()
                 blocks += 1
-                self._learn_and_compare(rows, first, candidate, trial, root)
+                self._learn_and_compare(rows, first, candidate, trial, root, rescored)
                 trial.lake_seq = rows["lake_seq"][-1].as_py()
-                if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
+                decision = None if meanwhile is not None else trial.decide()
+                if decision is not None and not isinstance(decision, Keep):
                     return decision
                 advance(candidate.place.lake_seq + 1, lake.last_lake_seq + 1)
             caught_up = blocks <= FEW_BLOCKS or blocks >= before  # it never will, where the lake grows as fast
+            if meanwhile is not None and (caught_up or not live()):
+                meanwhile()
+                meanwhile = rescored = None
+                if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
+                    return decision
             more = live()
             if untried and (caught_up or not more):
                 return Promote("asked for without a comparison")
@@ -231,7 +258,13 @@ class Replacement:
             time.sleep(LOOK_S)
 
     def _learn_and_compare(
-        self, rows: pa.Table, first: int, candidate: CandidateTeacher, trial: TeacherTrial, root: Path
+        self,
+        rows: pa.Table,
+        first: int,
+        candidate: CandidateTeacher,
+        trial: TeacherTrial,
+        root: Path,
+        rescored: LogitSetWriter | None,
     ) -> None:
         """Bring the candidate to the version that scored a block, and let it score the block, too."""
         version = rows["teacher_version"][0].as_py()
@@ -240,11 +273,18 @@ class Replacement:
         if candidate.place.version < version:
             self._save(trial, root)  # before the candidate's checkpoints leave that version behind
             candidate.learn_until(version)
-        if candidate.place.version != version or rows["lake_seq"][0].as_py() < first:
+        first_seq, last_seq = rows["lake_seq"][0].as_py(), rows["lake_seq"][-1].as_py()
+        judged = first_seq >= first and last_seq > trial.lake_seq
+        wanted = rescored is not None and first_seq > rescored.done and first_seq >= rescored.description.first
+        if candidate.place.version != version or not (judged or wanted):
             return
-        upto = candidate.learned_upto_ms
-        honest = not_yet_learned(rows, self.config.tasks, self.config.rows.groups, upto)
-        trial.compare(rows, candidate.score(rows).logits, honest)
+        answer = candidate.score(rows)
+        honest = not_yet_learned(rows, self.config.tasks, self.config.rows.groups, candidate.learned_upto_ms)
+        if rescored is not None and wanted:
+            logits = np.where(honest & np.isfinite(answer.logits), answer.logits, np.float32(np.nan))
+            rescored.commit(rescored.rows(rows["lake_seq"], logits, answer.representation), last_seq)
+        if judged:
+            trial.compare(rows, answer.logits, honest)
 
     def _save(self, trial: TeacherTrial, root: Path) -> None:
         if trial.lake_seq == NOTHING_YET:

@@ -2,9 +2,11 @@
 
     1. the rows are withdrawn from the lake (streaming/lake/withdrawn.py), and until another teacher scores the logits
        of all versions that had learned them
-    2. students learn the lake without them, beside the run's own, each up to the lake's end
-    3. so does a teacher, which is compared with the run's own on rows behind them: it is a replacement (replacement.py)
-    4. it takes over, and the students with it, at one recorded position (takeover.py)
+    2. a teacher learns the lake without them, beside the run's own, and scores every row anew that one of those
+       versions had scored, before it learns it: a logit set, which from then on stands in the place of their logits
+    3. students learn the lake without the rows, with these logits
+    4. the teacher is compared with the run's own on rows behind them: it is a replacement (replacement.py)
+    5. it takes over, and the students with it, at one recorded position (takeover.py)
 
 Each begins from the run's last checkpoint before the rows, where one is still there; else from nothing. All of it lies
 in the run's `replacement/`; the same command goes on after a kill.
@@ -19,6 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.compute as pc
+
 from exfm.errors import ModelError
 from exfm.snapshots.checkpoint import checkpoint_names, load_checkpoint, save_checkpoint
 from exfm.snapshots.manifest import read_manifest
@@ -27,11 +31,13 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.takeovers import teacher_settings
 from pipelines.core.run_dir.paths import BesideRun, RunDir
 from pipelines.live.training.predictions import parts_of
+from pipelines.live.training.set_writer import LogitSetWriter
 from pipelines.live.workers.student.versions import Versions
 from pipelines.live.workers.student.worker import StudentWorker
-from pipelines.teacher.replace.replacement import READER, Replacement
+from pipelines.teacher.replace.replacement import READER, Decided, Replacement
 from pipelines.teacher.replace.revocation import recorded
 from streaming.errors import BadInput
+from streaming.lake.logit_set import SetDescription, described
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
 from streaming.lake.where import Where
@@ -172,7 +178,8 @@ class Rewind:
         for worker in (TEACHER, *(STUDENT + name for name in self.students)):
             if (saved := last_before(self.run_dir.checkpoints(worker), first)) is not None:
                 _begin_from(saved, self.run_dir, folder, worker, withdrawals)
-        rewind = {"question": question, "students": self.students, "ends": logits.asked_at}
+        named = {"set": f"rewind-{withdrawals}", "begins": found.block + 1}
+        rewind = {"question": question, "students": self.students, "ends": logits.asked_at, **named}
         space = self.replacement.next_space
         more = {"judge_from": found.last + 1, "space": space, "withdrawals": withdrawals, "rewind": rewind}
         write_json(folder.root / "begun.json", {"was": settings, "now": settings, **more})
@@ -186,9 +193,68 @@ class Rewind:
                 return following
         return None
 
-    # --- students ----------------------------------------------------------------------------------------------------
+    # --- training ----------------------------------------------------------------------------------------------------
 
-    def train_students(self, advance: Callable[[int, int], None]) -> None:
+    def train(
+        self,
+        *,
+        live: Callable[[], bool],
+        untried: bool = False,
+        advance: Callable[[int, int], None],
+        advance_students: Callable[[int, int], None],
+    ) -> Decided | None:
+        """Train teacher and students until a decision falls, as `Replacement.train` does."""
+        described_so_far = described(self.run_dir.side_tables, self._rewind["set"])
+        writer = LogitSetWriter(self.run_dir.side_tables, described_so_far or self._description())
+        if described_so_far is None:
+            writer.describe()
+
+        def meanwhile() -> None:
+            one = writer.complete()
+            record = record_of(self.run_dir.side_tables)
+            if one.rows and one.name not in {each.logits for each in record}:
+                why = "scored by a teacher that never learned the withdrawn rows"
+                anew = Withdrawal(kind="rescored", first=one.first, last=one.last, logits=one.name, why=why)
+                recorded(self.run_dir, [anew], live=live())
+            begun = self.replacement.begun
+            assert begun is not None
+            withdrawals = len(record_of(self.run_dir.side_tables))
+            write_json(self.replacement.folder.root / "begun.json", begun | {"withdrawals": withdrawals})
+            self._train_students(advance_students)
+
+        rescored = None if writer.description.complete else writer
+        return self.replacement.train(
+            live=live, untried=untried, advance=advance, rescored=rescored, meanwhile=meanwhile
+        )
+
+    @property
+    def _rewind(self) -> dict[str, Any]:
+        begun = self.replacement.begun
+        assert begun is not None
+        found: dict[str, Any] = begun["rewind"]
+        return found
+
+    def _description(self) -> SetDescription:
+        """Description of the logit set, as it begins."""
+        lake, config, rewind = LakeReader(self.run_dir.lake, self.config.rows), self.config, self._rewind
+        after = lake.read(columns=["lake_seq"], filter=pc.field("block") >= rewind["begins"], limit_rows=1).table
+        model = config.teacher.model
+        return SetDescription(
+            name=rewind["set"],
+            lake=lake.id,
+            first=after["lake_seq"][0].as_py() if after.num_rows else lake.last_lake_seq + 1,
+            last=lake.last_lake_seq,
+            tasks=config.tasks,
+            representation=model.representation is not None and model.representation == config.rows.teacher_embedding,
+            teacher="the teacher of a rewind, each row before it was learned",
+            version=None,
+            snapshot="",
+            space=self.replacement.next_space,
+            known_rows=0,
+            asked=rewind["question"],
+        )
+
+    def _train_students(self, advance: Callable[[int, int], None]) -> None:
         """Train all students up to the lake's end as of now. `advance` is called with the rows that are passed, of all
         students together, and of how many."""
         begun = self.replacement.begun

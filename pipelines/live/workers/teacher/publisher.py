@@ -92,7 +92,7 @@ class SnapshotPublisher:
     def log(self, version: int, meta: Mapping[str, Any], learned: list[list[int]] | None = None) -> None:
         """Log a version, before its snapshot can be seen."""
         if self._ranks.first:
-            published = PublishedVersion(version, meta["lake_seq"], meta.get("event_time_ms"), learned or [])
+            published = PublishedVersion(version, meta["lake_seq"], meta.get("last_event_ms"), learned or [])
             self._versions.append(published)
 
     def mark(self, version: int) -> None:

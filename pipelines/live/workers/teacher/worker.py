@@ -153,7 +153,7 @@ class TeacherWorker(Worker):
             for topic, partition, offset, row in meta["positions"]
             if topic == self._config.kafka.examples.topic  # a run may get another one: it is read from its beginning
         }
-        self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions, meta.get("event_time_ms"))
+        self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions, meta.get("last_event_ms"))
         self._saved_version, self.space = meta["version"], meta.get("space", FIRST_SPACE)
         log.info("resumed after block %d, lake_seq %d", meta["version"] - 1, meta["lake_seq"])
 
@@ -371,7 +371,7 @@ class TeacherWorker(Worker):
             "config_hash": self.engine.identity,
             "version": self.place.version,
             "lake_seq": self.place.lake_seq,
-            "event_time_ms": self.place.event_time_ms,
+            "last_event_ms": self.place.event_time_ms,
             "space": self.space,
             "learned": self.account.learned.state(),
             "made_with": made_with_teacher(self._config).model_dump(mode="json"),

@@ -39,45 +39,28 @@ def rewind(
 ) -> None:
     """Train teacher and students again, beside those of the run, without rows that nobody should have learned.
 
-    The rows stay in the lake; a record says that they are left out: by what is trained here, by students that join
-    later, and by replays. Logits of teachers that had learned them read as null. When students and a teacher have
-    learned the rest, the teacher is compared with the run's own on rows behind those that are left out; then all of
-    them take the place of the run's, at one recorded position: a live run by a restart of its workers, one that is
-    stopped at its next start. Ctrl-C stops the command; the same command resumes it, and
-    `exfm teacher replace RUN --drop` gives it up.
+    The rows stay in the lake; a record says that they are left out, by students that join and replays that begin later,
+    too. The new teacher is compared with the run's own on rows behind those; then all take the place of the run's, at
+    one recorded position: a live run by a restart of its workers, another at its next start. Ctrl-C stops the command;
+    the same command resumes it, and `exfm teacher replace RUN --drop` gives it up.
 
     Example: exfm rewind runs/demo --exclude "vertical == 'shop'" --exclude 120000:139999 --dry-run
     """
+    from pipelines.cli.tools.rewind import show_plan
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.config.evolve import with_roster
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.live.status.stored import last_status
     from pipelines.report.screens.progress import rows_bar
-    from pipelines.report.screens.screen import duration
-    from pipelines.report.table import TextTable
-    from pipelines.report.terminal import console, rendered
-    from pipelines.report.words import count
     from pipelines.teacher.replace.replacement import only_one
     from pipelines.teacher.replace.rewind import Rewind, excluded, exclusion_of
 
     run = RunDir(run_dir)
-    asked, config = exclusion_of(exclude or []), with_roster(config_of(run), run.roster)
+    config = with_roster(config_of(run), run.roster)
+    asked = exclusion_of(exclude or [])
     found, rewinding = excluded(config, run, asked), Rewind(run, config)
     if dry_run:
-        status = last_status(run_dir)
-        speeds = {} if status is None else {n: w.rows / w.busy_s for n, w in status.workers.items() if w.busy_s}
-        first = found.first if back_to is None else min(found.first, back_to + 1)
-        parts = rewinding.parts(first, speeds)
-        if json_:
-            said = {"excluded": found._asdict(), "parts": [part._asdict() for part in parts]}
-            typer.echo(json.dumps(said, indent=2))
-            return
-        typer.echo(
-            f"{found.rows:,} rows are left out: lake_seq {found.first:,} to {found.last:,}, "
-            f"{duration((found.event_times_ms[1] - found.event_times_ms[0]) / 1000)} of event time"
-        )
-        rows = [[p.name, count(p.after + 1), count(p.rows), duration(p.seconds), count(p.bytes / 2**20)] for p in parts]
-        console().print(rendered(TextTable("", ["learns again", "from", "rows", "takes", "MB"], rows)))
+        show_plan(rewinding, found, back_to, run_dir, as_json=json_)
         return
     private_files()
 

@@ -116,7 +116,7 @@ def _write(beside: Path, record: Sequence[Withdrawal]) -> None:
 
 
 class Withdrawn:
-    """What a reader of the lake in the folder `beside` is not to see.
+    """Withdrawals of the lake in the folder `beside`, as one reader sees them.
 
     known   how many withdrawals it knew when it began; None: all that there are
 
@@ -176,13 +176,18 @@ class Withdrawn:
 
     def applied(self, rows: pa.Table) -> pa.Table:
         """Rows of the lake, read just now, with null in the place of withdrawn logits, of the representation, and of
-        the version, or with the logits of another teacher; they have `lake_seq` and `teacher_version`. Raises as
-        `LogitSet` does."""
+        the version; rescored ones have the logits of their set, and the version, which says how many blocks that
+        teacher had learned. They have `lake_seq` and `teacher_version`. Raises as `LogitSet` does."""
         self._look()
+        versions, seq = rows["teacher_version"], rows["lake_seq"].to_numpy()
         rows = self._without_logits(rows)
         for each in self._known:
-            if each.logits is not None:
+            if each.logits is not None and rows.num_rows:
                 rows = self._set(each.logits).applied(rows)
+                inside = pa.array((seq >= each.first) & (each.last is None or seq <= each.last))
+                index = rows.schema.get_field_index("teacher_version")
+                kept = pc.if_else(inside, versions, rows["teacher_version"])
+                rows = rows.set_column(index, rows.schema.field(index), kept)
         return rows
 
     def _set(self, name: str) -> LogitSet:

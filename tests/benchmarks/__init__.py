@@ -2,6 +2,7 @@
 
 What a step, a row, a request costs:
 
+    python -m tests.benchmarks.bench_freshness       from learned to a logit, at half the teacher's highest rate
     python -m tests.benchmarks.bench_generator       impressions a second of the synthetic stream
     python -m tests.benchmarks.bench_settlement      rows merged and settled a second, bytes of a pending impression
     python -m tests.benchmarks.bench_pending         what a tenth of a day at 1,000 impressions a second takes
@@ -33,6 +34,7 @@ What becomes of the model:
     python -m tests.benchmarks.first_rows            every model on its first rows, against the base rate and FTRL
     python -m tests.benchmarks.interval_coverage     how often an interval of few positives holds the truth
     python -m tests.benchmarks.peeking               looking again and again, with an e-process and with plain intervals
+    python -m tests.benchmarks.poisoned_hour         an hour of wrong labels, rewound, against a run without it
     python -m tests.benchmarks.rank_change           the loss of a teacher that is resumed by more or fewer ranks
     python -m tests.benchmarks.reduced_comms         embeddings that travel as halves
     python -m tests.benchmarks.replay                a replay of four arms over a lake, and the bare engine

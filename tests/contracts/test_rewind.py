@@ -128,7 +128,7 @@ def test_a_kill_at_any_place_is_gone_on_from(stopped, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         rewound(config, run_dir, killed)
     rewound(config, run_dir)
-    move, moved = takeover._move, []
+    move, moved = takeover.move_folder, []
 
     def moving(source, target):
         moved.append(target)
@@ -137,7 +137,7 @@ def test_a_kill_at_any_place_is_gone_on_from(stopped, monkeypatch):
         move(source, target)
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(takeover, "_move", moving))
+        patches.enter_context(patch.object(takeover, "move_folder", moving))
         patches.enter_context(pytest.raises(OSError, match="killed"))
         run(config, run_dir, local=True, until_end=True)
     assert_never_saw_them(config, resumed(config, run_dir), found)

@@ -5,5 +5,6 @@ unseen_labels                  which labels a teacher cannot have learned when i
 ahead, writer                  reading before, and writing behind, the training
 freshness                      how long until a logit knows what was learned, and how far behind a row its teacher was
 machine                        the versions and the machine that bits depend on
+set_writer                     a logit set while it is written
 predictions, live_metrics      every prediction on disk; figures while the stream runs
 """

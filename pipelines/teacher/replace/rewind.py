@@ -66,9 +66,9 @@ class Excluded(NamedTuple):
     event_times_ms: tuple[int, int]
 
 
-class Part(NamedTuple):
-    """What of a rewind one model costs: it learns the lake's rows behind `after` again. `seconds`: at the rate at which
-    it has learned so far; None: not known."""
+class RewindCost(NamedTuple):
+    """Cost of a rewind for one model, which learns the rows behind `after` again. `seconds`: at the rate at which it
+    has learned so far; None: not known."""
 
     name: str
     after: int
@@ -131,9 +131,8 @@ class Rewind:
 
     # --- what it would do --------------------------------------------------------------------------------------------
 
-    def parts(self, first: int, speeds: dict[str, float]) -> list[Part]:
-        """What each model would learn again, if the first row that is left out, or the row to go back to, is `first`.
-        `speeds`: rows a second, by worker."""
+    def costs(self, first: int, speeds: dict[str, float]) -> list[RewindCost]:
+        """Cost for each model, if nothing from the row `first` on is kept. `speeds`: rows a second, by worker."""
         lake = LakeReader(self.run_dir.lake, self.config.rows)
         found = []
         for worker in (TEACHER, *(STUDENT + name for name in self.students)):
@@ -142,7 +141,7 @@ class Rewind:
             after = max(own_first, lake.first_lake_seq) - 1 if before is None else _seq_of(before)
             rows, speed = max(0, lake.last_lake_seq - after), speeds.get(worker)
             seconds = rows / speed if speed else None
-            found.append(Part(worker, after, rows, seconds, _bytes(self.run_dir.checkpoints(worker))))
+            found.append(RewindCost(worker, after, rows, seconds, _bytes(self.run_dir.checkpoints(worker))))
         return found
 
     @property

@@ -116,9 +116,9 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
         moves += _of_student(run_dir, candidate, student)
     for own, others, name in moves:
         if own.exists() and not (former / name).exists():
-            _move(own, former / name)
+            move_folder(own, former / name)
         if others.exists():
-            _move(others, own)
+            move_folder(others, own)
     before = load(run_dir.config)
     after = with_teacher(before, entry["now"])
     if before.hash != after.hash:
@@ -133,7 +133,7 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
 
 
 def _of_student(run_dir: RunDir, candidate: RunDir, name: str) -> Iterator[tuple[Path, Path, str]]:
-    """What of a rewound student takes the place of the run's own, and where that goes."""
+    """Folders of a run's student, those of the rewound one that take their place, and where the first go."""
     worker = f"{STUDENT}{name}"
     yield run_dir.checkpoints(worker), candidate.checkpoints(worker), f"students/{name}/checkpoints"
     yield run_dir.predictions(name), candidate.predictions(name), f"students/{name}/predictions"
@@ -141,7 +141,8 @@ def _of_student(run_dir: RunDir, candidate: RunDir, name: str) -> Iterator[tuple
     yield run_dir.served_twin(name), candidate.served_twin(name), f"students/{name}/served_twin"
 
 
-def _move(source: Path, target: Path) -> None:
+def move_folder(source: Path, target: Path) -> None:
+    """Move a folder to its place, durably."""
     make_folder(target.parent)
     move(source, target)
     sync(target.parent)
@@ -172,4 +173,4 @@ def roll_back(run_dir: RunDir, why: str) -> None:
     begun["withdrawals"] = withdrawals
     write_json(part / "begun.json", begun)
     write_json(part / "decided.json", {"promoted": True, "why": why, "evidence": {}})
-    _move(part, run_dir.replacement)
+    move_folder(part, run_dir.replacement)

@@ -184,13 +184,12 @@ class Replacement:
         untried: bool = False,
         advance: Callable[[int, int], None],
         rescored: LogitSetWriter | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        before_takeover: Callable[[], None] = lambda: None,
     ) -> Decided | None:
         """Train the candidate and compare it until a decision falls; None where the lake's rows do not suffice and
         nobody adds to them. `live`: whether rows are still to come. `untried`: it takes over once it has learned the
         lake. `advance` is called with the rows that it has learned, and of how many. `rescored`: gets its
-        logits of every block; `meanwhile` is called when it has caught up with the lake, and nothing is decided before.
-        """
+        logits of every block; `before_takeover` is called once it is promoted, before that is recorded."""
         trial, root = TeacherTrial(self.config), self.folder.root / "trial"
         if (latest := latest_checkpoint(root)) is not None:
             stored = load_checkpoint(latest)
@@ -206,8 +205,9 @@ class Replacement:
                 untried=untried,
                 advance=advance,
                 rescored=rescored,
-                meanwhile=meanwhile,
             )
+            if isinstance(decision, Promote):
+                before_takeover()
         finally:
             self._save(trial, root)
             candidate.close()
@@ -225,7 +225,6 @@ class Replacement:
         untried: bool,
         advance: Callable[[int, int], None],
         rescored: LogitSetWriter | None,
-        meanwhile: Callable[[], None] | None,
     ) -> Promote | Refuse | None:
         assert self.begun is not None
         first, lake = self.begun["judge_from"], LakeReader(self.run_dir.lake, self.config.rows)
@@ -240,16 +239,10 @@ class Replacement:
                 blocks += 1
                 self._learn_and_compare(rows, first, candidate, trial, root, rescored)
                 trial.lake_seq = rows["lake_seq"][-1].as_py()
-                decision = None if meanwhile is not None else trial.decide()
-                if decision is not None and not isinstance(decision, Keep):
+                if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
                     return decision
                 advance(candidate.place.lake_seq + 1, lake.last_lake_seq + 1)
             caught_up = blocks <= FEW_BLOCKS or blocks >= before  # it never will, where the lake grows as fast
-            if meanwhile is not None and (caught_up or not live()):
-                meanwhile()
-                meanwhile = rescored = None
-                if (decision := trial.decide()) is not None and not isinstance(decision, Keep):
-                    return decision
             more = live()
             if untried and (caught_up or not more):
                 return Promote("asked for without a comparison")

@@ -4,8 +4,8 @@
        of all versions that had learned them
     2. a teacher learns the lake without them, beside the run's own, and scores every row anew that one of those
        versions had scored, before it learns it: a logit set, which from then on stands in the place of their logits
-    3. students learn the lake without the rows, with these logits
-    4. the teacher is compared with the run's own on rows behind them: it is a replacement (replacement.py)
+    3. it is compared with the run's own on rows behind them: it is a replacement (replacement.py)
+    4. students learn the lake without the rows, with these logits, once it is to take over
     5. it takes over, and the students with it, at one recorded position (takeover.py)
 
 Each begins from the run's last checkpoint before the rows, where one is still there; else from nothing. All of it lies
@@ -208,7 +208,7 @@ class Rewind:
         if described_so_far is None:
             writer.describe()
 
-        def meanwhile() -> None:
+        def train_students() -> None:
             one = writer.complete()
             record = record_of(self.run_dir.side_tables)
             if one.rows and one.name not in {each.logits for each in record}:
@@ -223,7 +223,7 @@ class Rewind:
 
         rescored = None if writer.description.complete else writer
         return self.replacement.train(
-            live=live, untried=untried, advance=advance, rescored=rescored, meanwhile=meanwhile
+            live=live, untried=untried, advance=advance, rescored=rescored, before_takeover=train_students
         )
 
     @property

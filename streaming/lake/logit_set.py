@@ -3,7 +3,8 @@
     lake/logit_sets/NAME/set.json    which rows, by which teacher, whether it had learned them, whether all are there
     lake/logit_sets/NAME/rows        logits, and the representation where there is one, by `lake_seq`
 
-A set is written once (`exfm rescore`) and never changed. Who learns from it reads the lake's rows with the set's logits
+A set is written once (`exfm rescore`), or grows with the lake (a run's further teacher); what is in it is never
+changed. Who learns from it reads the lake's rows with the set's logits
 in the place of their own; rows that it does not have stay as they were logged.
 """
 
@@ -20,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from streaming.errors import BadInput, DataLost
 from streaming.lake.by_seq import rows_by_seq
 from streaming.lake.delta.files import NoTable, TableFiles
+from streaming.lake.delta.identifiers import NUMBER
+from streaming.position import NOTHING_YET
 from streaming.schema import EMBEDDING_FIELDS
 from streaming.store.files import read_json
 
@@ -51,6 +54,9 @@ class SetDescription(BaseModel):
         description="rows whose labels the teacher had learned before it scored them; null: it is not known of any"
     )
     asked: dict[str, Any] = Field(description="the command's options")
+    as_versioned: bool = Field(
+        default=False, description="its teacher had learned as many blocks as the version of a row says: rows keep it"
+    )
     complete: bool = False
 
     @property
@@ -102,7 +108,7 @@ def set_bytes(beside: Path, name: str) -> int:
 
 
 class LogitSet:
-    """The complete set `name` of the lake in the folder `beside`.
+    """The complete set `name` of the lake in the folder `beside`; `upto`: its last row.
 
     Raises BadInput where there is none, or it is not complete; DataLost where it is damaged.
     """
@@ -119,11 +125,8 @@ class LogitSet:
                 f"logit set `{name}` is not complete: its command was interrupted. Give the same `exfm rescore` again, "
                 f"which goes on; {set_folder(beside, name) / DESCRIPTION} has its options"
             )
-        self.description = one
-        try:
-            self._table = TableFiles(set_folder(beside, name) / ROWS, one.schema)
-        except NoTable as error:
-            raise DataLost(f"logit set `{name}` has lost its rows: {error}; write it again, by another name") from None
+        self.description, self.upto = one, one.last
+        self._table = _table(beside, one)
 
     @property
     def id(self) -> str:
@@ -135,12 +138,12 @@ class LogitSet:
         none is changed."""
         one = self.description
         seq = rows["lake_seq"].to_numpy()
-        begin, end = np.searchsorted(seq, [one.first, one.last + 1]).tolist()
+        begin, end = np.searchsorted(seq, [one.first, self.upto + 1]).tolist()
         if begin == end:
             return rows
         values = self._values(seq[begin:end], [name for name in one.schema.names if name in rows.column_names])
         count = end - begin
-        if "teacher_version" in rows.column_names:
+        if "teacher_version" in rows.column_names and not one.as_versioned:
             kind = rows.schema.field("teacher_version").type
             values["teacher_version"] = pa.array([one.version], kind).take(pa.array(np.zeros(count, np.int64)))
         for field in EMBEDDING_FIELDS if not one.representation else ():
@@ -159,6 +162,36 @@ class LogitSet:
         if found.missing is not None:
             raise DataLost(f"logit set `{self.description.name}` lacks row lake_seq {found.missing:,}; {again}")
         return {name: found.rows[name] for name in names if name != "lake_seq"}
+
+
+class GrowingLogitSet(LogitSet):
+    """The set `name` that a further teacher of the run writes, from before its first row on. `look` says how far it is;
+    `applied` is for rows up to there."""
+
+    def __init__(self, beside: Path, name: str) -> None:
+        self._beside, self._name = beside, name
+        self._there = False
+        self.upto = NOTHING_YET
+
+    def look(self) -> int | None:
+        """Look for new rows. Returns the last row that is there, -1 before the first; None once the set is
+        complete."""
+        if (one := described(self._beside, self._name)) is None:
+            return self.upto
+        if not self._there:
+            self.description, self._there = one, True
+            self._table = _table(self._beside, one)
+        self._table.refresh()
+        done = self._table.identifier(NUMBER)
+        self.upto = NOTHING_YET if done is None else done
+        return None if one.complete else self.upto
+
+
+def _table(beside: Path, one: SetDescription) -> TableFiles:
+    try:
+        return TableFiles(set_folder(beside, one.name) / ROWS, one.schema)
+    except NoTable as error:
+        raise DataLost(f"logit set `{one.name}` has lost its rows: {error}; write it again, by another name") from None
 
 
 def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.errors import DataLost
-from streaming.lake.logit_set import LogitSet
+from streaming.lake.logit_set import GrowingLogitSet, LogitSet
 from streaming.lake.reader import LakeReader
 from streaming.lake.withdrawn import Withdrawn
 from streaming.messages.source import EndOfStream, Source
@@ -62,7 +62,12 @@ class LakeSource(Source[int, pa.Table]):
             raise EndOfStream
         if self.position() >= self._lake.last_lake_seq:
             self._lake.refresh()
-        rows = self._lake.read_from(self._cursor, upto=self.end_seq, limit_rows=self._batch_rows).table
+        upto = self.end_seq
+        if isinstance(self.logits, GrowingLogitSet) and (scored := self.logits.look()) is not None:
+            upto = scored if upto is None else min(scored, upto)
+            if self.position() >= upto:
+                return None
+        rows = self._lake.read_from(self._cursor, upto=upto, limit_rows=self._batch_rows).table
         if not rows.num_rows:
             return None
         rows = rows if self._withdrawn is None else self._withdrawn.applied(rows)

@@ -37,6 +37,7 @@ from pipelines.core.config.sections import (
 )
 from pipelines.core.config.teacher_and_students import (
     Augmentation,
+    FurtherTeacher,
     OwnFeatures,
     StudentSettings,
     TeacherSettings,
@@ -75,6 +76,9 @@ class Config(Frozen):
     augmentation: Augmentation = Augmentation()
     lake: LakeSettings = LakeSettings()
     teacher: TeacherSettings = TeacherSettings()
+    teachers: tuple[FurtherTeacher, ...] = Field(
+        default=(), description="teachers beside the first; a student learns from one by its name (`logits`)"
+    )
     students: tuple[StudentSettings, ...]
     metrics: MetricsSettings = MetricsSettings()
     losses: LossLimits = LossLimits()
@@ -105,6 +109,9 @@ class Config(Frozen):
         self._check_verticals()
         for student in self.students:
             self._check_student(student)
+        names = [teacher.name for teacher in self.teachers]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"teachers: {', '.join(sorted(twice))} is there twice; give each a name of its own")
         try:
             self.settlement.horizon_ms(self.rows)
         except BadInput as error:

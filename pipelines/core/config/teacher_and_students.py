@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from exfm.features.dense import DenseFeature
 from exfm.features.features import HistoryFeature
@@ -109,6 +109,27 @@ class OwnFeatures(Frozen):
         return tuple(feature.name for features in lists for feature in features)
 
 
+class FurtherTeacher(TeacherSettings):
+    """A teacher beside the first: it learns the same rows, reads the same features, and scores every row into a logit
+    set of its name."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names worker, checkpoints and logit set")
+
+    @model_validator(mode="after")
+    def _one_process(self) -> FurtherTeacher:
+        if self.ranks != 1 or self.only or self.init_from is not None:
+            raise ValueError(
+                f"teacher `{self.name}` of `teachers` has ranks, only or init_from, which belong to the first "
+                "(`teacher`); leave them out"
+            )
+        return self
+
+    @property
+    def as_teacher(self) -> TeacherSettings:
+        """The same settings as a run's first teacher has them."""
+        return TeacherSettings.model_validate(self.model_dump(exclude={"name"}))
+
+
 class StudentSettings(Frozen):
     """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm.
 
@@ -134,7 +155,8 @@ class StudentSettings(Frozen):
     )
     logits: str | None = Field(
         default=None,
-        description="the logit set of `exfm rescore` that it learns from; rows outside it, and null: as logged",
+        description="whose logits it learns: a teacher of `teachers`, or a logit set of `exfm rescore`; null, and rows "
+        "outside it: as logged",
     )
     joins_at_rows: int = Field(
         default=0,

@@ -76,6 +76,10 @@ class RunDir:
         """Log of the snapshots that teachers published."""
         return self.root / "teachers" / "versions.jsonl"
 
+    def further_teacher(self, name: str) -> Path:
+        """Folder of a teacher beside the first."""
+        return self.root / "teachers" / "further" / name
+
     def replaced_teacher(self, number: int) -> Path:
         """Folder of what the run's `number`th teacher left."""
         return self.root / "teachers" / f"{number:04d}"

@@ -45,6 +45,7 @@ def worker_specs(config: Config, run_dir: RunDir, servers: str, until_end: bool)
         *([wanted(Kind.INGEST, "ingest")] if config.source is not None else []),
         wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.ranks),
         wanted(Kind.TEACHER, "teacher", config.teacher.ranks),
+        *(wanted(Kind.FURTHER_TEACHER, f"teacher-{each.name}") for each in config.teachers),
         *(wanted(Kind.STUDENT, STUDENT + student.name, host=host) for student in config.students),
     ]
 
@@ -83,6 +84,11 @@ class WorkerBuilder:
             from pipelines.live.workers.teacher.worker import TeacherWorker
 
             return TeacherWorker(config, run_dir, rendezvous)
+        if self.kind is Kind.FURTHER_TEACHER:
+            from pipelines.live.workers.teacher.further import FurtherTeacherWorker
+
+            settings = next(each for each in config.teachers if f"teacher-{each.name}" == self.name)
+            return FurtherTeacherWorker(config, settings, run_dir)
         from pipelines.live.workers.student.worker import StudentWorker
 
         return StudentWorker(config, config.student(self.name.removeprefix(STUDENT)), run_dir)

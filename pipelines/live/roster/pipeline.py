@@ -180,7 +180,8 @@ class Pipeline:
         """The new student's section of the config. Where the same student was requested before, it is the section of
         then, which says at which row it begins. Raises BadInput where another student has, or had, the name."""
         section, desired = section_of(request, config, lake), self.run_dir.roster.desired(request.name)
-        if (logits := section.get("logits")) is not None:
+        logits = section.get("logits")
+        if logits is not None and logits not in {teacher.name for teacher in config.teachers}:
             LogitSet(self.run_dir.side_tables, logits)  # refused where there is none, or it is not whole
         before = None if desired is None else desired.section
         if request.name in {student.name for student in config.students}:

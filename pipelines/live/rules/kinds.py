@@ -4,6 +4,7 @@ kind          gives up: the run ends      its last row ends the stream    may jo
 ingest        always                      no                              no
 augmentation  always                      yes: it writes the lake         no
 teacher       in lockstep                 no                              no
+further teacher  never                    no                              no
 student       never                       no                              yes
 """
 
@@ -16,6 +17,7 @@ class Kind(StrEnum):
     INGEST = "ingest"
     AUGMENTATION = "augmentation"
     TEACHER = "teacher"
+    FURTHER_TEACHER = "further teacher"
     STUDENT = "student"
 
     def ends_run(self, pace: str) -> bool:
@@ -23,9 +25,9 @@ class Kind(StrEnum):
         teacher nothing can continue. Nothing depends on a student, and in free pace nothing waits for the teacher.
 
         >>> [kind.ends_run("free") for kind in Kind]
-        [True, True, False, False]
+        [True, True, False, False, False]
         """
-        return self is not Kind.STUDENT and (self is not Kind.TEACHER or pace == "lockstep")
+        return self in (Kind.INGEST, Kind.AUGMENTATION) or (self is Kind.TEACHER and pace == "lockstep")
 
     @property
     def writes_lake(self) -> bool:
@@ -35,7 +37,7 @@ class Kind(StrEnum):
     @property
     def reads_lake(self) -> bool:
         """True if its position is a row of the lake; it is done once it has learned the last one."""
-        return self in (Kind.TEACHER, Kind.STUDENT)
+        return self in (Kind.TEACHER, Kind.FURTHER_TEACHER, Kind.STUDENT)
 
     @property
     def has_lag(self) -> bool:

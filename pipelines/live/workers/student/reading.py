@@ -16,7 +16,7 @@ from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.live.feeds.own_rows import OwnRows
 from pipelines.live.feeds.student import RowSource, StudentFeed
 from pipelines.live.workers.stopwatch import Stopwatch
-from streaming.lake.logit_set import LogitSet
+from streaming.lake.logit_set import GrowingLogitSet, LogitSet
 from streaming.lake.reader import LakeReader
 from streaming.lake.source import LakeSource
 from streaming.lake.withdrawn import Withdrawn
@@ -71,9 +71,17 @@ def lake_source(config: Config, settings: StudentSettings, lake: LakeReader, wit
         columns=lake_columns(config, settings),
         verticals=set(own.verticals) or None,
         filter=settled if own.condition is None else settled & own.condition,
-        logits=None if settings.logits is None else LogitSet(lake.path.parent, settings.logits),
+        logits=_logits(config, settings, lake),
         withdrawn=withdrawn,
     )
+
+
+def _logits(config: Config, settings: StudentSettings, lake: LakeReader) -> LogitSet | None:
+    """The logit set that the student learns from, in the place of what was logged."""
+    if settings.logits is None:
+        return None
+    growing = settings.logits in {teacher.name for teacher in config.teachers}
+    return (GrowingLogitSet if growing else LogitSet)(lake.path.parent, settings.logits)
 
 
 def student_feed(

@@ -28,6 +28,7 @@ from pipelines.live.workers.student.increments import Increments
 from pipelines.live.workers.student.reading import SharedCache, batch_builder, lake_columns, lake_source, student_feed
 from pipelines.live.workers.student.state import StudentState, resumed_student
 from pipelines.live.workers.worker import Worker, seconds_since
+from streaming.lake.logit_set import GrowingLogitSet
 from streaming.lake.withdrawn import Withdrawn
 from streaming.messages.source import EndOfStream
 
@@ -75,7 +76,9 @@ class StudentWorker(Worker):
             self._export_again()
         self.checkpointer.put(self.state.versions.pending_write())  # what a crash kept from the ledger
         source = lake_source(config, settings, self._lake, self._withdrawn)
-        self._leakage = None if source.logits is None else source.logits.description.leakage
+        logits = source.logits
+        honest = logits is None or isinstance(logits, GrowingLogitSet)
+        self._leakage = None if logits is None or honest else logits.description.leakage
         self.feed_from(source)
 
     _leakage: str | None = None

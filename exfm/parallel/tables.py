@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -36,7 +36,7 @@ from torchrec.distributed.types import (
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
-from torchrec.sparse.jagged_tensor import KeyedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.embeddings.fused import FusedTables
@@ -46,6 +46,7 @@ from exfm.parallel.group import RankGroup, forget_hosts
 from exfm.parallel.layout import Sharding
 from exfm.parallel.planner import quiet_torchrec
 from exfm.parallel.sharding import TableSharder, bag_configs
+from exfm.snapshots.delta import ChangedRows
 from exfm.snapshots.windows import TensorPieces, Window, whole_tensor
 
 
@@ -107,6 +108,17 @@ class ParallelTables(Tables):
         for name in (f"{table.name}/weight" for table in tables):
             for _, window in self._held[name].pieces:
                 window.zero_()
+        # Of a table that is cut by columns the pieces would have to agree on its rows: such ones are not tracked.
+        self._tracked = optimizer is not None and all(map(_whole_rows, self._tables.module_sharding_plan.values()))
+        self._learned_at: dict[str, Tensor] = {}  # the clock when a row of this rank's piece was looked up last
+        self._table_of = {feature: table.name for table in tables for feature in table.lookups}
+        if self._tracked:
+            self._learned_at = {
+                piece.table: piece.weight.new_zeros(len(piece.weight), dtype=torch.int32)
+                for piece in _pieces(self._tables)
+                if len(piece.weight)
+            }
+            self._tables.register_post_lookup_tracker_fn(self._note)
 
     def send(self, batch: HasIds) -> SentIds:
         """Waits for the sizes of what others send; the ids themselves travel while other work is done."""
@@ -116,6 +128,14 @@ class ParallelTables(Tables):
     def lookup(self, sent: SentIds) -> Lookup:
         pooled = self._tables.compute_and_output_dist(sent.context, sent.ids.wait()).wait()
         return Lookup(in_order(pooled, [name for table in self.tables for name in table.lookups]))
+
+    def _note(self, sent: KeyedJaggedTensor, *_: Any) -> None:
+        """Note the rows that are looked up here; of a table that every rank holds, `_update_replicated` does."""
+        if self.clock:
+            for feature in sent.keys():  # noqa: SIM118 - it is no dict
+                table = self._table_of[feature]
+                if table in self._learned_at and not self._held[f"{table}/weight"].replicated:
+                    self._learned_at[table][sent[feature].values().long()] = self.clock
 
     def learn(self, lookup: Lookup, gradient: Tensor) -> None:
         lookup.pooled.backward(gradient)
@@ -128,8 +148,50 @@ class ParallelTables(Tables):
             gradient = self._group.sum(torch.zeros_like(flat) if flat.grad is None else flat.grad)
             flat.grad = None
             shapes = [w.shape for w in kernel.split_embedding_weights()]
-            for replica, g, shape in zip(replicas, gradient.split([s.numel() for s in shapes]), shapes, strict=True):
+            gradients = gradient.split([s.numel() for s in shapes])
+            names = [config.name for config in kernel.config.embedding_tables]
+            for replica, g, shape, name in zip(replicas, gradients, shapes, names, strict=True):
                 replica.update(g.view(shape))
+                if self.clock and name in self._learned_at:
+                    self._learned_at[name][g.view(shape).any(1)] = self.clock
+
+    def all_changed(self) -> None:
+        for at in self._learned_at.values():
+            at.fill_(self.clock)
+
+    def changes(self, ending: str, since: int) -> dict[str, ChangedRows] | None:
+        """A collective. Every rank has the rows of its pieces, in order of the whole table's."""
+        if not self._tracked:
+            return None
+        mine = {name: (at >= since).nonzero().flatten() for name, at in self._learned_at.items()}
+        first = {name: held.pieces[0][0][0] for name, held in self._weights_held.items() if held.pieces}
+        counts = torch.zeros(self._group.world_size, len(self.tables), 2, dtype=torch.int64)
+        for number, table in enumerate(self.tables):
+            counts[self._group.rank, number] = torch.tensor([first.get(table.name, 0), len(mine.get(table.name, ()))])
+        counts = self._group.sum(counts)
+        found = {}
+        for number, table in enumerate(self.tables):
+            replicated = self._held[f"{table.name}/weight"].replicated
+            first_R, count_R = counts[:1, number].unbind(1) if replicated else counts[:, number].unbind(1)
+            begins = int(count_R[first_R < first.get(table.name, 0)].sum())
+            rows = mine.get(table.name, torch.zeros(0, dtype=torch.int64))
+            held_here = self._group.rank == 0 or not replicated
+            for name in (
+                name for name in self._held if name.rpartition("/")[0] == table.name and name.endswith(ending)
+            ):
+                of, total = self._held[name], int(count_R.sum())
+                at, values = (rows + first.get(table.name, 0)).cpu(), _rows_of(of, rows).cpu()
+                shape = (total, *of.shape[1:])
+                if not held_here:  # rank 0 writes them; no values, but their type
+                    at, values = at[:0], values[:0]
+                whole = self._group.world_size == 1
+                zeros = (0,) * (len(shape) - 1)
+                found[name] = ChangedRows(
+                    0,
+                    at if whole else cast("Tensor", TensorPieces((total,), [((begins,), at)])),
+                    values if whole else cast("Tensor", TensorPieces(shape, [((begins, *zeros), values)])),
+                )
+        return found
 
     def tensors(self) -> dict[str, TensorPieces]:
         """Row-wise AdaGrad on a table in several column pieces has an accumulator for each: (rows, pieces)."""
@@ -148,6 +210,10 @@ class ParallelTables(Tables):
             for name, held in self._held.items()
             if name.endswith(ending)
         }
+
+    @property
+    def _weights_held(self) -> dict[str, TensorPieces]:
+        return {table.name: self._held[f"{table.name}/weight"] for table in self.tables}
 
     def _weights(self) -> dict[str, TensorPieces]:
         held = {f"{t.name}/weight": TensorPieces((t.rows, t.width), []) for t in self.tables}
@@ -202,6 +268,18 @@ def learning_tables(
     if group.world_size == 1 and group.device.type == "cpu" and not sharding.per_shard_row_wise:
         return FusedTables(tables, lr=lr, eps=eps, optimizer=optimizer)
     return ParallelTables(tables, plan, group, sharding, optimizer=optimizer, lr=lr, eps=eps)
+
+
+def _whole_rows(parameter: ParameterSharding) -> bool:
+    """True if no row of the table is cut."""
+    return _column_pieces(parameter) == 1
+
+
+def _rows_of(held: TensorPieces, rows: Tensor) -> Tensor:
+    """Rows of this rank's only piece of a tensor; none where it has no piece."""
+    if not held.pieces:
+        return torch.zeros(0, *held.shape[1:])
+    return held.pieces[0][1].index_select(0, rows)
 
 
 def in_order(pooled: KeyedTensor, keys: list[str]) -> Tensor:

@@ -113,12 +113,12 @@ def save_checkpoint(
     refuse_unstorable(stored)
     target = Path(root) / name
     head = {"kind": kind, "meta": json.loads(json.dumps(dict(meta)))}
-    base: _Base | None = None if parent is None else _base(Path(root), parent)
     group = together or Together(rank=0, ranks=1, attempt=uuid4().hex)
     staging = Path(root) / f".{name}.{group.attempt}"
     if group.rank:
         _write_own_part(staging, name, stored, group)
         return target
+    base: _Base | None = None if parent is None else _base(Path(root), parent)
     if group.ranks == 1 and target.exists() and _holds(target, head, _over(stored, base)):
         return target
     with _cleared(staging, name):

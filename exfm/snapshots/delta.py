@@ -62,7 +62,8 @@ def decoded(values: Tensor, codec: Codec) -> Tensor:
 
 
 class ChangedRows(NamedTuple):
-    """Changed entries of a tensor: positions `at` (K,) int64 along `dim`, ascending, and their values, encoded."""
+    """Changed entries of a tensor: positions `at` (K,) int64 along `dim`, ascending, and their values, encoded. On one
+    of several ranks the pieces of both that it has."""
 
     dim: int
     at: Tensor

@@ -64,7 +64,8 @@ def quantise_tables(
         if not table or values.shape[1] * bits % 8:
             found[name] = tensor
         elif isinstance(tensor, ChangedRows):
-            found[f"{name}:{bits}bit"] = tensor._replace(values=quantise_rows(tensor.values, bits))
+            (packed,) = quantise_tables({name: values}, bits).values()
+            found[f"{name}:{bits}bit"] = tensor._replace(values=cast("Tensor", packed))
         elif isinstance(tensor, TensorPieces):
             shape = (tensor.shape[0], row_bytes(tensor.shape[1], bits))
             pieces = [(start, quantise_rows(piece, bits)) for start, piece in tensor.pieces]

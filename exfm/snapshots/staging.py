@@ -62,7 +62,8 @@ def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[NamedWindow]
     for name in sorted(tensors):
         tensor = tensors[name]
         if isinstance(tensor, TensorPieces):
-            held: list[tuple[tuple[int, ...], TensorSource]] = [*sorted(tensor.pieces, key=lambda p: p[0])]
+            pieces = [piece for piece in tensor.pieces if piece[1].numel()]
+            held: list[tuple[tuple[int, ...], TensorSource]] = [*sorted(pieces, key=lambda p: p[0])]
         else:
             held = [((0,) * len(tensor.shape), tensor)] if rank == 0 else []
         for start, window in held:

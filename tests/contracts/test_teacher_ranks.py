@@ -10,10 +10,13 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from kafka import KafkaAdminClient, TopicPartition
 
 import exfm.models.bad_rows  # noqa: F401  (with its own ceiling)
-from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
+from exfm.parallel.layout import Sharding
+from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
+from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from streaming.delivery.header import partition_of
@@ -202,3 +205,31 @@ def test_rows_that_no_step_bears_are_left_out_by_the_rank_that_reads_them_and_co
     assert 0 < left_out["rows"] == len(poison)
     taught(finished, tmp_path / "two", 2)
     assert_same_teacher(finished, of(finished, tmp_path / "two"))
+
+
+SAVES = [("consecutive", None), ("one_shot", None), ("intermittent", None), ("one_shot", 4)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "bits"), [pytest.param(*each, marks=[pytest.mark.slow] if n else []) for n, each in enumerate(SAVES)]
+)
+def test_ranks_store_the_rows_that_changed_and_go_on_from_them_to_the_bit(finished, tmp_path, policy, bits):
+    cut = Sharding(tables={"user_id": "row_wise", "ad_id": "data_parallel", "vertical": "table_wise"})
+    ended = {}
+    for saves in ("whole", policy):
+        root, options = tmp_path / saves, {"saves": saves, "sharding": cut, "keep_snapshots": 8, "publish_bits": bits}
+        taught(finished, root, 2, until=3, **options)
+        taught(finished, root, 2, **options)  # a start begins with a whole one
+        ended[saves] = of(finished, root)
+    whole = ended.pop("whole")
+    names = checkpoint_names(whole.run_dir.snapshots)
+    assert len(names) > 3
+    for run in ended.values():
+        assert run.checkpoint("teacher") == whole.checkpoint("teacher")
+        assert checkpoint_names(run.run_dir.snapshots) == names
+        for name in names:
+            stored, wanted = (load_checkpoint(of_run.run_dir.snapshots / name) for of_run in (run, whole))
+            assert stored.tensors.keys() == wanted.tensors.keys()
+            assert all(torch.equal(stored.tensors[key], tensor) for key, tensor in wanted.tensors.items())
+        parents = [read_manifest(run.run_dir.snapshots / name)["parent"] for name in names]
+        assert sum(parent is not None for parent in parents) >= len(names) - 2

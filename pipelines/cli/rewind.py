@@ -44,7 +44,7 @@ def rewind(
     one recorded position: a live run by a restart of its workers, another at its next start. Ctrl-C stops the command;
     the same command resumes it, and `exfm teacher replace RUN --drop` gives it up.
 
-    Example: exfm rewind runs/demo --exclude "vertical == 'shop'" --exclude 120000:139999 --dry-run
+    Example: exfm rewind runs/demo --exclude 120000:139999 --dry-run
     """
     from pipelines.cli.tools.rewind import show_plan
     from pipelines.cli.tools.stored_config import config_of

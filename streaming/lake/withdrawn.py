@@ -121,8 +121,7 @@ class Withdrawn:
     known   how many withdrawals it knew when it began; None: all that there are
 
     >>> import tempfile
-    >>> beside = Path(tempfile.mkdtemp())
-    >>> ask(beside, [Withdrawal(kind="logits", first=3, last=4, why="its features were wrong")])
+    >>> ask(beside := Path(tempfile.mkdtemp()), [Withdrawal(kind="logits", first=3, last=4, why="")])
     >>> _ = record_asked(beside, at=2)
     >>> rows = pa.table({"lake_seq": [0, 1, 2, 3], "teacher_version": [2, 3, 4, 5],
     ...                  "teacher_logit_ctr": pa.array([.2, .3, .4, .5], pa.float32())})
@@ -196,7 +195,7 @@ class Withdrawn:
         return self._sets[name]
 
     def _without_logits(self, rows: pa.Table) -> pa.Table:
-        gone: np.ndarray | None = None
+        gone = np.zeros(rows.num_rows, bool)
         for number, each in enumerate(self._record):
             if each.kind == "logits" and rows.num_rows:
                 version = rows["teacher_version"].combine_chunks().fill_null(-1).to_numpy()
@@ -205,8 +204,8 @@ class Withdrawn:
                     of &= rows["lake_seq"].to_numpy() >= each.at
                 if each.before is not None:
                     of &= rows["lake_seq"].to_numpy() < each.before
-                gone = of if gone is None else gone | of
-        if gone is None or not gone.any():
+                gone |= of
+        if not gone.any():
             return rows
         logits = {name for name in rows.column_names if name.startswith("teacher_logit_")}
         return _nulled(rows, gone, {"teacher_version", *(field.name for field in EMBEDDING_FIELDS)} | logits)

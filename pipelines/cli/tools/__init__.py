@@ -7,6 +7,8 @@ event_time     of a run that a record from the future has moved, set back by han
 lake           a run's lake: contents, readers, housekeeping by hand
 asof           as-of features for the rows that a run's lake has already
 log_tail       the end of a worker's log
+teachers       those that a run has had, and what was revoked
+rewind         what would be learned again
 versions       a student's champion, chosen by hand
 stored_config  the config that a run stored
 """

@@ -1,4 +1,4 @@
-"""What a rewind would do, shown without doing it."""
+"""Plan of a rewind, shown without doing it."""
 
 from __future__ import annotations
 

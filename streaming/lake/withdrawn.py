@@ -102,12 +102,11 @@ def record_asked(beside: Path, at: int) -> list[Withdrawal]:
 
 
 def end_before(beside: Path, asked_at: str, before: int) -> None:
-    """End a withdrawal of logits that has no end; `before`: a row that is not written yet. No reader may be up, or none
-    that could have read it."""
-    record = [
-        each.model_copy(update={"before": before}) if each.asked_at == asked_at and each.before is None else each
-        for each in record_of(beside)
-    ]
+    """End a withdrawal of logits that has no end; `before`: a row that is not written yet."""
+    record = record_of(beside)
+    for number, each in enumerate(record):
+        if each.asked_at == asked_at and each.before is None:
+            record[number] = each.model_copy(update={"before": before})
     _write(beside, record)
 
 
@@ -116,9 +115,8 @@ def _write(beside: Path, record: Sequence[Withdrawal]) -> None:
 
 
 class Withdrawn:
-    """Withdrawals of the lake in the folder `beside`, as one reader sees them.
-
-    known   how many withdrawals it knew when it began; None: all that there are
+    """Withdrawals of the lake in the folder `beside`, as one reader sees them. `known`: how many it knew when it began;
+    None: all that there are.
 
     >>> import tempfile
     >>> ask(beside := Path(tempfile.mkdtemp()), [Withdrawal(kind="logits", first=3, last=4, why="")])

@@ -50,6 +50,7 @@ TABLE = [
     ("teacher.only", ["user_id", "bid"], STUDENTS),
     ("teacher.sharding.types", ["row_wise"], set()),
     ("teacher.read_ahead", 0, set()),
+    ("teachers", [{"name": "large"}], set()),
     ("students.0.batch_rows", 100, FEED),
     ("students.0.model.arm.weight", 3.0, FEED),
     ("students.0.verticals", ["feed", "video"], FEED),

@@ -35,6 +35,7 @@ What becomes of the model:
     python -m tests.benchmarks.interval_coverage     how often an interval of few positives holds the truth
     python -m tests.benchmarks.peeking               looking again and again, with an e-process and with plain intervals
     python -m tests.benchmarks.poisoned_hour         an hour of wrong labels, rewound, against a run without it
+    python -m tests.benchmarks.quantised_restores RUN  a teacher that goes on from tables in fewer bits
     python -m tests.benchmarks.rank_change           the loss of a teacher that is resumed by more or fewer ranks
     python -m tests.benchmarks.reduced_comms         embeddings that travel as halves
     python -m tests.benchmarks.replay                a replay of four arms over a lake, and the bare engine

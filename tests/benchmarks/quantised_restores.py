@@ -4,7 +4,8 @@
 
 The teacher of a run learns the run's lake anew, each row scored before it is learned. At RESTORES rows, equally far
 from each other, its state is saved with tables in so many bits, and it goes on from what is read back; all else, also
-accumulators, keeps its bits. NE over the second half, and by how much it is above that of the teacher that was never restored.
+accumulators, keeps its bits. NE over the second half, and by how much it is above that of the teacher that was never
+restored.
 """
 
 from __future__ import annotations

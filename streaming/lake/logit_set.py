@@ -122,8 +122,8 @@ class LogitSet:
             )
         if not one.complete:
             raise BadInput(
-                f"logit set `{name}` is not complete: its command was interrupted. Give the same `exfm rescore` again, "
-                f"which goes on; {set_folder(beside, name) / DESCRIPTION} has its options"
+                f"logit set `{name}` is not complete: what writes it has not ended, or was interrupted. A further "
+                f"teacher ends with the stream; of a command, {set_folder(beside, name) / DESCRIPTION} has the options"
             )
         self.description, self.upto = one, one.last
         self._table = _table(beside, one)

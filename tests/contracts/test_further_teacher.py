@@ -14,6 +14,7 @@ from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.training.predictions import read_predictions
 from streaming.lake.logit_set import LogitSet
+from streaming.lake.readers import Readers
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -70,6 +71,8 @@ def test_each_row_is_scored_by_both_and_a_student_learns_from_the_one_that_it_na
     finished = to_the_end(config, tmp_path / "run")
     assert_both_scored(config, finished)
     assert finished.summary["workers"]["teacher-large"]["rows"] == finished.lake.num_rows
+    (reader,) = (each for each in Readers(finished.run_dir.readers).all() if each.name == "teacher-large")
+    assert 0 < reader.position < finished.lake.num_rows
 
 
 def test_a_run_that_is_stopped_goes_on_with_both(broker, tmp_path):

@@ -284,7 +284,8 @@ class Config(Frozen):
     @property
     def reader_names(self) -> list[str]:
         """Names of the workers that read the lake."""
-        return ["teacher", *(f"student-{student.name}" for student in self.students)]
+        further = (f"teacher-{teacher.name}" for teacher in self.teachers)
+        return ["teacher", *further, *(f"student-{student.name}" for student in self.students)]
 
     def student(self, name: str) -> StudentSettings:
         return next(s for s in self.students if s.name == name)

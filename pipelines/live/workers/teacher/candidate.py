@@ -15,6 +15,7 @@ from exfm.models.scorer import TeacherAnswer, TeacherScorer
 from exfm.snapshots.quantised_state import as_read
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import BesideRun
+from pipelines.live.workers.checkpointer import needed_after
 from pipelines.live.workers.teacher.worker import TeacherPlace, TeacherWorker
 from pipelines.live.workers.worker import Orders
 from streaming.delivery.reader import Block, BlockPosition
@@ -82,6 +83,11 @@ class CandidateTeacher(TeacherWorker):
         blocks = self._lake.blocks()
         if (first := next(blocks, None)) is not None:
             self.place = TeacherPlace(first["block"][0].as_py() + 1, first["lake_seq"][-1].as_py(), {})
+
+    @property
+    def saved_seq(self) -> int:
+        """The last row that no checkpoint needs again."""
+        return needed_after(self.checkpointer.checkpoints, keep=2)
 
     @property
     def learned_upto_ms(self) -> int | None:

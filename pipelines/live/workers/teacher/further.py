@@ -10,6 +10,7 @@ restart scores what is missing with the same state.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,6 +27,9 @@ from pipelines.live.workers.worker import Orders, Worker
 from streaming.hashing import hash64
 from streaming.lake.logit_set import SetDescription, described
 from streaming.lake.reader import LakeReader
+from streaming.lake.readers import Readers
+
+REGISTER_EVERY_S = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class FurtherTeacherWorker(Worker):
         self.writer = LogitSetWriter(beside, one or self._description(space))
         if one is None:
             self.writer.describe()
+        self._register()
         self._done = self.writer.description.complete
 
     def _description(self, space: int) -> SetDescription:
@@ -115,6 +120,14 @@ class FurtherTeacherWorker(Worker):
             r = np.full((rows.num_rows, config.rows.teacher_embedding or 0), np.nan, np.float32)
         with self.watch("commit"):
             self.writer.commit(self.writer.rows(rows["lake_seq"], logits, r), last)
+        if time.monotonic() - self._registered_at >= REGISTER_EVERY_S:
+            self._register()
+
+    def _register(self) -> None:
+        """Keep the lake's rows that are still to be learned or scored."""
+        position = min(self.writer.done, self.candidate.saved_seq)
+        Readers(self._run_dir.readers).register(self.name, position)
+        self._registered_at = time.monotonic()
 
     def _finish(self) -> bool:
         """At the end of a bounded stream: the set is complete once every row is scored."""
@@ -122,6 +135,7 @@ class FurtherTeacherWorker(Worker):
         if end is None or self.writer.done < end:
             return False
         self.writer.complete()
+        self._register()
         self._done = True
         return True
 

@@ -20,7 +20,7 @@ from pipelines.teacher.replace import takeover
 from pipelines.teacher.replace.rewind import Exclusion, Rewind, excluded, exclusion_of
 from streaming.errors import BadInput
 from streaming.lake.withdrawn import Withdrawn, record_of
-from tests.support.pipelines.small_runs import Finished, assert_replays, slow_commits, small, stop_after
+from tests.support.pipelines.small_runs import Finished, assert_replays, slow_commits, small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 
@@ -141,6 +141,21 @@ def test_a_kill_at_any_place_is_gone_on_from(stopped, monkeypatch):
         patches.enter_context(pytest.raises(OSError, match="killed"))
         run(config, run_dir, local=True, until_end=True)
     assert_never_saw_them(config, resumed(config, run_dir), found)
+
+
+def test_a_run_that_has_finished_is_rewound_and_finishes_again(broker, tmp_path):
+    config = small(broker.bootstrap_servers, pace__block_rows=512)
+    finished = to_the_end(config, tmp_path / "run")
+    before = finished.summary
+    rewound(config, finished.run_dir)
+    again = resumed(config, finished.run_dir)
+    gone = gone_of(again.lake)
+    for student in config.students:
+        seq = read_predictions(again.run_dir.predictions(student.name))["lake_seq"].to_numpy()
+        assert not gone[seq].any()
+        figures = again.summary["students"][student.name]["ctr"]
+        assert 0 < figures["rows"] <= before["students"][student.name]["ctr"]["rows"]
+    assert_replays(again.run_dir.root)
 
 
 def test_rows_that_are_not_there_are_refused(stopped):

@@ -114,6 +114,7 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
     ]
     for student in rewind["students"] if rewind else ():
         moves += _of_student(run_dir, candidate, student)
+        run_dir.summary.unlink(missing_ok=True)  # of a finished run: its students are others now
     for own, others, name in moves:
         if own.exists() and not (former / name).exists():
             move_folder(own, former / name)

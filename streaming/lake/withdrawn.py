@@ -11,7 +11,7 @@ Nothing in the lake is changed. Each withdrawal has a position, `at`: a reader t
 reads as logged what lies below that, and as withdrawn what comes from there on; one that begins later reads all of the
 lake without it. So a reader that remembers how many withdrawals it knew when it began reads the same rows ever after.
 A row from `at` on is written after its withdrawal is on the disk: who has read the row can read the record. In the same
-way one that has no end gets its end, `before`, once: a row that is not written yet.
+way one that has no end gets it, `before`, where another teacher takes over: a row that is not written yet.
 """
 
 from __future__ import annotations
@@ -101,13 +101,14 @@ def record_asked(beside: Path, at: int) -> list[Withdrawal]:
         return new
 
 
-def end_before(beside: Path, asked_at: str, before: int) -> None:
-    """End a withdrawal of logits that has no end; `before`: a row that is not written yet."""
+def end_open(beside: Path, before: int) -> None:
+    """End withdrawals of logits that have no end: another teacher scores from the row `before` on, not written yet."""
     record = record_of(beside)
     for number, each in enumerate(record):
-        if each.asked_at == asked_at and each.before is None:
+        if each.kind == "logits" and each.last is None and each.before is None:
             record[number] = each.model_copy(update={"before": before})
-    _write(beside, record)
+    if record:
+        _write(beside, record)
 
 
 def _write(beside: Path, record: Sequence[Withdrawal]) -> None:
@@ -188,8 +189,7 @@ class Withdrawn:
         return rows
 
     def _set(self, name: str) -> LogitSet:
-        if name not in self._sets:
-            self._sets[name] = LogitSet(self._path.parent, name)
+        self._sets[name] = self._sets.get(name) or LogitSet(self._path.parent, name)
         return self._sets[name]
 
     def _without_logits(self, rows: pa.Table) -> pa.Table:

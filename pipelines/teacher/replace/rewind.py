@@ -166,10 +166,8 @@ class Rewind:
         rows = Withdrawal(kind="rows", first=found.first, last=found.last, where=asked.where, why=why)
         # A version has learned the blocks before it: the first that has learned the rows follows their first block.
         logits = Withdrawal(kind="logits", first=found.block + 1, why=f"it had learned withdrawn rows: {why}")
-        if (before := self._recorded_before(rows)) is None:
+        if not self._recorded_before(rows):
             recorded(self.run_dir, [rows, logits], live=live)
-        else:
-            logits = before
         settings, first = teacher_settings(self.config), min(found.first, (back_to or found.first - 1) + 1)
         folder = self.replacement.folder
         withdrawals = len(record_of(self.run_dir.side_tables))
@@ -178,19 +176,19 @@ class Rewind:
             if (saved := last_before(self.run_dir.checkpoints(worker), first)) is not None:
                 _begin_from(saved, self.run_dir, folder, worker, withdrawals)
         named = {"set": f"rewind-{withdrawals}", "begins": found.block + 1}
-        rewind = {"question": question, "students": self.students, "ends": logits.asked_at, **named}
+        rewind = {"question": question, "students": self.students, **named}
         space = self.replacement.next_space
         more = {"judge_from": found.last + 1, "space": space, "withdrawals": withdrawals, "rewind": rewind}
         write_json(folder.root / "begun.json", {"was": settings, "now": settings, **more})
 
-    def _recorded_before(self, rows: Withdrawal) -> Withdrawal | None:
-        """The open withdrawal of logits that goes with these rows, where the command was killed before it had begun."""
-        record = record_of(self.run_dir.side_tables)
-        for one, following in pairwise(record):
+    def _recorded_before(self, rows: Withdrawal) -> bool:
+        """True if these rows are withdrawn, and logits with them until another teacher scores: the command was killed
+        before it had begun."""
+        for one, following in pairwise(record_of(self.run_dir.side_tables)):
             same = (one.kind, one.first, one.last, one.where) == (rows.kind, rows.first, rows.last, rows.where)
             if same and following.kind == "logits" and following.last is None and following.before is None:
-                return following
-        return None
+                return True
+        return False
 
     # --- training ----------------------------------------------------------------------------------------------------
 

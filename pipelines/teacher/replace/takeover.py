@@ -27,7 +27,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.teacher.replace.replacement import INSTALL, Replacement, only_one
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
-from streaming.lake.withdrawn import end_before, record_of
+from streaming.lake.withdrawn import end_open, record_of
 from streaming.store.files import link_file, make_folder, move, read_json, sync, write_json, write_text
 
 WAIT_S = 60.0
@@ -106,8 +106,8 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
     """Steps 3 to 5; what a killed process has done of them is not done again."""
     candidate, former = RunDir(run_dir.replacement), run_dir.replaced_teacher(entry["number"])
     make_folder(former)
-    if (rewind := entry.get("rewind")) is not None:
-        end_before(run_dir.side_tables, rewind["ends"], entry["lake_seq"])
+    end_open(run_dir.side_tables, entry["lake_seq"])
+    rewind = entry.get("rewind")
     moves = [
         (run_dir.checkpoints("teacher"), candidate.checkpoints("teacher"), "checkpoints"),
         (run_dir.snapshots, candidate.snapshots, "snapshots"),

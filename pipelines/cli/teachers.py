@@ -295,23 +295,22 @@ def replace(
     from pipelines.teacher.replace.replacement import Replacement, only_one
     from streaming.errors import BadInput
 
+    def live() -> bool:
+        status = last_status(run_dir)
+        return status is not None and status.lives
+
     private_files()
     run = RunDir(run_dir)
     replacement = Replacement(run, config_of(run))
     with only_one(run):
         if drop:
-            replacement.drop()
+            replacement.drop(live=live())
             typer.echo(f"dropped; the teacher of {run_dir} stays")
             return
         if config is None:
             raise BadInput("no new teacher was given; give a config with --with CONFIG, or drop one with --drop")
         replacement.begin(load(config, overrides), judge_from)
         decided = replacement.decided
-
-        def live() -> bool:
-            status = last_status(run_dir)
-            return status is not None and status.lives
-
         if decided is None:
             with rows_bar("learning the lake", 0) as advance:
                 decided = replacement.train(live=live, untried=untried, advance=advance)

@@ -75,11 +75,12 @@ def _parsed(value: Any, path: Path) -> Withdrawal:
         raise DataLost(f"{path} is damaged ({error.errors()[0]['msg']}); put it back from a copy") from None
 
 
-def ask(beside: Path, withdrawals: Sequence[Withdrawal]) -> None:
-    """Ask the lake's writer to record withdrawals. Raises BadInput while others wait."""
+def ask(beside: Path, withdrawals: Sequence[Withdrawal], *, end: bool = False) -> None:
+    """Ask the lake's writer to record withdrawals; `end`: and to end those of logits that have no end. Raises BadInput
+    while others wait."""
     if (beside / ASKED).exists():
         raise BadInput(f"other withdrawals wait in {beside / ASKED} until the run's next commit; try again")
-    write_json(beside / ASKED, [each.model_dump(mode="json") for each in withdrawals])
+    write_json(beside / ASKED, {"record": [each.model_dump(mode="json") for each in withdrawals], "end": end})
 
 
 def record_asked(beside: Path, at: int) -> list[Withdrawal]:
@@ -92,9 +93,9 @@ def record_asked(beside: Path, at: int) -> list[Withdrawal]:
         asked = read_json(path)
         if not held or asked is None:
             return []
-        record = record_of(beside)
+        record = _ended(record_of(beside), at) if asked["end"] else record_of(beside)
         known = {each.asked_at for each in record}  # of a crash between both files
-        new = [_parsed(value, path).model_copy(update={"at": at}) for value in asked]
+        new = [_parsed(value, path).model_copy(update={"at": at}) for value in asked["record"]]
         new = [each for each in new if each.asked_at not in known]
         _write(beside, [*record, *new])
         path.unlink()
@@ -103,12 +104,14 @@ def record_asked(beside: Path, at: int) -> list[Withdrawal]:
 
 def end_open(beside: Path, before: int) -> None:
     """End withdrawals of logits that have no end: another teacher scores from the row `before` on, not written yet."""
-    record = record_of(beside)
-    for number, each in enumerate(record):
-        if each.kind == "logits" and each.last is None and each.before is None:
-            record[number] = each.model_copy(update={"before": before})
-    if record:
-        _write(beside, record)
+    with file_lock(beside / f".{RECORD}.lock", wait_s=None):
+        if record := record_of(beside):
+            _write(beside, _ended(record, before))
+
+
+def _ended(record: Sequence[Withdrawal], before: int) -> list[Withdrawal]:
+    is_open = [each.kind == "logits" and each.last is None and each.before is None for each in record]
+    return [o.model_copy(update={"before": before}) if open_ else o for o, open_ in zip(record, is_open, strict=True)]
 
 
 def _write(beside: Path, record: Sequence[Withdrawal]) -> None:
@@ -170,43 +173,40 @@ class Withdrawn:
                 seq = rows["lake_seq"].to_numpy()
                 of = (seq >= each.first) & (each.last is None or seq <= each.last)
                 gone |= of if each.where is None or not of.any() else of & Where(each.where, schema).mask(rows)
-        return _nulled(rows, gone, {f"label_{task.name}" for task in schema.tasks}) if gone.any() else rows
+        return _replaced(rows, gone, None, {f"label_{task.name}" for task in schema.tasks}) if gone.any() else rows
 
     def applied(self, rows: pa.Table) -> pa.Table:
         """Rows of the lake, read just now, with null in the place of withdrawn logits, of the representation, and of
-        the version; rescored ones have the logits of their set, and the version, which says how many blocks that
-        teacher had learned. They have `lake_seq` and `teacher_version`. Raises as `LogitSet` does."""
+        the version; or with the logits of a set, and the version, which says how many blocks that teacher had learned.
+        They have `lake_seq` and `teacher_version`. Raises as `LogitSet` does."""
         self._look()
-        versions, seq = rows["teacher_version"], rows["lake_seq"].to_numpy()
-        rows = self._without_logits(rows)
+        gone = self._gone(rows)
+        if not gone.any():
+            return rows
+        logits = {name for name in rows.column_names if name.startswith("teacher_logit_")}
+        names = logits | {field.name for field in EMBEDDING_FIELDS}
+        found, seq = _replaced(rows, gone, None, {"teacher_version"} | names), rows["lake_seq"].to_numpy()
         for each in self._known:
-            if each.logits is not None and rows.num_rows:
-                rows = self._set(each.logits).applied(rows)
-                inside = pa.array((seq >= each.first) & (each.last is None or seq <= each.last))
-                index = rows.schema.get_field_index("teacher_version")
-                kept = pc.if_else(inside, versions, rows["teacher_version"])
-                rows = rows.set_column(index, rows.schema.field(index), kept)
-        return rows
+            if each.logits is not None and each.last is not None:
+                here = gone & (seq >= each.first) & (seq <= each.last)
+                found = _replaced(found, here, self._set(each.logits).applied(rows), names)
+                found = _replaced(found, here, rows, {"teacher_version"})
+        return found
 
     def _set(self, name: str) -> LogitSet:
         self._sets[name] = self._sets.get(name) or LogitSet(self._path.parent, name)
         return self._sets[name]
 
-    def _without_logits(self, rows: pa.Table) -> pa.Table:
-        gone = np.zeros(rows.num_rows, bool)
+    def _gone(self, rows: pa.Table) -> np.ndarray:
+        """Mask (N,) bool of rows whose logits are withdrawn."""
+        gone, seq = np.zeros(rows.num_rows, bool), rows["lake_seq"].to_numpy()
+        version = rows["teacher_version"].combine_chunks().fill_null(-1).to_numpy()
         for number, each in enumerate(self._record):
-            if each.kind == "logits" and rows.num_rows:
-                version = rows["teacher_version"].combine_chunks().fill_null(-1).to_numpy()
+            if each.kind == "logits":
                 of = (version >= each.first) & (each.last is None or version <= each.last)
-                if number >= self.known:
-                    of &= rows["lake_seq"].to_numpy() >= each.at
-                if each.before is not None:
-                    of &= rows["lake_seq"].to_numpy() < each.before
-                gone |= of
-        if not gone.any():
-            return rows
-        logits = {name for name in rows.column_names if name.startswith("teacher_logit_")}
-        return _nulled(rows, gone, {"teacher_version", *(field.name for field in EMBEDDING_FIELDS)} | logits)
+                of &= (number < self.known) | (seq >= each.at)
+                gone |= of if each.before is None else of & (seq < each.before)
+        return gone
 
 
 def matching(withdrawal: Withdrawal, schema: RowSchema) -> pc.Expression:
@@ -218,11 +218,11 @@ def matching(withdrawal: Withdrawal, schema: RowSchema) -> pc.Expression:
     return found
 
 
-def _nulled(rows: pa.Table, gone: np.ndarray, names: Collection[str]) -> pa.Table:
-    """The rows with null in these columns where they are gone."""
+def _replaced(rows: pa.Table, at: np.ndarray, by: pa.Table | None, names: Collection[str]) -> pa.Table:
+    """The rows with the values of `by` in these columns at the mask (N,); None: with null."""
     for index, field in enumerate(rows.schema):
         if field.name in names:
-            nullable = field.with_nullable(True)
-            column = pc.if_else(pa.array(gone), pa.scalar(None, field.type), rows[field.name])
-            rows = rows.set_column(index, nullable, column)
+            values = pa.scalar(None, field.type) if by is None else by[field.name]
+            column = pc.if_else(pa.array(at), values, rows[field.name])
+            rows = rows.set_column(index, field.with_nullable(True), column)
     return rows

@@ -117,6 +117,8 @@ class FurtherTeacher(TeacherSettings):
 
     @model_validator(mode="after")
     def _one_process(self) -> FurtherTeacher:
+        if self.name == "replacement":
+            raise ValueError("a teacher of `teachers` is not named `replacement`, which `exfm teacher replace` trains")
         if self.ranks != 1 or self.only or self.init_from is not None:
             raise ValueError(
                 f"teacher `{self.name}` of `teachers` has ranks, only or init_from, which belong to the first "

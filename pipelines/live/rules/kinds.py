@@ -4,7 +4,7 @@ kind          gives up: the run ends      its last row ends the stream    may jo
 ingest        always                      no                              no
 augmentation  always                      yes: it writes the lake         no
 teacher       in lockstep                 no                              no
-further teacher  never                    no                              no
+further teacher  always: students wait    no                              no
 student       never                       no                              yes
 """
 
@@ -25,9 +25,10 @@ class Kind(StrEnum):
         teacher nothing can continue. Nothing depends on a student, and in free pace nothing waits for the teacher.
 
         >>> [kind.ends_run("free") for kind in Kind]
-        [True, True, False, False, False]
+        [True, True, False, True, False]
         """
-        return self in (Kind.INGEST, Kind.AUGMENTATION) or (self is Kind.TEACHER and pace == "lockstep")
+        always = (Kind.INGEST, Kind.AUGMENTATION, Kind.FURTHER_TEACHER)
+        return self in always or (self is Kind.TEACHER and pace == "lockstep")
 
     @property
     def writes_lake(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -129,8 +130,9 @@ class PublishedVersions:
     A reader looks at what was appended since its last look. Of a version that was published again the last line counts.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, spans: bool = False) -> None:
+        """`spans`: whether `learned` is read, too."""
+        self._path, self._spans = path, spans
         self._at = 0
         self._inode: int | None = None
         self._known: dict[int, PublishedVersion] = {}
@@ -153,7 +155,7 @@ class PublishedVersions:
         except FileNotFoundError:
             return
         with file:
-            inode = self._path.stat().st_ino
+            inode = os.fstat(file.fileno()).st_ino
             if inode != self._inode:
                 self._inode, self._at, self._known = inode, 0, {}
             file.seek(self._at)
@@ -165,7 +167,7 @@ class PublishedVersions:
                     published = PublishedVersion(*json.loads(line))
                 except (ValueError, TypeError):
                     continue  # torn by a crash
-                self._known[published.version] = published
+                self._known[published.version] = published if self._spans else published._replace(learned=[])
 
     def get(self, version: int) -> PublishedVersion | None:
         """A version, if the log knows it."""

@@ -42,6 +42,11 @@ class LogitSetWriter:
             columns[SPACE] = pa.array(np.full(len(logits), one.space, np.int32), mask=~known)
         return pa.table(columns).cast(one.schema)
 
+    def nothing(self, seq: pa.ChunkedArray) -> pa.Table:
+        """Rows without logits."""
+        columns = {f.name: seq if f.name == "lake_seq" else pa.nulls(len(seq), f.type) for f in self.description.schema}
+        return pa.table(columns).cast(self.description.schema)
+
     def commit(self, rows: pa.Table, upto: int) -> None:
         """Add the next rows, which end at `upto`."""
         self._table.commit(partial(TableCommit, rows, {NUMBER: upto}, {}))

@@ -31,6 +31,7 @@ from pipelines.live.rules.promoting import Keep, Promote, Refuse
 from pipelines.live.training.set_writer import LogitSetWriter
 from pipelines.live.training.unseen_labels import not_yet_learned
 from pipelines.live.workers.teacher.candidate import CandidateTeacher
+from pipelines.teacher.replace.revocation import recorded
 from pipelines.teacher.replace.trial import TeacherTrial
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
@@ -147,8 +148,9 @@ class Replacement:
                 )
         return now
 
-    def drop(self) -> None:
-        """Delete it. Nothing of the run has changed by it. Raises BadInput where there is none, or a takeover has begun
+    def drop(self, *, live: bool = False) -> None:
+        """Delete it. Nothing of the run has changed by it, but that a rewind's rows stay withdrawn. `live`: whether the
+        run's writer is there. Raises BadInput where there is none, or a takeover has begun
         that the run's next start finishes."""
         if not self.folder.root.exists():
             raise BadInput(f"no replacement of the teacher of {self.run_dir.root} is under way")
@@ -157,7 +159,10 @@ class Replacement:
                 f"the teacher in {self.folder.root} is being put into its place; start the run, which finishes that, "
                 "and then lead back with `exfm teacher rollback`"
             )
+        rewinds = "rewind" in (self.begun or {})
         self.clear()
+        if rewinds:  # what the teacher says from now on is not withdrawn any more
+            recorded(self.run_dir, [], live=live, end=True)
 
     def clear(self) -> None:
         """Delete the folder, and let go of the lake's rows."""
@@ -175,7 +180,7 @@ class Replacement:
     def candidate(self) -> CandidateTeacher:
         assert self.begun is not None
         now = with_teacher(self.config, self.begun["now"])
-        return CandidateTeacher(now, self.folder, self.begun["space"], self.begun["withdrawals"])
+        return CandidateTeacher(now, self.folder, self.begun["space"], self.begun.get("withdrawals"))
 
     def train(
         self,
@@ -261,15 +266,15 @@ class Replacement:
     ) -> None:
         """Bring the candidate to the version that scored a block, and let it score the block, too."""
         version = rows["teacher_version"][0].as_py()
-        if version is None:
-            return
-        if candidate.place.version < version:
+        if version is not None and candidate.place.version < version:
             self._save(trial, root)  # before the candidate's checkpoints leave that version behind
             candidate.learn_until(version)
         first_seq, last_seq = rows["lake_seq"][0].as_py(), rows["lake_seq"][-1].as_py()
         judged = first_seq >= first and last_seq > trial.lake_seq
         wanted = rescored is not None and first_seq > rescored.done and first_seq >= rescored.description.first
         if candidate.place.version != version or not (judged or wanted):
+            if rescored is not None and wanted:  # nobody scores it: its place is kept
+                rescored.commit(rescored.nothing(rows["lake_seq"]), last_seq)
             return
         answer = candidate.score(rows)
         honest = not_yet_learned(rows, self.config.tasks, self.config.rows.groups, candidate.learned_upto_ms)

@@ -59,17 +59,25 @@ def revoke(
 
 
 def recorded(
-    run_dir: RunDir, withdrawals: Sequence[Withdrawal], *, live: bool, wait: Callable[[float], None] = time.sleep
+    run_dir: RunDir,
+    withdrawals: Sequence[Withdrawal],
+    *,
+    live: bool,
+    end: bool = False,
+    wait: Callable[[float], None] = time.sleep,
 ) -> list[Withdrawal]:
-    """The withdrawals with their position, once they are on record. Raises StreamingError where a live run does not do
-    it."""
+    """The withdrawals with their position, once they are on record; `end`: those of logits without an end get one.
+    Raises StreamingError where a live run does not do it."""
     beside, asked_at = run_dir.side_tables, {each.asked_at for each in withdrawals}
-    ask(beside, withdrawals)
+    if not live:
+        record_asked(beside, _next_row(run_dir))  # what a killed command has left
+    ask(beside, withdrawals, end=end)
     if not live:
         return record_asked(beside, _next_row(run_dir))
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
-        if found := [each for each in record_of(beside) if each.asked_at in asked_at]:
+        found = [each for each in record_of(beside) if each.asked_at in asked_at]
+        if len(found) == len(asked_at) and not (beside / ASKED).exists():
             return found
         wait(LOOK_S)
     raise StreamingError(

@@ -28,9 +28,8 @@ from exfm.snapshots.checkpoint import checkpoint_names, load_checkpoint, save_ch
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.identity import STUDENT, TEACHER
 from pipelines.core.config.settings import Config
-from pipelines.core.config.takeovers import teacher_settings
+from pipelines.core.config.takeovers import takeovers, teacher_settings
 from pipelines.core.run_dir.paths import BesideRun, RunDir
-from pipelines.live.training.predictions import parts_of
 from pipelines.live.training.set_writer import LogitSetWriter
 from pipelines.live.workers.student.versions import Versions
 from pipelines.live.workers.student.worker import StudentWorker
@@ -42,7 +41,7 @@ from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
 from streaming.lake.where import Where
 from streaming.lake.withdrawn import Withdrawal, matching, record_of
-from streaming.store.files import link_file, make_folder, write_json
+from streaming.store.files import link_file, make_folder, remove_folder, write_json
 
 KEEP_EVERY_S = 10.0
 
@@ -155,7 +154,10 @@ class Rewind:
         """Begin, or go on with the one that the same was asked for. Raises BadInput where another replacement or rewind
         is under way."""
         question = {"exclude": list(asked), "to": back_to}
-        begun = self.replacement.begun
+        begun, decided = self.replacement.begun, self.replacement.decided
+        if begun is not None and decided is not None and not decided.promoted:
+            self.replacement.drop(live=live)
+            begun = None
         if begun is not None:
             if begun.get("rewind", {}).get("question") != question:
                 raise BadInput(
@@ -166,29 +168,53 @@ class Rewind:
         rows = Withdrawal(kind="rows", first=found.first, last=found.last, where=asked.where, why=why)
         # A version has learned the blocks before it: the first that has learned the rows follows their first block.
         logits = Withdrawal(kind="logits", first=found.block + 1, why=f"it had learned withdrawn rows: {why}")
-        if not self._recorded_before(rows):
+        if self.config.teachers:
+            raise BadInput(
+                "a rewind trains the run's first teacher and its students, not those of `teachers`: leave them, and "
+                "students that learn from them, out of the config, and start the run once; then rewind"
+            )
+        for entry in takeovers(self.run_dir):
+            if entry.get("rewind", {}).get("question") == question:
+                raise BadInput(
+                    f"these rows are left out already: teacher and students took over without them at lake_seq "
+                    f"{entry['lake_seq']:,}"
+                )
+        if self.run_dir.replacement.exists():  # what a killed begin has left
+            remove_folder(self.run_dir.replacement)
+        before = len(record_of(self.run_dir.side_tables))
+        if (already := self._recorded_before(rows)) is None:
             recorded(self.run_dir, [rows, logits], live=live)
+        else:
+            rows, before = record_of(self.run_dir.side_tables)[already], already
         settings, first = teacher_settings(self.config), min(found.first, (back_to or found.first - 1) + 1)
         folder = self.replacement.folder
         withdrawals = len(record_of(self.run_dir.side_tables))
         make_folder(folder.root)
-        for worker in (TEACHER, *(STUDENT + name for name in self.students)):
-            if (saved := last_before(self.run_dir.checkpoints(worker), first)) is not None:
-                _begin_from(saved, self.run_dir, folder, worker, withdrawals)
-        named = {"set": f"rewind-{withdrawals}", "begins": found.block + 1}
-        rewind = {"question": question, "students": self.students, **named}
         space = self.replacement.next_space
-        more = {"judge_from": found.last + 1, "space": space, "withdrawals": withdrawals, "rewind": rewind}
+        if (saved := last_before(self.run_dir.checkpoints(TEACHER), first)) is not None:
+            stored = load_checkpoint(saved)
+            meta = stored.meta | {"space": space}
+            save_checkpoint(folder.checkpoints(TEACHER), saved.name, stored.tensors, meta, kind=stored.kind)
+        state: dict[str, Any] = {
+            "question": question,
+            "students": [],
+            "set": f"rewind-{withdrawals}",
+            "begins": found.block + 1,
+            "first": first,
+            "before": before,
+        }
+        last = found.last if rows.last is None else rows.last
+        more = {"judge_from": last + 1, "space": space, "withdrawals": withdrawals, "rewind": state}
         write_json(folder.root / "begun.json", {"was": settings, "now": settings, **more})
 
-    def _recorded_before(self, rows: Withdrawal) -> bool:
-        """True if these rows are withdrawn, and logits with them until another teacher scores: the command was killed
-        before it had begun."""
-        for one, following in pairwise(record_of(self.run_dir.side_tables)):
-            same = (one.kind, one.first, one.last, one.where) == (rows.kind, rows.first, rows.last, rows.where)
+    def _recorded_before(self, rows: Withdrawal) -> int | None:
+        """Place in the record where these rows are withdrawn, and logits with them until another teacher scores: the
+        command was killed before it had begun. The lake may have grown since."""
+        for number, (one, following) in enumerate(pairwise(record_of(self.run_dir.side_tables))):
+            same = (one.kind, one.first, one.where) == (rows.kind, rows.first, rows.where)
             if same and following.kind == "logits" and following.last is None and following.before is None:
-                return True
-        return False
+                return number
+        return None
 
     # --- training ----------------------------------------------------------------------------------------------------
 
@@ -216,13 +242,17 @@ class Rewind:
             begun = self.replacement.begun
             assert begun is not None
             withdrawals = len(record_of(self.run_dir.side_tables))
-            write_json(self.replacement.folder.root / "begun.json", begun | {"withdrawals": withdrawals})
+            known = {"withdrawals": withdrawals, "rewind": begun["rewind"] | {"students": self.students}}
+            write_json(self.replacement.folder.root / "begun.json", begun | known)
             self._train_students(advance_students)
 
         rescored = None if writer.description.complete else writer
-        return self.replacement.train(
+        decided = self.replacement.train(
             live=live, untried=untried, advance=advance, rescored=rescored, before_takeover=train_students
         )
+        if decided is not None and not decided.promoted:
+            recorded(self.run_dir, [], live=live(), end=True)
+        return decided
 
     @property
     def _rewind(self) -> dict[str, Any]:
@@ -259,6 +289,7 @@ class Rewind:
         readers, lake = Readers(self.run_dir.readers), LakeReader(self.run_dir.lake, self.config.rows)
         names, rows = begun["rewind"]["students"], lake.last_lake_seq + 1
         for number, name in enumerate(names):
+            self._begin_student(name, begun)
             worker = RewoundStudent(self.config, name, self.replacement.folder, begun["withdrawals"])
             kept_at = float("-inf")
             for position in worker.learn_upto(lake.last_lake_seq):
@@ -266,6 +297,29 @@ class Rewind:
                     readers.register(READER, lake.first_lake_seq - 1)
                     kept_at = time.monotonic()
                 advance(number * rows + position + 1, len(names) * rows)
+
+    def _begin_student(self, name: str, begun: dict[str, Any]) -> None:
+        """Put a student's last state before the rows into the folder, unless it has begun there: one that knew all that
+        was withdrawn before. Its predictions up to it are linked."""
+        worker, folder, rewind = STUDENT + name, self.replacement.folder, begun["rewind"]
+        if checkpoint_names(folder.checkpoints(worker)):
+            return
+        saved = last_before(self.run_dir.checkpoints(worker), rewind["first"])
+        if saved is None:
+            return
+        stored = load_checkpoint(saved)
+        if stored.meta["past"].get("withdrawals", 0) != rewind["before"]:
+            return
+        meta = dict(stored.meta) | {"past": stored.meta["past"] | {"withdrawals": begun["withdrawals"]}}
+        meta.pop("registry", None)
+        target = folder.predictions(name)
+        if target.exists():
+            remove_folder(target)
+        make_folder(target)
+        for path in sorted(self.run_dir.predictions(name).glob("[!.]*")):
+            link_file(path, target / path.name)
+        tensors = {key: of for key, of in stored.tensors.items() if not key.startswith("registry/")}
+        save_checkpoint(folder.checkpoints(worker), saved.name, tensors, meta, kind=stored.kind)
 
 
 class RewoundStudent(StudentWorker):
@@ -326,20 +380,3 @@ def _bytes(root: Path) -> int:
     """Bytes of the newest checkpoint under `root`."""
     names = checkpoint_names(root)
     return sum(path.stat().st_size for path in (root / names[-1]).iterdir()) if names else 0
-
-
-def _begin_from(checkpoint: Path, run_dir: RunDir, folder: BesideRun, worker: str, withdrawals: int) -> None:
-    """Put a model's state into the folder, as one that knows so many withdrawals. A student's predictions up to it are
-    linked."""
-    stored = load_checkpoint(checkpoint)
-    meta = dict(stored.meta)
-    if worker != TEACHER:
-        meta["past"] = meta["past"] | {"withdrawals": withdrawals}
-        meta.pop("registry", None)
-        name = worker.removeprefix(STUDENT)
-        target = folder.predictions(name)
-        make_folder(target)
-        for part in parts_of(run_dir.predictions(name))[1]:
-            link_file(part, target / part.name)
-    tensors = {name: of for name, of in stored.tensors.items() if not name.startswith("registry/")}
-    save_checkpoint(folder.checkpoints(worker), checkpoint.name, tensors, meta, kind=stored.kind)

@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from exfm.errors import ModelError
+from exfm.snapshots.checkpoint import checkpoint_names
+from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.lineage import remember
 from pipelines.core.config.settings import Config, dump, load
 from pipelines.core.config.takeovers import takeovers, with_takeovers, with_teacher
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.teacher.replace.replacement import INSTALL, Replacement, only_one
+from pipelines.teacher.replace.revocation import recorded
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 from streaming.lake.withdrawn import end_open, record_of
@@ -64,6 +67,8 @@ def _take_over(run_dir: RunDir, say: Callable[[str], None]) -> None:
         except (StreamingError, ModelError) as error:
             log.exception("the new teacher")
             replacement.decide(False, f"it could not catch up with the lake: {error}", {})
+            if "rewind" in (replacement.begun or {}):
+                recorded(run_dir, [], live=False, end=True)
             say(f"the teacher stays: the new one could not catch up with the lake ({error})")
             return
     _install(entry, run_dir)
@@ -115,6 +120,8 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
     for student in rewind["students"] if rewind else ():
         moves += _of_student(run_dir, candidate, student)
         run_dir.summary.unlink(missing_ok=True)  # of a finished run: its students are others now
+    for student in _left_behind(run_dir, rewind) if rewind else ():
+        moves += _of_student(run_dir, candidate, student)
     for own, others, name in moves:
         if own.exists() and not (former / name).exists():
             move_folder(own, former / name)
@@ -131,6 +138,17 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
     if len(record) < entry["number"]:
         write_json(run_dir.takeovers, [*record, entry])
     Replacement(run_dir, after).clear()
+
+
+def _left_behind(run_dir: RunDir, rewind: dict[str, Any]) -> Iterator[str]:
+    """Students that have learned, and began without knowing what the rewind leaves out: such as one that had no
+    checkpoint yet. They begin anew."""
+    for root in sorted(run_dir.checkpoints(STUDENT).parent.glob(f"{STUDENT}*/")):
+        name, saved = root.name.removeprefix(STUDENT), checkpoint_names(root)
+        if saved and name not in rewind["students"]:
+            knows = read_manifest(root / saved[-1])["meta"]["past"].get("withdrawals", 0)
+            if knows <= rewind["before"]:
+                yield name
 
 
 def _of_student(run_dir: RunDir, candidate: RunDir, name: str) -> Iterator[tuple[Path, Path, str]]:

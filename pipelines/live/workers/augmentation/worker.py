@@ -103,7 +103,8 @@ class AugmentationWorker(Worker):
         self._closing.callback(ranks.close)
         self._abandoning.callback(ranks.close)
         scorer = scorer_of(self._config, ranks.group)  # at once: the other ranks wait for it
-        self._freshness = LearnedToLogit(PublishedVersions(self._run_dir.teacher_versions), self._now_ms)
+        versions = PublishedVersions(self._run_dir.teacher_versions, spans=True)
+        self._freshness = LearnedToLogit(versions, self._now_ms)
         self._snapshots = Snapshots(
             self._run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock, freshness=self._freshness
         )

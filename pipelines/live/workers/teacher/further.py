@@ -24,12 +24,16 @@ from pipelines.live.training.unseen_labels import not_yet_learned
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.teacher.candidate import CandidateTeacher
 from pipelines.live.workers.worker import Orders, Worker
+from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.lake.logit_set import SetDescription, described
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
+from streaming.lake.withdrawn import record_of
+from streaming.store.files import make_folder, read_json, write_json
 
 REGISTER_EVERY_S = 5.0
+BEGUN = "begun.json"
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +54,18 @@ class FurtherTeacherWorker(Worker):
         config, beside = self._own_config, self._run_dir.side_tables
         space = 1 + int(hash64(pa.array([f"teacher {self._name}"]))[0] % (2**31 - 2))
         folder = BesideRun(self._run_dir.further_teacher(self._name), self._run_dir)
-        self.candidate = CandidateTeacher(config, folder, space)
+        if (begun := read_json(folder.root / BEGUN)) is None:
+            begun = {"withdrawals": len(record_of(beside))}
+            make_folder(folder.root)
+            write_json(folder.root / BEGUN, begun)
+        self.candidate = CandidateTeacher(config, folder, space, begun["withdrawals"])
         self.candidate.open()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         one = described(beside, self._name)
+        if one is not None and one.asked != {"teachers": self._name}:
+            raise BadInput(
+                f"teacher `{self._name}` of `teachers` has the name of a logit set of {one.teacher}; take another name"
+            )
         self.writer = LogitSetWriter(beside, one or self._description(space))
         if one is None:
             self.writer.describe()
@@ -106,20 +118,18 @@ class FurtherTeacherWorker(Worker):
 
     def _score(self, rows: pa.Table, version: int | None) -> None:
         config, last = self._own_config, rows["lake_seq"][-1].as_py()
-        logits, r = np.full((rows.num_rows, len(config.tasks)), np.nan, np.float32), None
+        scored = self.writer.nothing(rows["lake_seq"])
         with self.watch("score"):
             if version is not None and self.candidate.place.version == version:
                 answer = self.candidate.score(rows)
                 upto = self.candidate.learned_upto_ms
                 honest = not_yet_learned(rows, config.tasks, config.rows.groups, upto)
                 logits = np.where(honest & np.isfinite(answer.logits), answer.logits, np.float32(np.nan))
-                r = answer.representation
+                scored = self.writer.rows(rows["lake_seq"], logits, answer.representation)
             elif version is not None:
                 log.warning("rows up to lake_seq %d are not scored: version %d is learned past", last, version)
-        if r is None and self.writer.description.representation:
-            r = np.full((rows.num_rows, config.rows.teacher_embedding or 0), np.nan, np.float32)
         with self.watch("commit"):
-            self.writer.commit(self.writer.rows(rows["lake_seq"], logits, r), last)
+            self.writer.commit(scored, last)
         if time.monotonic() - self._registered_at >= REGISTER_EVERY_S:
             self._register()
 

@@ -49,6 +49,7 @@ class SnapshotPublisher:
         self._folder, self._checkpointer, self._ranks, self._keep = run_dir.snapshots, checkpointer, ranks, keep
         self._bits, self._policy = bits, policy
         self.baselines = Baselines(policy)
+        self._renew = False
         self._versions = PublishedVersions(run_dir.teacher_versions)
         self.published = 0
         self.rows_since = 0
@@ -95,6 +96,12 @@ class SnapshotPublisher:
             published = PublishedVersion(version, meta["lake_seq"], meta.get("last_event_ms"), learned or [])
             self._versions.append(published)
 
+    def renewed(self) -> Baselines:
+        """The baselines for the next snapshot: new ones where the writer has written one again. A collective."""
+        if self._ranks.broadcast(int(self._renew)):
+            self.baselines, self._renew = Baselines(self._policy), False
+        return self.baselines
+
     def mark(self, version: int) -> None:
         """Mark this version as published, or being written."""
         self.published, self.rows_since = version, 0
@@ -128,8 +135,8 @@ class SnapshotPublisher:
 
     def write_again(self, version: int, keys: Mapping[str, Any], learned: list[list[int]] | None = None) -> None:
         """Rewrite a snapshot on rank 0, whole, from the checkpoint of that version, with a snapshot's meta (`keys`), in
-        the writer's thread. The next one is whole, too."""
-        self.baselines = Baselines(self._policy)
+        the writer's thread. The next one is whole, too (`renewed`)."""
+        self._renew = True
         stored = open_checkpoint(self._checkpointer.checkpoints / version_name(version))
         meta = {key: stored.meta[key] for key in keys if key in stored.meta}
         self.write(version, snapshot_of(stored.tensors), meta, alone=True, learned=learned)

@@ -306,7 +306,7 @@ class TeacherWorker(Worker):
             return
         with self.watch("checkpoint"):
             snapshot_meta = self._meta()
-            parent, of_snapshot = self._baselines.parent, self.publisher.baselines.parent if publish else None
+            parent, of_snapshot = self._baselines.parent, self.publisher.renewed().parent if publish else None
             tensors, whole = self._copy(parent, of_snapshot, publish)
             account = self.account.meta({TEACHER: self.tally.trained_rows}, seq)
             meta = snapshot_meta | account | {"positions": [[*p, *at] for p, at in positions.items()]}

@@ -43,7 +43,10 @@ def test_an_empty_distribution_has_no_quantile() -> None:
 
 
 def test_a_reader_sees_what_was_appended_since_its_last_look(tmp_path: Path) -> None:
-    writer, reader = PublishedVersions(tmp_path / "versions.jsonl"), PublishedVersions(tmp_path / "versions.jsonl")
+    writer, reader = (
+        PublishedVersions(tmp_path / "versions.jsonl"),
+        PublishedVersions(tmp_path / "versions.jsonl", spans=True),
+    )
     assert reader.get(1) is None
     writer.append(PublishedVersion(1, 99, 5_000, [[1, 100]]))
     assert reader.get(1) == PublishedVersion(1, 99, 5_000, [[1, 100]])
@@ -89,7 +92,7 @@ def test_spans_of_learning_are_joined_beyond_a_bound() -> None:
 
 
 def test_learned_rows_count_once_when_a_version_that_has_them_scores(tmp_path: Path) -> None:
-    versions, now = PublishedVersions(tmp_path / "versions.jsonl"), [10_000]
+    versions, now = PublishedVersions(tmp_path / "versions.jsonl", spans=True), [10_000]
     for version in (1, 2, 3):
         versions.append(PublishedVersion(version, 100 * version, None, [[1_000 * version, 100]]))
     fresh = LearnedToLogit(versions, lambda: now[0])
@@ -98,7 +101,7 @@ def test_learned_rows_count_once_when_a_version_that_has_them_scores(tmp_path: P
     fresh.note(3)  # version 2 was passed over: what it had learned is in a logit now
     fresh.note(3)
     assert (fresh.delays_s.rows, fresh.delays_s.quantile(1.0)) == (300, 9.0)
-    again = LearnedToLogit(PublishedVersions(tmp_path / "versions.jsonl"), lambda: now[0])
+    again = LearnedToLogit(PublishedVersions(tmp_path / "versions.jsonl", spans=True), lambda: now[0])
     again.load(fresh.state())
     again.note(3)
     assert again.delays_s.as_json() == fresh.delays_s.as_json()

@@ -39,10 +39,10 @@ def stopped(broker, tmp_path):
     return config, run_dir
 
 
-def rewound(config, run_dir, advance=lambda done, of: None):
+def rewound(config, run_dir, advance=lambda done, of: None, *, exclude=EXCLUDE):
     """A rewind that is trained and decided, and what it leaves out."""
-    found, rewinding = excluded(config, run_dir, EXCLUDE), Rewind(run_dir, config)
-    rewinding.begin(EXCLUDE, found, WHY, None, live=False)
+    found, rewinding = excluded(config, run_dir, exclude), Rewind(run_dir, config)
+    rewinding.begin(exclude, found, WHY, None, live=False)
     quiet = lambda done, of: None  # noqa: E731
     decided = rewinding.train(live=lambda: False, untried=True, advance=quiet, advance_students=advance)
     assert decided.promoted
@@ -156,6 +156,44 @@ def test_a_run_that_has_finished_is_rewound_and_finishes_again(broker, tmp_path)
         figures = again.summary["students"][student.name]["ctr"]
         assert 0 < figures["rows"] <= before["students"][student.name]["ctr"]["rows"]
     assert_replays(again.run_dir.root)
+
+
+def test_all_begin_from_checkpoints_before_the_rows_where_there_are_some(stopped):
+    config, run_dir = stopped
+    lake = Finished(config, run_dir.root).lake
+    exclude = Exclusion(lake.num_rows - 200, lake.num_rows - 100, None)
+    costs = {cost.name: cost for cost in Rewind(run_dir, config).costs(exclude.first, {"teacher": 100.0})}
+    assert 0 < costs["teacher"].after < exclude.first
+    assert costs["teacher"].seconds == costs["teacher"].rows / 100
+    assert sum(cost.after > 0 for cost in costs.values()) > 1
+    rewound(config, run_dir, exclude=exclude)
+    finished = resumed(config, run_dir)
+    rows, _ = record_of(run_dir.side_tables)  # no row was scored by who had learned them
+    taught = logits_without(config, finished, rows)
+    for student in config.students:
+        read = read_predictions(run_dir.predictions(student.name))
+        at, told = read["lake_seq"].to_numpy(), read["teacher_ctr"].to_numpy(zero_copy_only=False)
+        assert not ((at >= exclude.first) & (at <= exclude.last)).any()
+        assert np.array_equal(told, taught[at], equal_nan=True)
+    assert_replays(run_dir.root)
+    with pytest.raises(BadInput, match="these rows are left out already: teacher and students took over"):
+        Rewind(run_dir, config).begin(exclude, excluded(config, run_dir, exclude), WHY, None, live=False)
+
+
+def test_one_that_is_dropped_withdraws_no_logits_from_there_on(stopped):
+    config, run_dir = stopped
+    rewinding = Rewind(run_dir, config)
+    rewinding.begin(EXCLUDE, excluded(config, run_dir, EXCLUDE), WHY, None, live=False)
+    rewinding.replacement.drop()
+    rows, logits = record_of(run_dir.side_tables)
+    assert (rows.kind, logits.kind, logits.before) == ("rows", "logits", logits.at)
+    finished = resumed(config, run_dir)
+    for student in config.students:
+        read = read_predictions(run_dir.predictions(student.name))
+        told, logged = (of["teacher_ctr" if of is read else "teacher_logit_ctr"] for of in (read, finished.lake))
+        wanted = logged.to_numpy(zero_copy_only=False)[read["lake_seq"].to_numpy()]
+        assert np.array_equal(told.to_numpy(zero_copy_only=False), wanted, equal_nan=True)
+    assert_replays(run_dir.root)
 
 
 def test_rows_that_are_not_there_are_refused(stopped):

@@ -186,7 +186,8 @@ class Rewind:
             recorded(self.run_dir, [rows, logits], live=live)
         else:
             rows, before = record_of(self.run_dir.side_tables)[already], already
-        settings, first = teacher_settings(self.config), min(found.first, (back_to or found.first - 1) + 1)
+        settings = teacher_settings(self.config)
+        first = found.first if back_to is None else min(found.first, back_to + 1)
         folder = self.replacement.folder
         withdrawals = len(record_of(self.run_dir.side_tables))
         make_folder(folder.root)

@@ -112,14 +112,14 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
     candidate, former = RunDir(run_dir.replacement), run_dir.replaced_teacher(entry["number"])
     make_folder(former)
     end_open(run_dir.side_tables, entry["lake_seq"])
-    rewind = entry.get("rewind")
+    if rewind := entry.get("rewind"):
+        run_dir.summary.unlink(missing_ok=True)  # of a finished run: its students are others now
     moves = [
         (run_dir.checkpoints("teacher"), candidate.checkpoints("teacher"), "checkpoints"),
         (run_dir.snapshots, candidate.snapshots, "snapshots"),
     ]
     for student in rewind["students"] if rewind else ():
         moves += _of_student(run_dir, candidate, student)
-        run_dir.summary.unlink(missing_ok=True)  # of a finished run: its students are others now
     for student in _left_behind(run_dir, rewind) if rewind else ():
         moves += _of_student(run_dir, candidate, student)
     for own, others, name in moves:

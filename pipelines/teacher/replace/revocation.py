@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.identifiers import LAKE_SEQ
 from streaming.lake.reader import LakeReader
 from streaming.lake.withdrawn import ASKED, Withdrawal, ask, record_asked, record_of
+from streaming.store.lock import file_lock
 
 WAIT_S = 60.0
 """How long a live run may take to record it."""
@@ -69,11 +71,12 @@ def recorded(
     """The withdrawals with their position, once they are on record; `end`: those of logits without an end get one.
     Raises StreamingError where a live run does not do it."""
     beside, asked_at = run_dir.side_tables, {each.asked_at for each in withdrawals}
-    if not live:
-        record_asked(beside, _next_row(run_dir))  # what a killed command has left
+    with ExitStack() as stack:
+        if not live and stack.enter_context(file_lock(run_dir.lock)):  # no run can start meanwhile
+            record_asked(beside, next_row(run_dir))  # what a killed command has left
+            ask(beside, withdrawals, end=end)
+            return record_asked(beside, next_row(run_dir))
     ask(beside, withdrawals, end=end)
-    if not live:
-        return record_asked(beside, _next_row(run_dir))
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
         found = [each for each in record_of(beside) if each.asked_at in asked_at]
@@ -86,7 +89,8 @@ def recorded(
     )
 
 
-def _next_row(run_dir: RunDir) -> int:
+def next_row(run_dir: RunDir) -> int:
+    """The `lake_seq` of the row that the lake gets next."""
     last = TableFiles(run_dir.lake).identifier(LAKE_SEQ)
     assert last is not None  # versions were found in it
     return last + 1

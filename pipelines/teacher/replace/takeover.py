@@ -27,7 +27,7 @@ from pipelines.core.config.settings import Config, dump, load
 from pipelines.core.config.takeovers import takeovers, with_takeovers, with_teacher
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.teacher.replace.replacement import INSTALL, Replacement, only_one
-from pipelines.teacher.replace.revocation import recorded
+from pipelines.teacher.replace.revocation import next_row
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 from streaming.lake.withdrawn import end_open, record_of
@@ -68,7 +68,7 @@ def _take_over(run_dir: RunDir, say: Callable[[str], None]) -> None:
             log.exception("the new teacher")
             replacement.decide(False, f"it could not catch up with the lake: {error}", {})
             if "rewind" in (replacement.begun or {}):
-                recorded(run_dir, [], live=False, end=True)
+                end_open(run_dir.side_tables, next_row(run_dir))
             say(f"the teacher stays: the new one could not catch up with the lake ({error})")
             return
     _install(entry, run_dir)

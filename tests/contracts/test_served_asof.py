@@ -53,6 +53,7 @@ def a_run_with_an_earlier_state(servers: str, root: Path):
         servers,
         source__impressions=3000,
         source__chunk_rows=64,
+        source__rate="1500",  # else all is read before the first commit
         augmentation__buffer_rows=64,
         features__asof=ASOF,
         asof={"tick_s": TICK_S},

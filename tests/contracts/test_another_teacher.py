@@ -139,6 +139,10 @@ def test_a_candidate_that_is_better_on_the_same_rows_is_promoted_and_a_worse_one
     assert "worse on" in refused.why
     with patch("pipelines.live.loop.conclusion.draw"):
         assert take_over(config, run_dir, lambda text: None) == config  # refused: nothing changes
+    replacement, untried = trained(config, run_dir, untried=True)  # asked for without a comparison, however bad
+    assert untried is not None
+    assert (untried.promoted, untried.evidence) == (True, {})
+    replacement.drop()
     monkeypatch.setattr(CandidateTeacher, "score", knowing(1))
     replacement, promoted = trained(config, run_dir)  # the refused one has gone
     assert promoted is not None

@@ -232,7 +232,8 @@ class Replacement:
         rescored: LogitSetWriter | None,
     ) -> Promote | Refuse | None:
         assert self.begun is not None
-        first, lake = self.begun["judge_from"], LakeReader(self.run_dir.lake, self.config.rows)
+        lake = LakeReader(self.run_dir.lake, self.config.rows)
+        first = math.inf if untried else self.begun["judge_from"]
         readers, kept_at = Readers(self.run_dir.readers), float("-inf")
         blocks, before = 0, math.inf
         while True:
@@ -258,7 +259,7 @@ class Replacement:
     def _learn_and_compare(
         self,
         rows: pa.Table,
-        first: int,
+        first: float,
         candidate: CandidateTeacher,
         trial: TeacherTrial,
         root: Path,

@@ -47,6 +47,7 @@ def rewind(
     Example: exfm rewind runs/demo --exclude 120000:139999 --dry-run
     """
     from pipelines.cli.tools.rewind import show_plan
+    from pipelines.cli.tools.stopping import resumable
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.config.evolve import with_roster
     from pipelines.core.run_dir.paths import RunDir
@@ -56,8 +57,7 @@ def rewind(
     from pipelines.teacher.replace.rewind import Rewind, excluded, exclusion_of
 
     run = RunDir(run_dir)
-    config = with_roster(config_of(run), run.roster)
-    asked = exclusion_of(exclude or [])
+    config, asked = with_roster(config_of(run), run.roster), exclusion_of(exclude or [])
     found, rewinding = excluded(config, run, asked), Rewind(run, config)
     if dry_run:
         show_plan(rewinding, found, back_to, run_dir, as_json=json_)
@@ -68,7 +68,7 @@ def rewind(
         status = last_status(run_dir)
         return status is not None and status.lives
 
-    with only_one(run):
+    with resumable(), only_one(run):
         rewinding.begin(asked, found, reason, back_to, live=live())
         decided = rewinding.replacement.decided
         if decided is None:

@@ -287,6 +287,7 @@ def replace(
     teacher over at once, by a restart of its workers; one that is stopped at its next start. Ctrl-C stops the command;
     the same command resumes it. What was logged stays; `exfm teacher rollback` leads back.
     """
+    from pipelines.cli.tools.stopping import resumable
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.config.settings import load
     from pipelines.core.run_dir.paths import RunDir
@@ -302,7 +303,7 @@ def replace(
     private_files()
     run = RunDir(run_dir)
     replacement = Replacement(run, config_of(run))
-    with only_one(run):
+    with resumable(), only_one(run):
         if drop:
             replacement.drop(live=live())
             typer.echo(f"dropped; the teacher of {run_dir} stays")

@@ -9,6 +9,7 @@ asof           as-of features for the rows that a run's lake has already
 log_tail       the end of a worker's log
 teachers       those that a run has had, and what was revoked
 rewind         what would be learned again
+stopping       Ctrl-C of a command that goes on where it was stopped
 versions       a student's champion, chosen by hand
 stored_config  the config that a run stored
 """

@@ -109,7 +109,9 @@ class ParallelTables(Tables):
             for _, window in self._held[name].pieces:
                 window.zero_()
         # Of a table that is cut by columns the pieces would have to agree on its rows: such ones are not tracked.
-        self._tracked = optimizer is not None and all(map(_whole_rows, self._tables.module_sharding_plan.values()))
+        self._tracked = optimizer is not None and all(
+            _column_pieces(spec) == 1 for spec in self._tables.module_sharding_plan.values()
+        )
         self._learned_at: dict[str, Tensor] = {}  # the clock when a row of this rank's piece was looked up last
         self._table_of = {feature: table.name for table in tables for feature in table.lookups}
         if self._tracked:
@@ -164,7 +166,7 @@ class ParallelTables(Tables):
         if not self._tracked:
             return None
         mine = {name: (at >= since).nonzero().flatten() for name, at in self._learned_at.items()}
-        first = {name: held.pieces[0][0][0] for name, held in self._weights_held.items() if held.pieces}
+        first = {name: self._held[f"{name}/weight"].pieces[0][0][0] for name in self._learned_at}
         counts = torch.zeros(self._group.world_size, len(self.tables), 2, dtype=torch.int64)
         for number, table in enumerate(self.tables):
             counts[self._group.rank, number] = torch.tensor([first.get(table.name, 0), len(mine.get(table.name, ()))])
@@ -210,10 +212,6 @@ class ParallelTables(Tables):
             for name, held in self._held.items()
             if name.endswith(ending)
         }
-
-    @property
-    def _weights_held(self) -> dict[str, TensorPieces]:
-        return {table.name: self._held[f"{table.name}/weight"] for table in self.tables}
 
     def _weights(self) -> dict[str, TensorPieces]:
         held = {f"{t.name}/weight": TensorPieces((t.rows, t.width), []) for t in self.tables}
@@ -268,11 +266,6 @@ def learning_tables(
     if group.world_size == 1 and group.device.type == "cpu" and not sharding.per_shard_row_wise:
         return FusedTables(tables, lr=lr, eps=eps, optimizer=optimizer)
     return ParallelTables(tables, plan, group, sharding, optimizer=optimizer, lr=lr, eps=eps)
-
-
-def _whole_rows(parameter: ParameterSharding) -> bool:
-    """True if no row of the table is cut."""
-    return _column_pieces(parameter) == 1
 
 
 def _rows_of(held: TensorPieces, rows: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -51,7 +52,7 @@ def rewind(
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.config.evolve import with_roster
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.live.status.stored import last_status
+    from pipelines.live.status.stored import run_lives
     from pipelines.report.screens.progress import rows_bar
     from pipelines.teacher.replace.replacement import only_one
     from pipelines.teacher.replace.rewind import Rewind, excluded, exclusion_of
@@ -64,22 +65,21 @@ def rewind(
         return
     private_files()
 
-    def live() -> bool:
-        status = last_status(run_dir)
-        return status is not None and status.lives
-
     with resumable(), only_one(run):
-        rewinding.begin(asked, found, reason, back_to, live=live())
+        rewinding.begin(asked, found, reason, back_to, live=run_lives(run_dir))
         decided = rewinding.replacement.decided
         if decided is None:
             with rows_bar("teacher", 0) as advance, rows_bar("students", 0) as advance_students:
                 decided = rewinding.train(
-                    live=live, untried=untried, advance=advance, advance_students=advance_students
+                    live=partial(run_lives, run_dir),
+                    untried=untried,
+                    advance=advance,
+                    advance_students=advance_students,
                 )
     if decided is None:
         words = "not decided: the lake has no more rows to compare; give the same command when it has, or --untried"
     elif decided.promoted:
-        words = f"teacher and students take over {'now' if live() else 'at the next start'}: {decided.why}"
+        words = f"teacher and students take over {'now' if run_lives(run_dir) else 'at the next start'}: {decided.why}"
     else:
         words = f"teacher and students of {run_dir} stay: {decided.why}"
     outcome = {"promoted": None, "why": words} if decided is None else decided._asdict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -291,21 +292,17 @@ def replace(
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.config.settings import load
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.live.status.stored import last_status
+    from pipelines.live.status.stored import run_lives
     from pipelines.report.screens.progress import rows_bar
     from pipelines.teacher.replace.replacement import Replacement, only_one
     from streaming.errors import BadInput
-
-    def live() -> bool:
-        status = last_status(run_dir)
-        return status is not None and status.lives
 
     private_files()
     run = RunDir(run_dir)
     replacement = Replacement(run, config_of(run))
     with resumable(), only_one(run):
         if drop:
-            replacement.drop(live=live())
+            replacement.drop(live=run_lives(run_dir))
             typer.echo(f"dropped; the teacher of {run_dir} stays")
             return
         if config is None:
@@ -314,11 +311,11 @@ def replace(
         decided = replacement.decided
         if decided is None:
             with rows_bar("learning the lake", 0) as advance:
-                decided = replacement.train(live=live, untried=untried, advance=advance)
+                decided = replacement.train(live=partial(run_lives, run_dir), untried=untried, advance=advance)
     if decided is None:
         words = "not decided: the lake has no more rows to compare; give the same command when it has"
     elif decided.promoted:
-        words = f"the new teacher takes over {'now' if live() else 'at the next start'}: {decided.why}"
+        words = f"the new teacher takes over {'now' if run_lives(run_dir) else 'at the next start'}: {decided.why}"
     else:
         words = f"the teacher of {run_dir} stays: {decided.why}"
     said = {"promoted": None, "why": words} if decided is None else decided._asdict()
@@ -362,13 +359,12 @@ def revoke(
     """
     from pipelines.cli.tools.stored_config import config_of
     from pipelines.core.run_dir.paths import RunDir
-    from pipelines.live.status.stored import last_status
+    from pipelines.live.status.stored import run_lives
     from pipelines.teacher.replace.revocation import revoke
 
     private_files()
     run = RunDir(run_dir)
-    status = last_status(run_dir)
-    revoked = revoke(run, config_of(run), versions, reason, live=status is not None and status.lives)
+    revoked = revoke(run, config_of(run), versions, reason, live=run_lives(run_dir))
     if json_:
         typer.echo(json.dumps(revoked.withdrawal.model_dump(mode="json") | {"rows": revoked.rows}, indent=2))
     else:

@@ -357,8 +357,7 @@ def _score(
             asked = rows.slice(start, step).combine_chunks()
             logits, r = scorer.answer(build(asked))
             honest = not_yet_learned(asked, one.tasks, config.rows.groups, begun_upto_ms)
-            z = np.where(honest & np.isfinite(logits[:, tasks]), logits[:, tasks], np.float32(np.nan))
-            pieces.append(writer.rows(asked["lake_seq"], z, r))
+            pieces.append(writer.rows(asked["lake_seq"], logits[:, tasks], r, honest))
             advance(done + start + asked.num_rows + 1 - one.first, one.rows)
         writer.commit(pa.concat_tables(pieces), upto)
         done = upto

@@ -29,7 +29,7 @@ from pipelines.live.roster.estimate import BackfillEstimate, estimate_backfill, 
 from pipelines.live.roster.listing import Listed, listed_students
 from pipelines.live.roster.section import SpawnRequest, others_than, section_of
 from pipelines.live.rules.states import ENDED, WorkerState
-from pipelines.live.status.stored import last_status
+from pipelines.live.status.stored import last_status, run_lives
 from pipelines.live.workers.student.worker import StudentWorker
 from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput, StreamingError
@@ -94,8 +94,7 @@ class Pipeline:
     @property
     def lives(self) -> bool:
         """True if its coordinator runs."""
-        status = last_status(self.run_dir.root)
-        return status is not None and status.lives
+        return run_lives(self.run_dir.root)
 
     @property
     def finished(self) -> bool:

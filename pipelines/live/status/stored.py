@@ -147,6 +147,12 @@ def last_status(root: Path) -> StoredStatus | None:
     return read_status(root) if RunDir(root).status.exists() else None
 
 
+def run_lives(root: Path) -> bool:
+    """True if the coordinator of the run in `root` runs."""
+    status = last_status(root)
+    return status is not None and status.lives
+
+
 def earlier_attempts(root: Path) -> EarlierAttempts:
     """Earlier attempts of the run in `root`, from the last status.json, which is whole also after kill -9; empty
     if the run is new, or its status is damaged."""

@@ -29,9 +29,10 @@ class LogitSetWriter:
         assert done is not None
         self.done = done
 
-    def rows(self, seq: pa.ChunkedArray, logits: np.ndarray, r: np.ndarray | None) -> pa.Table:
-        """Rows of the set's table. logits: (N, T), NaN for none; r: representation (N, k)."""
-        one = self.description
+    def rows(self, seq: pa.ChunkedArray, logits: np.ndarray, r: np.ndarray | None, honest: np.ndarray) -> pa.Table:
+        """Rows of the set's table. logits: (N, T); r: representation (N, k); honest: (N, T), the logits whose labels
+        their teacher cannot have learned. Others, and those that are not finite, are none."""
+        one, logits = self.description, np.where(honest & np.isfinite(logits), logits, np.float32(np.nan))
         columns: dict[str, Any] = {"lake_seq": seq}
         for t, task in enumerate(one.tasks):
             columns[f"teacher_logit_{task}"] = pa.array(logits[:, t], mask=np.isnan(logits[:, t]))

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from exfm.errors import ConfigError
@@ -280,8 +279,7 @@ class Replacement:
         answer = candidate.score(rows)
         honest = not_yet_learned(rows, self.config.tasks, self.config.rows.groups, candidate.learned_upto_ms)
         if rescored is not None and wanted:
-            logits = np.where(honest & np.isfinite(answer.logits), answer.logits, np.float32(np.nan))
-            rescored.commit(rescored.rows(rows["lake_seq"], logits, answer.representation), last_seq)
+            rescored.commit(rescored.rows(rows["lake_seq"], *answer, honest), last_seq)
         if judged:
             trial.compare(rows, answer.logits, honest)
 

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 
 from pipelines.core.config.settings import Config
@@ -111,7 +110,8 @@ class FurtherTeacherWorker(Worker):
     def _next_block(self) -> pa.Table | None:
         with self.watch("read"):
             rows = next(self._blocks, None)
-            if rows is None and self._lake.refresh() | (self._lake.last_lake_seq > self.writer.done):
+            if rows is None:
+                self._lake.refresh()
                 self._blocks = self._lake.blocks(self.writer.done)
                 rows = next(self._blocks, None)
             return rows
@@ -124,8 +124,7 @@ class FurtherTeacherWorker(Worker):
                 answer = self.candidate.score(rows)
                 upto = self.candidate.learned_upto_ms
                 honest = not_yet_learned(rows, config.tasks, config.rows.groups, upto)
-                logits = np.where(honest & np.isfinite(answer.logits), answer.logits, np.float32(np.nan))
-                scored = self.writer.rows(rows["lake_seq"], logits, answer.representation)
+                scored = self.writer.rows(rows["lake_seq"], *answer, honest)
             elif version is not None:
                 log.warning("rows up to lake_seq %d are not scored: version %d is learned past", last, version)
         with self.watch("commit"):

@@ -180,8 +180,7 @@ class Withdrawn:
         the version; or with the logits of a set, and the version, which says how many blocks that teacher had learned.
         They have `lake_seq` and `teacher_version`. Raises as `LogitSet` does."""
         self._look()
-        gone = self._gone(rows)
-        if not gone.any():
+        if not self._record or not (gone := self._gone(rows)).any():
             return rows
         logits = {name for name in rows.column_names if name.startswith("teacher_logit_")}
         names = logits | {field.name for field in EMBEDDING_FIELDS}

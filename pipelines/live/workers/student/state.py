@@ -179,8 +179,9 @@ class StudentRecord:
             oldest = rows["scored_at_ms"][-1].as_py() - rows["event_time_ms"][-1].as_py()
             self.logit_age_s = max(0.0, oldest / 1000)
         if self.behind is not None:
-            scored = rows.filter(pc.is_valid(rows["teacher_version"]))
-            self.behind.note(*(scored[name].to_numpy() for name in ("teacher_version", "lake_seq", "event_time_ms")))
+            places = rows.select(["teacher_version", "lake_seq", "event_time_ms"])
+            places = places.filter(pc.is_valid(places["teacher_version"]))
+            self.behind.note(*(column.to_numpy() for column in places.columns))
         logits = {model: result.logits for model, result in judged.results.items()}
         weights = batch.label_weights.numpy() if self._weighted else None
         self._waiting.append(Predicted(rows.select(self._logged), logits, weights))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, private_files, takes_run
+from pipelines.cli.tools.options import AsJson, private_files, takes_run
 from streaming.program import command
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The console command `exfm`.
 
-Every module of this folder holds the sub-commands of one noun and a function `register(app)` that adds them. They
-are imported for each call, `exfm --help` included, so they import nothing heavy at their top: torch, ray, mlflow,
-pyarrow and the like are imported inside the functions.
+Every module of this folder, and of `teachers/`, holds the sub-commands of one noun and a function `register(app)`
+that adds them. They are imported for each call, `exfm --help` included, so they import nothing heavy at their top:
+torch, ray, mlflow, pyarrow and the like are imported inside the functions.
 
 Exit codes: 0 done, 1 the run failed, 2 a mistake of the caller, 130 interrupted.
 """
@@ -82,15 +82,15 @@ NOUNS = (
     "broker",
     "configs",
     "lake",
-    "logit_sets",
     "machine",
     "recordings",
     "repairs",
     "replay",
-    "rewind",
     "stream",
     "students",
-    "teachers",
+    "teachers.logit_sets",
+    "teachers.rewind",
+    "teachers.teacher",
     "versions",
 )
 for _noun in NOUNS:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, RunDirOption, takes_run
+from pipelines.cli.tools.options import AsJson, RunDirOption, takes_run
 
 if TYPE_CHECKING:
     from pipelines.cli.tools.lake import LakeCare

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides
+from pipelines.cli.tools.options import AsJson, Overrides
 from streaming.program import command
 
 if TYPE_CHECKING:

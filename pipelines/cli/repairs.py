@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides, RunDirOption, takes_run
+from pipelines.cli.tools.options import AsJson, Overrides, RunDirOption, takes_run
 
 Reason = Annotated[str | None, typer.Option("--reason", help="Only letters with this reason, as `list` names it.")]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipelines.cli.options import AsJson, Jobs, cores
+from pipelines.cli.tools.options import AsJson, Jobs, cores
 
 if TYPE_CHECKING:
     from pipelines.core.config.settings import Config

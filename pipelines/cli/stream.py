@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefault, private_files, takes_run
+from pipelines.cli.tools.options import AsJson, Overrides, RunDirOption, RunDirOrDefault, private_files, takes_run
 
 if TYPE_CHECKING:
     from pipelines.core.config.settings import Config

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from pipelines.cli.options import AsJson, RunDirOption, takes_run
+from pipelines.cli.tools.options import AsJson, RunDirOption, takes_run
 
 if TYPE_CHECKING:
     from pipelines.serve.sources import Follow

@@ -90,6 +90,7 @@ ORDER = [
     "pipelines.serve",
     "pipelines.data.checks.served",
     "pipelines.data.propose",
+    "pipelines.cli.teachers",
     "pipelines.cli",
 ]
 # Façades, where users import. Everyone else imports the file that defines.

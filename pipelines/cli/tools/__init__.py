@@ -1,5 +1,6 @@
-"""Tools for runs and data, used by single commands.
+"""Tools for runs and data, used by single commands, and options that several commands share.
 
+options        options that several sub-commands share
 feeding        a recorded file into the input topics
 recording      the synthetic stream as Parquet files
 dead_letters   of a run: counted, shown, put back onto their topics

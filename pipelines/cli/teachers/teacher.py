@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, Jobs, Overrides, RunDirOption, cores, private_files, takes_run
+from pipelines.cli.tools.options import AsJson, Jobs, Overrides, RunDirOption, cores, private_files, takes_run
 
 if TYPE_CHECKING:
     from pipelines.core.config.settings import Config

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import AsJson, RunDirOption, private_files, takes_run
+from pipelines.cli.tools.options import AsJson, RunDirOption, private_files, takes_run
 
 if TYPE_CHECKING:
     from streaming.lake.logit_set import SetDescription

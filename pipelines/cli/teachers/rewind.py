@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import AsJson, RunDirOption, private_files, takes_run
+from pipelines.cli.tools.options import AsJson, RunDirOption, private_files, takes_run
 
 
 def register(app: typer.Typer) -> None:

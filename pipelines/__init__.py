@@ -4,6 +4,7 @@ core/     the config, the run directory, shipped files
 data/     data before it is trained on: profile, findings, a proposed config, this machine
 live/     a live run: its loop, its workers, where they run
 teacher/  a teacher beside the stream
+capacity/ the price of a config at a rate of impressions
 lab/      training on logged rows: replay, judging, scaling, verify
 report/   results as tables and figures, and how they are shown
 serve/    students that answer requests

@@ -30,7 +30,7 @@ PANELS = {
     "Versions and serving": ("promote", "rollback", "serve", "score"),
     "Compare offline": ("replay", "sweep"),
     "Teachers": ("plan", "scale", "pretrain", "rescore", "teacher", "rewind"),
-    "Speed": ("bench",),
+    "Speed": ("bench", "capacity"),
     "Streams, lake and repairs": ("generate", "ingest", "broker", "lake", "dead-letters", "mend"),
 }
 """What `exfm --help` shows together, in this order."""
@@ -80,6 +80,7 @@ def _options(
 
 NOUNS = (
     "broker",
+    "capacity",
     "configs",
     "lake",
     "machine",

@@ -87,6 +87,7 @@ ORDER = [
     "pipelines.cli.tools",
     "pipelines.lab.verify",
     "pipelines.live.roster",
+    "pipelines.capacity",
     "pipelines.serve",
     "pipelines.data.checks.served",
     "pipelines.data.propose",

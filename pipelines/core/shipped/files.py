@@ -46,6 +46,15 @@ def schema_file() -> Path:
     return FOLDER / "config.schema.json"
 
 
+def rates_file() -> Path:
+    """Rates measured on one machine, which `exfm capacity` multiplies.
+
+    >>> rates_file().is_file()
+    True
+    """
+    return FOLDER / "rates.json"
+
+
 def pinned_list(variant: str) -> Path:
     """The list of exact versions for `cpu` or `cuda`.
 

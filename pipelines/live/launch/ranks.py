@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -163,6 +164,7 @@ class RankHandle:
         ]
         return replace(
             reports[0],
+            cpu_s=dict(sum((Counter(report.cpu_s) for report in reports), Counter())),
             rss_bytes=sum(rank.rss_bytes for rank in each),
             peak_rss_bytes=sum(rank.peak_rss_bytes for rank in each),
             ranks=each,

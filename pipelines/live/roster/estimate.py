@@ -27,6 +27,8 @@ from streaming.lake.reader import LakeReader
 
 PROCESS_BYTES = 1_000_000_000
 """Of a student's process before it holds a model, nearly all of it libraries."""
+COPIES = 3
+"""Of a model that learns: itself, its state on its way to the disk, and what is exported of it."""
 MB = 1_000_000
 
 
@@ -118,7 +120,8 @@ def estimate_backfill(
         without_logit=counts.without_logit,
         logit_age_rows=counts.logit_age_rows,
         bytes=lake.size(after=student.first_seq - 1, verticals=set(own.verticals) or None),
-        memory_bytes=_memory(config, student) + (0 if _shared_host_has_room(config, status) else PROCESS_BYTES),
+        memory_bytes=COPIES * student_bytes(config, student)
+        + (0 if _shared_host_has_room(config, status) else PROCESS_BYTES),
         rows_per_s=_rows_per_s(status),
     )
 
@@ -190,14 +193,13 @@ def _shared_host_has_room(config: Config, status: StoredStatus | None) -> bool:
     return len(pids) < len(set(pids)) * config.resources.students_per_host
 
 
-def _memory(config: Config, student: StudentSettings) -> int:
-    """Bytes of the student's own tables and their optimizer."""
+def student_bytes(config: Config, student: StudentSettings) -> int:
+    """Bytes of a student's tables and their optimizer, with its twin's."""
     features, width = config.student_features(student), student.model.width
     tables: list[SparseFeature | SequenceFeature] = [*features.sparse, *features.sequence]
     table_rows = sum(table.rows * ((getattr(table, "width", None) or width) + 1) for table in tables)
     linear = SLOTS * 2 * len(config.student_tasks(student)) if student.model.wide else 0
-    copies = 3  # the model, the state on its way to the disk, and what is exported of it
-    return 4 * copies * (table_rows + linear) * (2 if student.twin else 1)
+    return 4 * (table_rows + linear) * (2 if student.twin else 1)
 
 
 def _rows_per_s(status: StoredStatus | None) -> float | None:

@@ -31,6 +31,7 @@ class EarlierWork:
     busy_s: float = 0.0
     peak_rss_bytes: int = 0
     phases_s: Mapping[str, float] = field(default_factory=dict)
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,12 @@ class WorkerStatus:
     @property
     def phases_s(self) -> dict[str, float]:
         """Seconds by phase since the run began."""
-        phases = Counter(dict(self.earlier.phases_s))
-        for report in self.whole:
-            phases.update(report.phases_s)
-        return dict(phases)
+        return _summed([self.earlier.phases_s, *(report.phases_s for report in self.whole)])
+
+    @property
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds by phase since the run began."""
+        return _summed([self.earlier.cpu_s, *(report.cpu_s for report in self.whole)])
 
     @property
     def peak_rss_bytes(self) -> int:
@@ -127,7 +130,7 @@ class WorkerStatus:
     @property
     def so_far(self) -> EarlierWork:
         """Totals of this worker for a successor of the same name."""
-        return EarlierWork(self.rows, self.all_restarts, self.busy_s, self.peak_rss_bytes, self.phases_s)
+        return EarlierWork(self.rows, self.all_restarts, self.busy_s, self.peak_rss_bytes, self.phases_s, self.cpu_s)
 
     def as_json(self) -> dict[str, Any]:
         report = self.report or Report(self.name, str(self.kind))
@@ -144,6 +147,7 @@ class WorkerStatus:
             "rows": self.rows,
             "rows_per_s": self.recent_rows_per_s,
             "busy_s": round(self.busy_s, 3),
+            "cpu_s": {phase: round(seconds, 3) for phase, seconds in self.cpu_s.items()},
             "phases_s": {phase: round(seconds, 3) for phase, seconds in self.phases_s.items()},
             "peak_rss_bytes": self.peak_rss_bytes,
             "lake_seq": report.lake_seq,
@@ -161,6 +165,14 @@ class WorkerStatus:
             "versions": report.versions,
             "ranks": [asdict(rank) for rank in report.ranks] if lives else [],
         }
+
+
+def _summed(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Seconds by phase, over processes."""
+    phases: Counter[str] = Counter()
+    for part in parts:
+        phases.update(part)
+    return dict(phases)
 
 
 @dataclass

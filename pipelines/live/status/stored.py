@@ -48,6 +48,7 @@ class StoredWorker(BaseModel):
     rss_bytes: Count | None
     ne: dict[str, Seconds | None] | None
     busy_s: Seconds
+    cpu_s: dict[Name, Seconds] = {}
     peak_rss_bytes: Count
     phases_s: dict[Name, Seconds]
     lake_seq: int | None = None
@@ -169,7 +170,9 @@ def earlier_attempts(root: Path) -> EarlierAttempts:
 
 
 def _work(worker: StoredWorker) -> EarlierWork:
-    return EarlierWork(worker.rows, worker.restarts, worker.busy_s, worker.peak_rss_bytes, worker.phases_s)
+    return EarlierWork(
+        worker.rows, worker.restarts, worker.busy_s, worker.peak_rss_bytes, worker.phases_s, worker.cpu_s
+    )
 
 
 def stop_run(status: StoredStatus, root: Path, wait_s: float) -> str:

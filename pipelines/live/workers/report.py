@@ -31,6 +31,8 @@ class Report:
     total_rows: int | None = None
     """Since the run began, each row once; None for a worker whose processes do everything once."""
     busy_s: float = 0.0
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of its turns by phase, of all threads; summed over ranks."""
     phases_s: dict[str, float] = field(default_factory=dict)
     rss_bytes: int = 0
     peak_rss_bytes: int = 0

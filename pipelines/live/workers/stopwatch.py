@@ -32,6 +32,7 @@ class Stopwatch:
         """`computed`: the seconds that the thread had of a core."""
         self._clock, self._computed = clock, computed
         self._seconds: dict[str, float] = defaultdict(float)
+        self._cpu_seconds: dict[str, float] = defaultdict(float)
         self._inner: list[tuple[float, float]] = []
         """Of each phase that is on: how long phases inside it took, and what was computed in them."""
         self._parallel: list[Stopwatch] = []
@@ -50,6 +51,7 @@ class Stopwatch:
         finally:
             elapsed, computed = self._clock() - start, self._computed() - computed_before
             inner_s, inner_computed = self._inner.pop()
+            self._cpu_seconds[phase] += computed - inner_computed
             if self._inner and is_waiting(phase):
                 elapsed = max(inner_s, elapsed - (computed - inner_computed))
             self._seconds[phase] += elapsed - inner_s
@@ -62,6 +64,14 @@ class Stopwatch:
         phases = Counter(dict(self._seconds))  # copied first: its thread keeps adding to it
         for other in self._parallel:
             phases.update(other.phases_s)
+        return dict(phases)
+
+    @property
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds by phase, of the threads that have a stopwatch; waiting phases have those of a client's work."""
+        phases = Counter(dict(self._cpu_seconds))
+        for other in self._parallel:
+            phases.update(other.cpu_s)
         return dict(phases)
 
     @property

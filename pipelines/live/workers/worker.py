@@ -30,6 +30,7 @@ class Orders:
 
 
 IDLE_S = 0.02
+OTHER_THREADS = "other threads"
 
 
 class Worker(ABC):
@@ -41,6 +42,7 @@ class Worker(ABC):
         self.name = name
         self.watch = Stopwatch()
         self.rows = 0
+        self._cpu_s = 0.0
         self.orders = Orders()
         self.idle = False
         """Whether its last turn ended for want of something to do."""
@@ -80,13 +82,14 @@ class Worker(ABC):
         loop; unless `patient`, its turn ends there: others of this process may have something to do, and they sleep
         together."""
         self.orders, self.idle = orders, False
-        end = time.monotonic() + budget_s
+        end, computed = time.monotonic() + budget_s, time.process_time()
         while self._go_on(not self.done and time.monotonic() < end):
             if not self.step():
                 if not patient:
                     self.idle = True
                     break
                 time.sleep(min(IDLE_S, budget_s))
+        self._cpu_s += time.process_time() - computed
         return self.report()
 
     def _go_on(self, mine: bool) -> bool:
@@ -101,6 +104,7 @@ class Worker(ABC):
             state="done" if self.done else "running",
             rows=self.rows,
             busy_s=self.watch.busy_s,
+            cpu_s=self._cpu_by_phase(),
             phases_s=self.watch.phases_s,
             rss_bytes=self._process.memory_info().rss,
             peak_rss_bytes=_peak_rss_bytes(),
@@ -110,6 +114,11 @@ class Worker(ABC):
         self.metrics = []
         self.describe(report)
         return report
+
+    def _cpu_by_phase(self) -> dict[str, float]:
+        """CPU seconds of its turns. What other threads of the process took is under OTHER_THREADS."""
+        phases = self.watch.cpu_s
+        return phases | {OTHER_THREADS: max(0.0, self._cpu_s - sum(phases.values()))}
 
     def log_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Queue metrics for tracking, without undefined ones."""

@@ -82,6 +82,7 @@ class WorkerTotals:
     Of a model: rows of the whole run whose labels it was given (a teacher: the lake's; a student: those with a
     prediction, those of other verticals where it learns their labels, and those that sampling left out), trained on,
     and left out because a logit, the loss or a gradient was not finite. `freshness`: see training/freshness.py.
+    `cpu_s`: CPU seconds by phase, of all attempts and threads.
     """
 
     rows: int
@@ -97,6 +98,7 @@ class WorkerTotals:
     quarantined_rows_no_teacher: Annotated[int | None, Known] = None
     left_out_by_sampling: Annotated[int | None, Known] = None
     other_rows: Annotated[int | None, Known] = None
+    cpu_s: Annotated[Mapping[str, float], Absent] = field(default_factory=dict)
     freshness: Annotated[Mapping[str, Any] | None, Known] = None
 
     @property
@@ -280,6 +282,7 @@ def _worker(worker: WorkerStatus, labelled_rows: int | None) -> WorkerTotals:
         quarantined_rows_no_teacher=counts.get("quarantined_rows_no_teacher"),
         left_out_by_sampling=counts.get("left_out_by_sampling"),
         other_rows=counts.get("other_rows"),
+        cpu_s={phase: round(s, 3) for phase, s in worker.cpu_s.items()},
         freshness=None if worker.report is None else worker.report.freshness,
     )
 

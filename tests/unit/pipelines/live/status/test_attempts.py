@@ -28,6 +28,7 @@ def written(root: Path, status: RunStatus, **changes: object) -> None:
 def at_work(root: Path, rows: int, restarts: int = 0) -> RunStatus:
     status = RunStatus.resuming("small", earlier_attempts(root))
     report = Report("teacher", "teacher", rows=7, total_rows=rows, busy_s=2.0, phases_s={"train": 1.5}, lag_rows=40)
+    report.cpu_s = {"train": 1.25, "other threads": 0.25}
     worker = WorkerStatus("teacher", Kind.TEACHER, WorkerState.RUNNING, restarts, report=report)
     worker.earlier = status.earlier.of("teacher")
     status.workers["teacher"] = worker
@@ -41,6 +42,7 @@ def test_the_second_start_goes_on_counting_where_the_first_ended(tmp_path):
     teacher = told["workers"]["teacher"]
     assert (teacher["rows"], teacher["restarts"], teacher["busy_s"]) == (1500, 3, 4.0)
     assert teacher["phases_s"] == {"train": 3.0}
+    assert teacher["cpu_s"] == {"train": 2.5, "other threads": 0.5}
     assert (told["legs"], told["started_at"]) == (2, first.started_at)
     assert told["wall_s"] == pytest.approx(100.0, abs=5)
     assert told["leg_wall_s"] < 5

@@ -59,6 +59,19 @@ def test_what_is_computed_while_waiting_is_work_of_the_phase_around_it():
     assert watch.phases_s["wait for rows"] == 5
 
 
+def test_cpu_seconds_count_once_in_the_innermost_phase_and_of_every_thread_with_a_stopwatch():
+    clock, computed = Clock(), Clock()
+    watch = Stopwatch(clock, computed)
+    with watch("read"):
+        computed.now += 1
+        with watch("wait for messages"):
+            clock.now += 40
+            computed.now += 2
+    with watch.parallel()("batch"):
+        pass
+    assert watch.cpu_s == {"read": 1, "wait for messages": 2, "batch": pytest.approx(0, abs=0.1)}
+
+
 def test_a_phase_inside_a_waiting_one_counts_once():
     clock, computed = Clock(), Clock()
     watch = Stopwatch(clock, computed)

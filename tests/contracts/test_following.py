@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow.compute as pc
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from pipelines.cli.tools.lake import LakeCare
 from pipelines.core.run_dir.lake_link import read_link
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.feeds.student import StudentBatch
 from pipelines.live.loop.lifecycle import run, start_over
 from pipelines.live.loop.live_run import CAUGHT_UP
 from pipelines.live.roster.pipeline import Pipeline
@@ -18,6 +23,7 @@ from pipelines.live.roster.section import SpawnRequest
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from pipelines.live.training.predictions import read_predictions
+from pipelines.live.workers.student.worker import StudentWorker
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
 from tests.support.pipelines.commands import Command, worker_pid
@@ -42,6 +48,19 @@ pytestmark = pytest.mark.broker
 def leader(broker, tmp_path) -> Finished:
     """A finished run, with students of its own."""
     return finished_once(small, broker.bootstrap_servers, tmp_path / "leads", **SNAPSHOTS)
+
+
+@contextmanager
+def slow_students(seconds: float = 0.15) -> Iterator[None]:
+    """For runs of this process that are to be stopped half-way."""
+    learn = StudentWorker.learn
+
+    def slow(worker: StudentWorker, batch: StudentBatch) -> None:
+        time.sleep(seconds)  # work: a slow machine
+        learn(worker, batch)
+
+    with patch.object(StudentWorker, "learn", slow):
+        yield
 
 
 def of_the_lake(leads: Path) -> set[tuple[str, int]]:
@@ -110,7 +129,8 @@ def test_a_run_that_follows_keeps_the_rows_that_it_needs_and_stops_where_they_ar
         if (status.workers["student-feed"].rows or 0) >= 700:
             stop_after(-1)(status)
 
-    status, _ = run(config, team, local=True, until_end=True, watch=early)
+    with slow_students():
+        status, _ = run(config, team, local=True, until_end=True, watch=early)
     assert status.state is RunState.STOPPED, status.reason
     stands = {reader.name: reader.position for reader in Readers(team.readers).all()}
     link, care = read_link(team.root), LakeCare(leads)

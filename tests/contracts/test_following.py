@@ -88,6 +88,7 @@ def test_students_of_a_run_that_follows_are_to_the_bit_those_of_the_run_that_lea
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_one_of_two_followers_is_killed_and_neither_the_other_nor_the_leader_is_touched(broker, tmp_path):
     """The run that leads stops half-way; two runs of processes of their own follow it; one of them is killed. The run
     that leads goes on and ends while that one is away, which then comes back."""

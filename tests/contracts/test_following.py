@@ -33,6 +33,7 @@ from tests.support.pipelines.following_runs import following, following_file
 from tests.support.pipelines.small_runs import (
     SNAPSHOTS,
     Finished,
+    assert_replays,
     assert_same_run,
     assert_same_student,
     everything,
@@ -170,6 +171,7 @@ def test_it_goes_on_following_after_the_end_and_spawns_pauses_and_retires(leader
     finished = to_the_end(config, team.root)
     assert {student.name: student.state for student in pipeline.students()} == {"feed": "done", "brand": "done"}
     assert_same_student(leader, finished, "feed")
+    assert_replays(team.root, "feed")
 
     names = {reader.name for reader in Readers(team.readers).all()}
     assert names == {"student-feed", "student-brand"}

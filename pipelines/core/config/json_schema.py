@@ -10,8 +10,8 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema_of_files() -> dict[str, Any]:
-    """JSON schema of a config's file: students inherit from `student_defaults`, and need only a name; a run that follows
-    another's lake has its rows and features from there.
+    """JSON schema of a config's file: students inherit from `student_defaults`, and need only a name; a run that
+    follows another's lake has its rows and features from there.
 
     What no section can check alone (columns that features read, say) is for `exfm check`.
 

@@ -32,6 +32,7 @@ class Reader:
     position  the last `lake_seq` that it does not need; -1: it needs all there is
     at_s      when it registered, seconds of the wall clock
     lasting   it never expires: the run cannot continue without it
+    follows   it belongs to a run that follows the lake
     damaged   its file cannot be read: everything is held for it until it registers again or is retired
     """
 
@@ -41,14 +42,10 @@ class Reader:
     last: int | None = None
     lasting: bool = False
     damaged: bool = False
+    follows: bool = False
 
     def expired(self, now_s: float, expiry_s: float) -> bool:
         return not (self.damaged or self.lasting) and now_s - self.at_s > expiry_s
-
-    @property
-    def follows(self) -> bool:
-        """True if it belongs to a run that follows the lake."""
-        return "/" in self.name
 
 
 class Readers:
@@ -104,20 +101,21 @@ class Readers:
         return holding[0].position if holding else None
 
     def _path(self, name: str) -> Path:
-        *run, reader = (quote(part, safe="") for part in name.split("/"))
-        return self.folder.joinpath(*run, f"{reader}.json")
+        own = self.folder / f"{quote(name, safe='')}.json"
+        return own if own.exists() else next((p for p in self.folder.glob("*/*.json") if self._name(p) == name), own)
 
     def _name(self, path: Path) -> str:
         return "/".join(unquote(part) for part in path.relative_to(self.folder).with_suffix("").parts)
 
     def _store(self, reader: Reader) -> None:
-        fields = {name: value for name, value in asdict(reader).items() if name != "damaged"}
-        write_text(self._path(reader.name), json.dumps(sealed(fields)) + "\n")
+        fields = {name: value for name, value in asdict(reader).items() if name not in ("damaged", "follows")}
+        write_text(self.folder / f"{quote(reader.name, safe='')}.json", json.dumps(sealed(fields)) + "\n")
 
     def _load(self, path: Path) -> Reader | None:
+        follows = path.parent != self.folder
         try:
-            return replace(Reader(**unsealed(path.read_bytes())), name=self._name(path))
+            return replace(Reader(**unsealed(path.read_bytes())), name=self._name(path), follows=follows)
         except FileNotFoundError:  # retired since the folder was listed
             return None
         except (ValueError, TypeError):
-            return Reader(self._name(path), NOTHING_YET, path.stat().st_mtime, damaged=True)
+            return Reader(self._name(path), NOTHING_YET, path.stat().st_mtime, damaged=True, follows=follows)

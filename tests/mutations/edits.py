@@ -554,7 +554,7 @@ MUTATIONS = (
         "a reader whose file is damaged holds nothing",
         f"{KEPT} (24)",
         "streaming/lake/readers.py",
-        "return Reader(self._name(path), NOTHING_YET, path.stat().st_mtime, damaged=True)",
+        "return Reader(self._name(path), NOTHING_YET, path.stat().st_mtime, damaged=True, follows=follows)",
         "return None",
         "tests/unit/streaming/lake/test_readers.py",
     ),

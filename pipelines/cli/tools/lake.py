@@ -173,9 +173,7 @@ class LakeCare:
         return results
 
     def pin(self, name: str, first: int, last: int) -> None:
-        """Pin a range; raises BadInput if it is not in the lake, or the name is a reader's, or has a `/`."""
-        if "/" in name:
-            raise BadInput(f"`{name}`: a `/` is in the names of readers of other runs; give the pin another name")
+        """Pin a range; raises BadInput if it is not in the lake, or the name is a reader's."""
         if not self._lake.first_lake_seq <= first <= last <= self._lake.last_lake_seq:
             raise BadInput(
                 f"cannot pin lake_seq {first} to {last}: the lake holds {self._lake.first_lake_seq} to "

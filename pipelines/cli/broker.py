@@ -22,9 +22,11 @@ HERE = Path("runs/broker")
 
 def register(app: typer.Typer) -> None:
     commands = typer.Typer(help="A real Kafka broker on 127.0.0.1, for one run directory.", no_args_is_help=True)
-    commands.command("start", epilog="Example: exfm broker start --run-dir runs/demo")(takes_run(start))
-    commands.command("stop", epilog="Example: exfm broker stop --run-dir runs/demo")(takes_run(stop))
-    commands.command("status", epilog="Example: exfm broker status --run-dir runs/demo --json")(takes_run(status))
+    commands.command("start", epilog="Example: exfm broker start --run-dir runs/demo")(takes_run(start, leads=True))
+    commands.command("stop", epilog="Example: exfm broker stop --run-dir runs/demo")(takes_run(stop, leads=True))
+    commands.command("status", epilog="Example: exfm broker status --run-dir runs/demo --json")(
+        takes_run(status, leads=True)
+    )
     commands.command("fetch", epilog="Example: exfm broker fetch")(fetch)
     app.add_typer(commands, name="broker")
 

@@ -30,10 +30,18 @@ def register(app: typer.Typer) -> None:
     commands.command("readers", epilog="Example: exfm lake readers --run-dir runs/demo --pin audit:0:9999")(
         takes_run(readers)
     )
-    commands.command("compact", epilog="Example: exfm lake compact --run-dir runs/demo --all")(takes_run(compact))
-    commands.command("retain", epilog="Example: exfm lake retain --run-dir runs/demo --days 30")(takes_run(retain))
-    commands.command("asof", epilog="Example: exfm lake asof runs/demo --features asof.yaml")(takes_run(asof))
-    commands.command("vacuum", epilog="Example: exfm lake vacuum --run-dir runs/demo --older-than 0")(takes_run(vacuum))
+    commands.command("compact", epilog="Example: exfm lake compact --run-dir runs/demo --all")(
+        takes_run(compact, leads=True)
+    )
+    commands.command("retain", epilog="Example: exfm lake retain --run-dir runs/demo --days 30")(
+        takes_run(retain, leads=True)
+    )
+    commands.command("asof", epilog="Example: exfm lake asof runs/demo --features asof.yaml")(
+        takes_run(asof, leads=True)
+    )
+    commands.command("vacuum", epilog="Example: exfm lake vacuum --run-dir runs/demo --older-than 0")(
+        takes_run(vacuum, leads=True)
+    )
     app.add_typer(commands, name="lake")
 
 

@@ -133,6 +133,8 @@ def ingest(
         raise BadInput("--run-dir and --bootstrap-servers both name a broker; give one of them")
     servers = [] if bootstrap_servers is None else [f"kafka.bootstrap_servers='{bootstrap_servers}'"]
     settings = load(config, (overrides or []) + servers)
+    if settings.follows is not None:
+        raise BadInput(f"{config} follows the lake of {settings.follows.lake}; feed the topics of that run")
     where = RunDir(run_dir or Path("runs") / settings.name)
     with share_bar() as advance_copy:
         source = recorded_source(settings, file, feedback, rate, where.copies, advance_copy)

@@ -24,12 +24,12 @@ def _register_letters(app: typer.Typer) -> None:
         help="Records that a run refused, with their reasons: counted, shown, put back onto their topics.",
         no_args_is_help=True,
     )
-    commands.command("list", epilog="Example: exfm dead-letters list --run-dir runs/demo")(takes_run(list_))
+    commands.command("list", epilog="Example: exfm dead-letters list --run-dir runs/demo")(takes_run(list_, leads=True))
     commands.command("show", epilog="Example: exfm dead-letters show ads:0:17 --run-dir runs/mine")(
-        takes_run(show, beside="place")
+        takes_run(show, beside="place", leads=True)
     )
     commands.command("replay", epilog="Example: exfm dead-letters replay --run-dir RUN --reason null:age")(
-        takes_run(replay)
+        takes_run(replay, leads=True)
     )
     app.add_typer(commands, name="dead-letters")
 
@@ -43,7 +43,9 @@ def _register_mend(app: typer.Typer) -> None:
     def _group() -> None:
         """A group also while it has one command."""
 
-    commands.command("watermark", epilog="Example: exfm mend watermark --run-dir runs/live --yes")(takes_run(watermark))
+    commands.command("watermark", epilog="Example: exfm mend watermark --run-dir runs/live --yes")(
+        takes_run(watermark, leads=True)
+    )
     app.add_typer(commands, name="mend")
 
 

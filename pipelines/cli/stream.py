@@ -207,7 +207,7 @@ def stream(
     private_files()
     settings = load(config, overrides)
     where = RunDir(run_dir or Path("runs") / settings.name)
-    if until_idle is not None and (until_end or settings.source is not None):
+    if until_idle is not None and (until_end or settings.plays):
         raise BadInput("--until-idle is for topics that others feed, without --until-end: a bounded run ends by itself")
     if drop and not evolve:
         raise BadInput(f"--drop {drop[0]} needs --evolve; give both, or neither")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.core.config.sections import Generated, Recorded
+from pipelines.core.config.sections import FollowedLake, Generated, Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.ingest import stream_name
@@ -151,7 +151,7 @@ def _lake(
 
 def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iterator[pa.Table]]:
     source = config.source
-    if source is None:
+    if source is None or isinstance(source, FollowedLake):
         raise BadInput("this config has no source to train on; give `--from RUN_DIR`, a run whose lake has rows")
 
     def batches() -> Iterator[pa.Table]:

@@ -28,7 +28,7 @@ class AsOfSource:
     """The as-of state of a run, as its last commit left it; `follow` has a thread look for newer ones."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        self._follower = AsOfFollower(run_dir.checkpoints("augmentation"))
+        self._follower = AsOfFollower(run_dir.leader.checkpoints("augmentation"))
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self._trouble = ""

@@ -15,7 +15,6 @@ asof_table    as-of features of rows that came without them, by `lake_seq`
 asof          computes them from the lake
 logit_set     logits of another teacher, in the place of those that rows were logged with
 withdrawn     logits and rows that readers are not to learn from any more
-by_seq        rows of a table beside the lake, by `lake_seq`
 times         rows by their event time
 where         a condition on rows, in words
 settings      layout, and sizes and times of compaction, retention and vacuum

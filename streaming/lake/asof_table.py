@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from streaming.errors import BadInput, DataLost
-from streaming.lake.by_seq import rows_by_seq
+from streaming.lake.delta.by_seq import rows_by_seq
 from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.schema import AsOf, RowSchema
 

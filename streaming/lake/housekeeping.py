@@ -82,9 +82,11 @@ def retention_floor(
     """The slowest reader that holds rows; None if there is none.
 
     A reader in `awaited` that never registered holds every row, and none of `awaited` expires within STARTING_S of
-    `since_s`, when the run was started. Readers in `without` hold nothing.
+    `since_s`, when the run was started. Readers in `without` hold nothing, nor do those of runs that follow the lake
+    too far behind.
     """
     registered = readers.all()
+    without = {*without, *too_far_behind(registered, settings)}
     names = {reader.name for reader in registered}
     for name in awaited:
         if name not in names and name not in without:
@@ -92,6 +94,13 @@ def retention_floor(
     starting = set(awaited).difference(without) if now_s - since_s <= STARTING_S else ()
     holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
     return next((reader for reader in registered if reader in holding or reader.name in starting), None)
+
+
+def too_far_behind(readers: Sequence[Reader], settings: LakeSettings) -> set[str]:
+    """Names of readers that belong to runs that follow the lake, and are further behind than rows are kept for."""
+    furthest = max((reader.position for reader in readers), default=NOTHING_YET)
+    most = settings.follower_rows
+    return set() if most is None else {r.name for r in readers if r.follows and furthest - r.position > most}
 
 
 def lay_out(

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streaming.errors import BadInput, DataLost
-from streaming.lake.by_seq import rows_by_seq
+from streaming.lake.delta.by_seq import rows_by_seq
 from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.lake.delta.identifiers import NUMBER
 from streaming.position import NOTHING_YET

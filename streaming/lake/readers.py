@@ -4,6 +4,9 @@ Whenever a reader has stored its progress, it registers the last `lake_seq` that
 for a range under verification: no row from its first one on is deleted, and the files of the range are not rewritten.
 A reader or pin that is silent for longer than the expiry (a paused student, a forgotten pin) no longer holds rows,
 unless it is registered as lasting.
+
+A run that follows the lake has a registry of its own inside, a folder of its name: its `student-news` is known to the
+lake's own run as `ads-1f/student-news`.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -25,9 +28,11 @@ from streaming.store.seal import sealed, unsealed
 class Reader:
     """A registered reader, or a pin (`last` is then the last row pinned).
 
+    name      as the registry has it that was asked
     position  the last `lake_seq` that it does not need; -1: it needs all there is
     at_s      when it registered, seconds of the wall clock
     lasting   it never expires: the run cannot continue without it
+    follows   it belongs to a run that follows the lake
     damaged   its file cannot be read: everything is held for it until it registers again or is retired
     """
 
@@ -37,6 +42,7 @@ class Reader:
     last: int | None = None
     lasting: bool = False
     damaged: bool = False
+    follows: bool = False
 
     def expired(self, now_s: float, expiry_s: float) -> bool:
         return not (self.damaged or self.lasting) and now_s - self.at_s > expiry_s
@@ -82,7 +88,7 @@ class Readers:
 
     def all(self) -> list[Reader]:
         """All readers, the slowest first."""
-        readers = [self._load(path) for path in self.folder.glob("*.json")]
+        readers = [self._load(path) for path in self.folder.glob("**/*.json")]
         return sorted((reader for reader in readers if reader), key=lambda reader: (reader.position, reader.name))
 
     def holding(self, *, now_s: float, expiry_s: float, without: Collection[str] = ()) -> list[Reader]:
@@ -95,16 +101,21 @@ class Readers:
         return holding[0].position if holding else None
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{quote(name, safe='')}.json"
+        own = self.folder / f"{quote(name, safe='')}.json"
+        return own if own.exists() else next((p for p in self.folder.glob("*/*.json") if self._name(p) == name), own)
+
+    def _name(self, path: Path) -> str:
+        return "/".join(unquote(part) for part in path.relative_to(self.folder).with_suffix("").parts)
 
     def _store(self, reader: Reader) -> None:
-        fields = {name: value for name, value in asdict(reader).items() if name != "damaged"}
-        write_text(self._path(reader.name), json.dumps(sealed(fields)) + "\n")
+        fields = {name: value for name, value in asdict(reader).items() if name not in ("damaged", "follows")}
+        write_text(self.folder / f"{quote(reader.name, safe='')}.json", json.dumps(sealed(fields)) + "\n")
 
     def _load(self, path: Path) -> Reader | None:
+        follows = path.parent != self.folder
         try:
-            return Reader(**unsealed(path.read_bytes()))
+            return replace(Reader(**unsealed(path.read_bytes())), name=self._name(path), follows=follows)
         except FileNotFoundError:  # retired since the folder was listed
             return None
         except (ValueError, TypeError):
-            return Reader(unquote(path.stem), NOTHING_YET, path.stat().st_mtime, damaged=True)
+            return Reader(self._name(path), NOTHING_YET, path.stat().st_mtime, damaged=True, follows=follows)

@@ -40,6 +40,12 @@ class LakeSettings(BaseModel):
         gt=0,
         description="a reader that is silent for longer no longer keeps rows from being deleted",
     )
+    follower_rows: int | None = Field(
+        default=None,
+        gt=0,
+        description="rows that are kept for a run that follows this lake, behind the reader that is furthest: one that "
+        "is further behind no longer keeps any; null: as many as it needs, until it is silent for `reader_expiry_s`",
+    )
 
     @property
     def target_file_bytes(self) -> int:

@@ -16,7 +16,14 @@ from streaming.errors import StreamingError
 from streaming.lake import retention
 from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.vacuum import vacuum_table
-from streaming.lake.housekeeping import STARTING_S, Housework, compact_table, expire_rows, retention_floor
+from streaming.lake.housekeeping import (
+    STARTING_S,
+    Housework,
+    compact_table,
+    expire_rows,
+    retention_floor,
+    too_far_behind,
+)
 from streaming.lake.readers import Readers
 from streaming.lake.writer import LakeTable
 from tests.support.places import ROOT
@@ -123,6 +130,36 @@ def test_no_row_goes_that_a_registered_reader_still_needs(lake: LakeTable, reade
     reader = lake.open_reader()
     assert reader.read(349, limit_rows=1).table["lake_seq"].to_pylist() == [350]
     assert kept(lake, readers, 449, without={"student-news"}).first_seq == 500  # forced by name
+
+
+def test_rows_of_runs_that_follow_the_lake_are_kept_until_they_expire(lake: LakeTable, readers: Readers) -> None:
+    fill(lake.open_writer(), *[100] * 10)
+    theirs = Readers(readers.folder / "team-1f")
+    theirs.register("student-news", 349, now_s=NOW_S - 50)
+    assert [(reader.name, reader.position) for reader in theirs.all()] == [("student-news", 349)]
+    assert [(reader.name, reader.follows) for reader in readers.all()] == [("team-1f/student-news", True)]
+    readers.register("student-news", 899, now_s=NOW_S)  # of the same name in the lake's own run
+    done = kept(lake, readers, 449)
+    assert (done.first_seq, done.held_by) == (300, "`team-1f/student-news` (at lake_seq 349)")
+    assert kept(lake, readers, 449, now_s=NOW_S + 51).first_seq == 500
+    assert readers.retire("team-1f/student-news")
+    assert theirs.all() == []
+
+
+def test_a_run_that_follows_too_far_behind_keeps_no_row(lake: LakeTable, readers: Readers) -> None:
+    readers.register("examples topic", 999, now_s=NOW_S, lasting=True)
+    readers.register("student-feed", 10, now_s=NOW_S)  # of the lake's own run: it is waited for
+    Readers(readers.folder / "near").register("student-news", 400, now_s=NOW_S)
+    Readers(readers.folder / "far").register("student-news", 398, now_s=NOW_S)
+
+    def held_by(**given: object) -> str | None:
+        held = retention_floor(readers, settings(follower_rows=600), now_s=NOW_S, **given)  # type: ignore[arg-type]
+        return None if held is None else held.name
+
+    assert held_by() == "student-feed"
+    assert held_by(without={"student-feed"}) == "near/student-news"
+    assert too_far_behind(readers.all(), settings(follower_rows=600)) == {"far/student-news"}
+    assert too_far_behind(readers.all(), settings()) == set()
 
 
 def test_a_paused_reader_is_waited_for_until_it_expires(lake: LakeTable, readers: Readers) -> None:

@@ -554,9 +554,17 @@ MUTATIONS = (
         "a reader whose file is damaged holds nothing",
         f"{KEPT} (24)",
         "streaming/lake/readers.py",
-        "return Reader(unquote(path.stem), NOTHING_YET, path.stat().st_mtime, damaged=True)",
+        "return Reader(self._name(path), NOTHING_YET, path.stat().st_mtime, damaged=True, follows=follows)",
         "return None",
         "tests/unit/streaming/lake/test_readers.py",
+    ),
+    Mutation(
+        "the lake knows nothing of the runs that follow it",
+        f"{KEPT} (24)",
+        "streaming/lake/readers.py",
+        'self.folder.glob("**/*.json")',
+        'self.folder.glob("*.json")',
+        "tests/contracts/test_lake_retention.py::test_rows_of_runs_that_follow_the_lake_are_kept_until_they_expire",
     ),
     Mutation(
         "what a run continues from may have been altered",

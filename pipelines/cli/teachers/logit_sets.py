@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(takes_run(rescore))
+    app.command()(takes_run(rescore, leads=True))
 
 
 def rescore(

@@ -12,7 +12,7 @@ from pipelines.cli.tools.options import AsJson, RunDirOption, private_files, tak
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(takes_run(rewind))
+    app.command()(takes_run(rewind, leads=True))
 
 
 def rewind(

@@ -23,10 +23,14 @@ def register(app: typer.Typer) -> None:
     app.command()(scale)
     app.command()(pretrain)
     commands = typer.Typer(help="The teacher of a run: another one in its place, and back.", no_args_is_help=True)
-    commands.command("replace", epilog="Example: exfm teacher replace runs/demo --with larger.yaml")(takes_run(replace))
-    commands.command("rollback", epilog="Example: exfm teacher rollback runs/demo")(takes_run(rollback))
-    commands.command("revoke", epilog="Example: exfm teacher revoke runs/demo --versions 12:15")(takes_run(revoke))
-    commands.command("list", epilog="Example: exfm teacher list runs/demo")(takes_run(list_))
+    commands.command("replace", epilog="Example: exfm teacher replace runs/demo --with larger.yaml")(
+        takes_run(replace, leads=True)
+    )
+    commands.command("rollback", epilog="Example: exfm teacher rollback runs/demo")(takes_run(rollback, leads=True))
+    commands.command("revoke", epilog="Example: exfm teacher revoke runs/demo --versions 12:15")(
+        takes_run(revoke, leads=True)
+    )
+    commands.command("list", epilog="Example: exfm teacher list runs/demo")(takes_run(list_, leads=True))
     app.add_typer(commands, name="teacher")
 
 

@@ -17,7 +17,15 @@ from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.lock import housekeeping_lock
 from streaming.lake.delta.log import LogFiles, unfinished
 from streaming.lake.delta.vacuum import unneeded_files, vacuum_table
-from streaming.lake.housekeeping import Housework, compact_table, expire_rows, lay_out, pinned_ranges, retention_floor
+from streaming.lake.housekeeping import (
+    Housework,
+    compact_table,
+    expire_rows,
+    lay_out,
+    pinned_ranges,
+    retention_floor,
+    too_far_behind,
+)
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
 from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK
@@ -84,6 +92,7 @@ class LakeCare:
         """Registered and awaited readers, the slowest first."""
         now_s, expiry_s = self._clock(), self.config.lake.reader_expiry_s
         readers = self.readers.all()
+        far = too_far_behind(readers, self.config.lake)
         rows: list[dict[str, Any]] = [
             {
                 "name": reader.name,
@@ -93,6 +102,7 @@ class LakeCare:
                 "silent_s": max(0.0, now_s - reader.at_s),
                 "state": "damaged" if reader.damaged
                 else "expired" if reader.expired(now_s, expiry_s)
+                else "too far behind" if reader.name in far
                 else "pin" if reader.last is not None
                 else "reading",
             }

@@ -63,11 +63,26 @@ _RUN = Annotated[Path | None, typer.Argument(**_SAME)]
 _RUN_OR_OPTION = Annotated[Path | None, typer.Argument(**_SAME, callback=_given)]
 
 
-def takes_run(function: Callable[..., None], *, beside: str | None = None) -> Callable[..., None]:
+def _refuse_follower(root: Path) -> None:
+    """Raise BadInput for a run that follows another's lake: what is asked for is the other's."""
+    from pipelines.core.run_dir.paths import RunDir
+    from streaming.errors import BadInput
+
+    run_dir = RunDir(root)
+    if run_dir.follows:
+        leader = run_dir.leader.root
+        raise BadInput(
+            f"{root} follows the lake of {leader}: teacher, topics, broker and lake are that run's, and this one "
+            f"changes nothing of them. Ask that run, with --run-dir {leader}"
+        )
+
+
+def takes_run(function: Callable[..., None], *, beside: str | None = None, leads: bool = False) -> Callable[..., None]:
     """Add the option `--run-dir` to a command, whose run may also be its last argument.
 
     `beside`: an argument that may be left out, in whose place the run may stand then, or a list among whose values it
-    may; there a folder is a run.
+    may; there a folder is a run. `leads`: the command is about a run's own teacher, topics or lake, and is refused for
+    a run that follows another's.
 
     >>> def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
     ...     print(run_dir)
@@ -86,7 +101,10 @@ def takes_run(function: Callable[..., None], *, beside: str | None = None) -> Ca
             raise typer.BadParameter(f"the run is given twice: {run}, and --run-dir {run_dir}")
         if run is None and run_dir is None and required:
             raise typer.BadParameter("missing folder of a run: RUN as the last argument, or --run-dir RUN")
-        function(run_dir=run or run_dir or (None if required else option.default), **others)
+        chosen = run or run_dir or (None if required else option.default)
+        if leads and chosen is not None:
+            _refuse_follower(chosen)
+        function(run_dir=chosen, **others)
 
     optional = option.replace(default=None, annotation=Annotated[Path | None, *option.annotation.__metadata__])
     parts = [optional if part is option else part for part in signature.parameters.values()]

@@ -96,7 +96,8 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
         raise BadInput("more than features, columns and partitions differ")
     try:
         changes = feature_changes(before.features, now.features)
-        fitted_teacher({}, made_with_teacher(before), made_with_teacher(now), drop=True)
+        if now.follows is None:
+            fitted_teacher({}, made_with_teacher(before), made_with_teacher(now), drop=True)
     except ModelError as error:
         raise BadInput(str(error)) from None
     dropped = {change.feature for change in changes if change.kind == "dropped"}
@@ -133,7 +134,7 @@ def _but_what_may_differ(now: Config, before: Config) -> Config:
 def _other_columns(before: Config, now: Config) -> list[str]:
     """Raises BadInput where this run's own source fills the topics: it plays the columns that it began with."""
     lines = schema_changes(before.rows, now.rows)
-    if lines and now.source is not None:
+    if lines and now.plays:
         raise BadInput(f"{lines[0]}; `source` fills the topics with the columns that the run began with: put them back")
     return lines
 
@@ -145,7 +146,7 @@ def _repartitioned(before: Config, now: Config) -> Iterator[str]:
         had, has = getattr(before.kafka, kind).partitions, getattr(now.kafka, kind).partitions
         if had == has:
             continue
-        if now.source is not None:
+        if now.plays:
             raise BadInput(
                 f"kafka.{kind}.partitions was {had}, and {has} are wanted; `source` fills them by a rule that the "
                 "number is part of, so it stays"

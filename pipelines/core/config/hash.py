@@ -24,7 +24,7 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     >>> decisive({"seed": 1, "lake": {"days": 3}, "teacher": {"ranks": 2, "batch_rows": 64}})
     {'seed': 1, 'teacher': {'batch_rows': 64}}
     """
-    deciding = {key: value for key, value in settings.items() if key not in ELSEWHERE}
+    deciding = _of_a_lake({key: value for key, value in settings.items() if key not in ELSEWHERE})
     for section in RANKS:
         if isinstance(deciding.get(section), Mapping):
             deciding[section] = {key: value for key, value in deciding[section].items() if key not in PLACEMENT}
@@ -36,6 +36,23 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
         topics = {name: kafka[name] for name in TOPICS if isinstance(kafka.get(name), Mapping)}
         deciding["kafka"] = {name: {key: topic.get(key) for key in CUT} for name, topic in topics.items()}
     return deciding
+
+
+def _of_a_lake(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run that follows another's lake: those that decide which rows there are are the other's, and so is
+    the teacher, of which only the choice of features counts. Other settings as they are.
+
+    >>> following = {"source": {"kind": "lake", "lake": "/runs/a", "stream": {"seed": 5}}, "teacher": {"lr": 1}}
+    >>> _of_a_lake(following)
+    {'source': {'seed': 5}, 'teacher': {'only': None}}
+    """
+    source = settings.get("source")
+    if not isinstance(source, Mapping) or source.get("kind") != "lake":
+        return settings
+    left = {key: value for key, value in settings.items() if key != "augmentation"}
+    topics = {key: value for key, value in (settings.get("kafka") or {}).items() if key != "examples"}
+    left |= {"source": source.get("stream"), "teacher": {"only": (settings.get("teacher") or {}).get("only")}}
+    return left | ({"kafka": topics} if "kafka" in settings else {})
 
 
 def _by_content(teacher: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,14 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema_of_files() -> dict[str, Any]:
-    """JSON schema of a config's file: students inherit from `student_defaults`, and need only a name.
+    """JSON schema of a config's file: students inherit from `student_defaults`, and need only a name; a run that
+    follows another's lake has its rows and features from there.
 
     What no section can check alone (columns that features read, say) is for `exfm check`.
 
     >>> schema = json_schema_of_files()
     >>> sorted(schema["required"]), "student_defaults" in schema["properties"]
-    (['features', 'name', 'rows', 'students'], True)
+    (['name', 'students'], True)
     """
     schema = Config.model_json_schema()
     parts = schema["$defs"]
@@ -32,6 +33,10 @@ def json_schema_of_files() -> dict[str, Any]:
     schema["properties"]["asof"] = {"$ref": "#/$defs/AsOfSettings"}
     parts["FeatureSet"]["properties"]["asof"] = asof["properties"]["features"]
     schema["properties"]["student_defaults"] = {"$ref": "#/$defs/StudentDefaults"}
+    follows = {"properties": {"source": {"type": "object", "required": ["lake"]}}, "required": ["source"]}
+    own = ["rows", "features"]
+    schema |= {"required": [name for name in schema["required"] if name not in own]}
+    schema |= {"if": follows, "else": {"required": own}}
     _loosen(parts)
     return {"$schema": DRAFT, **schema}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from pipelines.core.config.topics import Frozen
 from pipelines.live.feeds.growth import Growth, block_growth
@@ -104,6 +104,21 @@ class Recorded(RecordedConfig):
         far one is that is made."""
         where = folder if self.copies is None else Path(self.copies)
         return Copies(where) if advance is None else Copies(where, advance)
+
+
+class FollowedLake(Frozen):
+    """The lake of another run, which this one reads and never writes."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    kind: Literal["lake"] = Field(default="lake", description="the lake of another run")
+    lake: str = Field(description="folder of the run whose lake is followed, relative to that of the config")
+    from_: int = Field(
+        default=0, ge=0, alias="from", description="the `lake_seq` at which this run's students begin, at the earliest"
+    )
+    stream: dict[str, Any] | None = Field(
+        default=None, description="written by a run: the `source` of the run that is followed"
+    )
 
 
 class MetricsSettings(Frozen):

@@ -22,10 +22,12 @@ from exfm.features.history import unfit_history
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.teacher_config import TeacherConfig
 from pipelines.core.config.asof import as_written, event_feature, place_asof
+from pipelines.core.config.following import begun_at, follows_lake, with_leader
 from pipelines.core.config.hash import decisive, hash_of
 from pipelines.core.config.identity import identity_of
 from pipelines.core.config.sections import (
     AlarmLimits,
+    FollowedLake,
     Generated,
     LossLimits,
     MetricsSettings,
@@ -66,8 +68,10 @@ class Config(Frozen):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run and its registered models")
     seed: int = Field(default=1, description="of initial weights, and of which negatives are sampled")
     rows: RowSchema
-    source: Annotated[Generated | Recorded, Field(discriminator="kind")] | None = Field(
-        default=None, description="what is fed into the input topics; null: topics that others feed"
+    source: Annotated[Generated | Recorded | FollowedLake, Field(discriminator="kind")] | None = Field(
+        default=None,
+        description="what is fed into the input topics; null: topics that others feed; {lake: RUN, from: SEQ}: no "
+        "topics, the lake of another run",
     )
     features: FeatureSet
     pace: Pace = Pace()
@@ -90,16 +94,16 @@ class Config(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _place_asof(cls, settings: Any) -> Any:
-        return _place_representation(place_asof(settings)) if isinstance(settings, dict) else settings
+        return _place_representation(place_asof(begun_at(settings))) if isinstance(settings, dict) else settings
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         """Check across sections."""
         self._check_columns()
-        if self.source is not None and "avro" in (self.kafka.impressions.codec, self.kafka.feedback.codec):
+        if self.plays and "avro" in (self.kafka.impressions.codec, self.kafka.feedback.codec):
             raise ValueError("`source` fills the input topics, and Avro is read only: give them codec arrow or json")
         topics = (self.kafka.impressions, self.kafka.feedback)
-        if self.source is not None and any(t.unwrap is not None or t.impression_id == "key" for t in topics):
+        if self.plays and any(t.unwrap is not None or t.impression_id == "key" for t in topics):
             raise ValueError(
                 "`source` fills the input topics with rows as they are: unwrap and impression_id are of others"
             )
@@ -137,7 +141,7 @@ class Config(Frozen):
 
     def _check_verticals(self) -> None:
         named, most = self.declared_verticals, self.lake.max_verticals
-        if len(named) > most:
+        if len(named) > most and self.follows is None:
             raise ValueError(
                 f"lake.max_verticals is {most}, and students and source name {len(named)} verticals "
                 f"({', '.join(named[:5])}, …), which each get files of their own in the lake; raise it to "
@@ -255,6 +259,16 @@ class Config(Frozen):
                 )
 
     @property
+    def follows(self) -> FollowedLake | None:
+        """The lake of another run, where this one follows it."""
+        return self.source if isinstance(self.source, FollowedLake) else None
+
+    @property
+    def plays(self) -> bool:
+        """True if the run feeds its input topics itself."""
+        return self.source is not None and self.follows is None
+
+    @property
     def limits(self) -> Limits:
         """Limits of rows that follow from the models; the size of a row is limited by the topics."""
         return Limits(self.features.index_rows, self.features.ranges)
@@ -284,8 +298,9 @@ class Config(Frozen):
     @property
     def reader_names(self) -> list[str]:
         """Names of the workers that read the lake."""
+        students = [f"student-{student.name}" for student in self.students]
         further = (f"teacher-{teacher.name}" for teacher in self.teachers)
-        return ["teacher", *further, *(f"student-{student.name}" for student in self.students)]
+        return students if self.follows is not None else ["teacher", *further, *students]
 
     def student(self, name: str) -> StudentSettings:
         return next(s for s in self.students if s.name == name)
@@ -395,6 +410,7 @@ def load(path: str | Path, overrides: list[str] | None = None, *, overridden_in:
         override(raw, text)
     overridden = [text.partition("=")[0] for text in overrides or []]
     _place_files(raw, config_file(path).parent, overridden, Path(overridden_in))
+    raw = with_leader(raw, str(path))
     defaults = mapping(raw.pop("student_defaults", None) or {}, f"{path}: student_defaults")
     if isinstance(raw.get("students"), list):
         raw["students"] = [merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
@@ -454,6 +470,10 @@ def _place_files(
     _place_secrets(settings, folder, overridden, overridden_in)
     source = settings.get("source")
     feedback = source.get("feedback") if isinstance(source, dict) else None
+    if isinstance(source, dict) and follows_lake(settings) and "://" not in str(source["lake"]):
+        again = any("source.lake.".startswith(f"{name}.") for name in overridden)
+        if isinstance(lake := source["lake"], str):
+            source["lake"] = str((overridden_in if again else folder).absolute() / lake)
     for setting, named in (("source.path", source), ("source.feedback.path", feedback)):
         if not isinstance(named, dict) or not isinstance(path := named.get("path"), str):
             continue

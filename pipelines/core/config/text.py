@@ -132,10 +132,7 @@ def problems(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """Validation errors, one line each, with their place in settings of kind `root`."""
     lines = []
     for problem in error.errors(include_url=False):
-        where = (
-            ".".join(str(part) for part in problem["loc"] if part not in ("generated", "recorded"))
-            or root.__name__.lower()
-        )
+        where = ".".join(_places(problem["loc"])) or root.__name__.lower()
         if problem["type"] == "extra_forbidden":
             possible = _keys_at(problem["loc"][:-1], root)
             key = str(problem["loc"][-1])
@@ -145,6 +142,16 @@ def problems(error: ValidationError, root: type[BaseModel]) -> list[str]:
         else:
             lines.append(f"  {where}: {_wanted(problem)}")
     return lines
+
+
+def _places(location: tuple[int | str, ...]) -> list[str]:
+    """Parts of a place, without the kind of a source, which a config does not write there.
+
+    >>> _places(("source", "lake", "lake")), _places(("source", "recorded", "path"))
+    (['source', 'lake'], ['source', 'path'])
+    """
+    is_kind = location[:1] == ("source",) and location[1:2] in (("generated",), ("recorded",), ("lake",))
+    return [str(part) for part in ((location[0], *location[2:]) if is_kind else location)]
 
 
 KINDS = {
@@ -188,7 +195,7 @@ def _keys_at(location: tuple[int | str, ...], root: type[BaseModel]) -> set[str]
         models = [m for kind in kinds if part in kind.model_fields for m in _models(kind.model_fields[part].annotation)]
         named = [kind for kind in kinds if part == kind.__name__.lower()]
         kinds = models or named or kinds
-    return {name for kind in kinds for name in kind.model_fields}
+    return {field.alias or name for kind in kinds for name, field in kind.model_fields.items()}
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

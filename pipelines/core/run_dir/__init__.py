@@ -3,6 +3,7 @@
 paths        every file and folder of a run directory, by name
 logs         the log of each process, rotated
 lease        what somebody wants now
+lake_link    the run whose lake this one follows
 place        which folder a run directory is, and whether it is a copy
 roster       who is to be a student beyond what the config says, and what came of it
 end_offsets  where topics that others feed ended when a bounded run began

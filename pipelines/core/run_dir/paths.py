@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.core.run_dir.lake_link import read_link
 from pipelines.core.run_dir.roster import Roster
 
 
@@ -19,9 +20,24 @@ def version_name(version: int) -> str:
 
 @dataclass(frozen=True)
 class RunDir:
-    """A run's own folder: `config.yaml lake/ checkpoints/ snapshots/ logs/ status.json summary.json …`."""
+    """A run's own folder: `config.yaml lake/ checkpoints/ snapshots/ logs/ status.json summary.json …`.
+
+    Of a run that follows another's lake (`follows.json`), the lake with all that belongs to it (tables beside it, the
+    teacher's snapshots and record, kept columns, truth) is in the folder of that run.
+    """
 
     root: Path
+
+    @property
+    def leader(self) -> RunDir:
+        """The run whose lake this one reads: itself, or the one that it follows."""
+        link = read_link(self.root)
+        return self if link is None else RunDir(link.run)
+
+    @property
+    def follows(self) -> bool:
+        """True if the lake is another run's."""
+        return read_link(self.root) is not None
 
     @property
     def config(self) -> Path:
@@ -44,7 +60,7 @@ class RunDir:
     @property
     def kept_columns(self) -> Path:
         """Columns added while the stream ran (`rows.undeclared: keep`)."""
-        return self.root / "kept_columns.json"
+        return self.leader.root / "kept_columns.json"
 
     @property
     def broker(self) -> Path:
@@ -52,33 +68,35 @@ class RunDir:
 
     @property
     def lake(self) -> Path:
-        return self.root / "lake" / "augmented_examples"
+        return self.leader.root / "lake" / "augmented_examples"
 
     @property
     def side_tables(self) -> Path:
-        return self.root / "lake"
+        return self.leader.root / "lake"
 
     @property
     def readers(self) -> Path:
-        return self.root / "lake" / "readers"
+        """Folder of the lake's readers that are this run's."""
+        link = read_link(self.root)
+        return self.root / "lake" / "readers" if link is None else link.run / "lake" / "readers" / link.reader
 
     @property
     def snapshots(self) -> Path:
-        return self.root / "snapshots" / "teacher"
+        return self.leader.root / "snapshots" / "teacher"
 
     @property
     def takeovers(self) -> Path:
         """Record of the teachers that took over from one another."""
-        return self.root / "teachers" / "takeovers.json"
+        return self.leader.root / "teachers" / "takeovers.json"
 
     @property
     def teacher_versions(self) -> Path:
         """Log of the snapshots that teachers published."""
-        return self.root / "teachers" / "versions.jsonl"
+        return self.leader.root / "teachers" / "versions.jsonl"
 
     def further_teacher(self, name: str) -> Path:
         """Folder of a teacher beside the first."""
-        return self.root / "teachers" / "further" / name
+        return self.leader.root / "teachers" / "further" / name
 
     def replaced_teacher(self, number: int) -> Path:
         """Folder of what the run's `number`th teacher left."""
@@ -125,7 +143,7 @@ class RunDir:
 
     @property
     def truth(self) -> Path:
-        return self.root / "truth"
+        return self.leader.root / "truth"
 
     @property
     def logs(self) -> Path:

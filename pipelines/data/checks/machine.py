@@ -59,17 +59,21 @@ def judge_memory(config: Config, have: int, *, local: bool) -> Iterator[Finding]
 def asof_bytes(config: Config) -> int:
     """Bytes of the as-of features where every table holds as many keys as it may (`asof.max_keys`)."""
     asof = config.rows.asof
+    if config.follows is not None:
+        return 0
     return asof.max_keys * sum(AsOfState(config.rows).bytes_per_key.values()) if asof.features else 0
 
 
 def worker_count(config: Config) -> int:
-    ingest = config.source is not None
-    return ingest + config.augmentation.ranks + config.teacher.ranks + len(config.students)
+    if config.follows is not None:
+        return len(config.students)
+    return config.plays + config.augmentation.ranks + config.teacher.ranks + len(config.students)
 
 
 def tables_bytes(config: Config) -> int:
     """Bytes of the tables of the teacher, the scoring teacher, the students and their twins, with accumulators."""
-    return teacher_bytes(config) + sum(student_bytes(config, student) for student in config.students)
+    teacher = teacher_bytes(config) if config.follows is None else 0
+    return teacher + sum(student_bytes(config, student) for student in config.students)
 
 
 def teacher_bytes(config: Config) -> int:
@@ -94,13 +98,18 @@ def _bytes(features: FeatureSet, width: int, *, accumulators: int) -> int:
 
 
 def judge_compiler(config: Config) -> Iterator[Finding]:
-    if config.teacher.model.compile and config.resources.address is None and not has_compiler():
+    if (
+        config.follows is None
+        and config.teacher.model.compile
+        and config.resources.address is None
+        and not has_compiler()
+    ):
         yield RULES("machine.compiler")
 
 
 def judge_precision(config: Config, cpuinfo: Path = CPUINFO) -> Iterator[Finding]:
     """Nothing is said of a processor whose flags are not known."""
-    if config.teacher.model.precision != "bf16" or config.resources.address is not None:
+    if config.follows is not None or config.teacher.model.precision != "bf16" or config.resources.address is not None:
         return
     if not multiplies_bf16(cpuinfo):
         yield RULES("machine.bf16")

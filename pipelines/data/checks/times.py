@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from pipelines.core.config.sections import Recorded
+from pipelines.core.config.sections import FollowedLake, Recorded
 from pipelines.core.config.settings import Config
 from pipelines.data.findings import Finding, Rules
 from pipelines.data.profile.profile import Profile
@@ -72,7 +72,7 @@ def judge_times(config: Config, profile: Profile) -> Iterator[Finding]:
 def judge_pace(config: Config) -> Iterator[Finding]:
     """Name rows that are sent many seconds' worth at once."""
     source = config.source
-    if source is None:
+    if source is None or isinstance(source, FollowedLake):
         return
     every_s = Pacer(source.rate).seconds_of(source.chunk_rows)
     if every_s > BURST_S:

@@ -49,7 +49,7 @@ def check_rows(spec: Spec, config: Config, *, of_a_run: bool) -> None:
                 f"condition `{name}` has window_s {window_s:g}, and no task has a longer one (the longest: "
                 f"{longest:g}): labels that settle later are not known yet when a row is learned; give less"
             )
-        if window_s is not None and config.source is None:
+        if window_s is not None and not config.plays:
             raise BadInput(
                 f"condition `{name}` has window_s {window_s:g}, and the lake does not hold when feedback came; the "
                 "config's `source` would say it, and there is none. `lost` takes a share of the feedback away"

@@ -5,6 +5,7 @@ preflight        what is checked before anything is started: lock, disk, ranks
 continuation     whether a run directory's run continues under a config, and what is announced
 provision        broker, Ray, topics and lake, made ready for the workers
 embedded_broker  a broker of the run's own, restarted when it dies
+lake_watch       the lake of another run that this one follows: linked, looked at, its rows kept
 worker_spec      the workers that a config asks for, and how each is built in its process
 live_run         the loop: poll workers, reconcile students, decide, act, show
 supervised       one worker and all: started, polled, restarted, killed when it hangs, closed

@@ -182,7 +182,8 @@ def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
     uri = config.tracking.uri or f"sqlite:///{run_dir.mlflow.absolute()}"
     settings, runs = config.tracking, run_dir.root / "mlflow_runs.json"
     tracker = Tracker(uri, run_dir.artifacts.absolute(), config.name, runs, settings.interval_s, settings.queue_entries)
-    tracker.params("teacher", _of_all(config) | config.teacher.model.model_dump(mode="json"))
+    if config.follows is None:
+        tracker.params("teacher", _of_all(config) | config.teacher.model.model_dump(mode="json"))
     for student in config.students:
         track_student(config, student, tracker)
     return tracker
@@ -224,7 +225,8 @@ def track_results(
                 registered.append(registration)
             tracker.register(worker, registration, mirror_of(config, run_dir, student.name))
         tracker.finish(worker)
-    tracker.finish("teacher")
+    if config.follows is None:
+        tracker.finish("teacher")
     for line in champion_lines(registered):
         say(line)
 

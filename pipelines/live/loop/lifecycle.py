@@ -2,6 +2,7 @@
 
 checked       the run directory is locked, holds this run or none, and the disk has room        preflight
 provisioned   broker, Ray, topics, lake                                                         provision
+              of a run that follows another's lake: Ray, and a link to that lake                lake_watch
 live          the loop over its workers, until they are done or it is asked to stop             live_run
 concluded     summary.json, the picture, MLflow                                                 conclusion
 """
@@ -19,6 +20,7 @@ from pipelines.core.run_dir.logs import log_to
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.loop.conclusion import Conclusion, earlier_summary, tracker_of
+from pipelines.live.loop.lake_watch import keep_rows, link_lake, release_rows
 from pipelines.live.loop.live_run import LiveRun
 from pipelines.live.loop.preflight import (
     PreflightState,
@@ -68,10 +70,11 @@ def run(
     `forks`: a server to fork workers from, if one was started; `watch(status)` and `attend(live_run)` are called about
     every second.
 
-    A configured source has an end, and so has its run; topics that others feed have one with `until_end`. With
+    A configured source has an end, and so has its run; topics that others feed, and a lake that is followed, have one
+    with `until_end`. With
     `until_idle_s` the run stops, for the reason `CAUGHT_UP`, when nothing has come for that long.
     """
-    until_end = until_end or config.source is not None
+    until_end = until_end or config.plays
     check_ranks(config, local=local)
     check_compiler(config)
     check_processes(config, local=local)
@@ -104,7 +107,11 @@ def _attempt(
 ) -> tuple[RunStatus, Summary | None]:
     """Run until the stream ends, is stopped, fails, or another teacher is to take over."""
     _clear_failed_start(config, run_dir, say)
-    config = with_roster(take_over(config, run_dir, say), run_dir.roster)
+    if config.follows is None:
+        config = take_over(config, run_dir, say)
+    else:
+        link_lake(config, run_dir)
+    config = with_roster(config, run_dir.roster)
     prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
     if (earlier := earlier_summary(config, run_dir)) is not None:
         say(f"{run_dir.root} holds this run, finished on {earlier.run.started_at}: nothing left to do.")
@@ -119,9 +126,12 @@ def _attempt(
         provisioned(config, run_dir, status, local=local, forks=forks, say=say) as provision,
         undisturbed_cleanup(),
     ):
-        status.stage = f"making topics and lake (broker: {provision.servers})"
-        make_topics(config, run_dir, provision.servers, until_end=until_end, say=say)
-        make_lake(config, run_dir, provision.servers)
+        if config.follows is None:
+            status.stage = f"making topics and lake (broker: {provision.servers})"
+            make_topics(config, run_dir, provision.servers, until_end=until_end, say=say)
+            make_lake(config, run_dir, provision.servers)
+        else:
+            keep_rows(config, run_dir)
         tracker = tracker_of(config, run_dir)
         patience = Patience.of(config.resources, config.kafka.give_up_s)
         conclusion = Conclusion(run_dir, status, tracker, say, patience)
@@ -143,7 +153,7 @@ def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
     say(f"the run in {run_dir.root} failed before it learned anything: starting over")
     LocalBroker(run_dir.broker).stop()
     kept = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
-    if config.source is None:  # others filled the topics of its broker
+    if not config.plays:  # others filled the topics of its broker
         kept.append(run_dir.broker)
     clear(run_dir.root, keep=kept)
 
@@ -172,6 +182,7 @@ def start_over(run_dir: RunDir) -> None:
     """Delete a run, after stopping its broker. Raises BadInput where the folder holds something else."""
     refuse_foreign(run_dir)
     with locked(run_dir):
+        release_rows(run_dir)
         LocalBroker(run_dir.broker).stop()
         clear(run_dir.root, keep=[run_dir.copies])
         if not any(run_dir.root.iterdir()):
@@ -189,7 +200,7 @@ def failed_before_learning(run_dir: RunDir) -> bool:
         return False
     rows = (file for file in run_dir.lake.rglob("*.parquet") if "_delta_log" not in file.parts)
     learners = [run_dir.checkpoints("teacher"), *run_dir.checkpoints("").glob(f"{STUDENT}*/")]
-    return next(rows, None) is None and not any(map(checkpoint_names, learners))
+    return (run_dir.follows or next(rows, None) is None) and not any(map(checkpoint_names, learners))
 
 
 def _announce(run_dir: RunDir, say: Say) -> None:

@@ -1,6 +1,7 @@
 """A live run: one loop, in one thread, from the start of its workers to their end.
 
     poll       every worker: its report, or its death                         supervised.py
+    look       at the lake of another run, where it follows one   each second lake_watch.py
     reconcile  students that join, pause, continue or leave   each second     reconciler.py
     decide     the run's next state, by a pure rule                           rules/course.py
     act        take that state; conclude once every worker is done            conclusion.py
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from exfm.errors import ModelError
@@ -22,6 +24,7 @@ from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import Conclusion, track_student
 from pipelines.live.loop.continuation import settle
+from pipelines.live.loop.lake_watch import LakeView, LakeWatch
 from pipelines.live.loop.measures import Measures
 from pipelines.live.loop.monitor import AlarmMonitor, Idleness
 from pipelines.live.loop.provision import Provision, Say
@@ -41,6 +44,7 @@ from pipelines.track.mirror import Mirrors
 from pipelines.track.mlflow import Tracker
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.readers import Readers
+from streaming.position import NOTHING_YET
 from streaming.store.files import sync, write_text
 
 POLL_INTERVAL_S = 0.05
@@ -82,6 +86,8 @@ class LiveRun:
         self._monitor = AlarmMonitor(config, clock) if monitor is None else monitor
         self._mirrors = None if tracker is None else Mirrors(run_dir, tracker.mirror, clock)
         self._idleness = None if until_idle_s is None else Idleness(until_idle_s, clock)
+        self._watch = None if config.follows is None else LakeWatch(run_dir)
+        self._followed: LakeView | None = None
         self._verticals: tuple[str, ...] = ()
         self._next_second = float("-inf")
         self.stop_asked: str | None = None
@@ -94,6 +100,7 @@ class LiveRun:
         """Run until the end. `watch` and `attend` are called about every second, when status.json was written."""
         with stopping(self.stop, lambda: self.stop_asked is not None):
             try:
+                self._look()
                 for spec in self._specs:
                     self.join(spec)
                 self._show(watch, attend)
@@ -102,6 +109,7 @@ class LiveRun:
                     reports = self.workers.poll(self.orders)
                     self._take_in(reports)
                     if each_second:
+                        self._look()
                         self._reconcile()
                         if is_due(self._run_dir):
                             self.stop(TAKES_OVER)
@@ -144,7 +152,10 @@ class LiveRun:
 
     @property
     def orders(self) -> Orders:
-        return orders_for(self.status.workers.values(), self._verticals)
+        orders, followed = orders_for(self.status.workers.values(), self._verticals), self._followed
+        if followed is not None and followed.ended and self._until_end:
+            return replace(orders, end_seq=followed.last_seq)
+        return orders
 
     @property
     def stream_ended(self) -> bool:
@@ -168,6 +179,15 @@ class LiveRun:
                     self._tracker.metrics(TEACHER if writes_lake else name, step, values)
             if writes_lake and report.lake_seq is not None:
                 self.status.lake.grow_to(report.lake_seq)
+
+    def _look(self) -> None:
+        """Look at the lake of another run that this one follows."""
+        if self._watch is None:
+            return
+        view = self._followed = self._watch.look()
+        if view.last_seq != NOTHING_YET:
+            self.status.lake.grow_to(view.last_seq)
+        self.status.follows = {"run": str(self._run_dir.leader.root), "state": view.leader, "ended": view.ended}
 
     def _reconcile(self) -> None:
         """Bring students in line with the roster. A change that cannot be made is refused with the reason, and nothing
@@ -222,8 +242,10 @@ class LiveRun:
 
     @property
     def _broken(self) -> str | None:
-        """Reason why the broker, or what starts the workers, is gone for good."""
-        broker = self._provision.broker
+        """Reason why the broker, a followed lake, or what starts the workers, is gone for good."""
+        broker, followed = self._provision.broker, self._followed
+        if followed is not None and followed.lost is not None:
+            return followed.lost
         return (None if broker is None else broker.given_up) or self._provision.launcher.died
 
     def _close(self) -> None:

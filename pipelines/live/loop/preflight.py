@@ -51,17 +51,18 @@ def prepare(
     """
     _disk(run_dir.root, config.resources.min_free_disk_gb)
     if not run_dir.config.exists():
-        _indexes_fit(config)
-        _partitioned_alike(config)
-        _initial_teacher_fits(config)
+        if config.follows is None:
+            _indexes_fit(config)
+            _partitioned_alike(config)
+            _initial_teacher_fits(config)
         run_dir.root.chmod(0o700)  # who opens it to others later has it stay so
-    elif evolve:
+    elif evolve and config.follows is None:
         _partitions_are_there(config)
     settle(config, run_dir, evolve=evolve, drop=drop, say=say)
     run_dir.logs.mkdir(exist_ok=True)
     write_text(run_dir.config, dump(config))
     keep_place(run_dir.root)
-    if words := _shares_topic(config, run_dir):
+    if config.follows is None and (words := _shares_topic(config, run_dir)):
         say(words)
 
 
@@ -168,8 +169,9 @@ def check_processes(config: Config, *, local: bool) -> None:
     if local or config.resources.address is not None:
         return
     students = math.ceil(len(config.students) / config.resources.students_per_host)
-    workers = students + config.teacher.ranks + config.augmentation.ranks + (config.source is not None)
-    needed = OF_RAY + workers * OF_WORKER + (OF_BROKER if config.kafka.bootstrap_servers is None else 0)
+    leads = config.follows is None
+    workers = students + leads * (config.teacher.ranks + config.augmentation.ranks) + config.plays
+    needed = OF_RAY + workers * OF_WORKER + (OF_BROKER if leads and config.kafka.bootstrap_servers is None else 0)
     if (words := too_few_left(needed)) is not None:
         raise StreamingError(
             f"a run of {workers} worker processes starts {needed} processes and threads and more, which cannot be "
@@ -192,7 +194,7 @@ def _indexes_fit(config: Config) -> None:
 def _partitions_are_there(config: Config) -> None:
     """Raises BadInput where topics that others feed have other numbers of partitions, and BrokerAway."""
     kafka = config.kafka
-    if config.source is None and kafka.bootstrap_servers is not None:
+    if not config.plays and kafka.bootstrap_servers is not None:
         source_topics(kafka, {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)})
 
 
@@ -234,13 +236,13 @@ def locked(run_dir: RunDir) -> Iterator[None]:
 
 def check_compiler(config: Config) -> None:
     """Raise ConfigError if the teacher is to be compiled without a compiler."""
-    if config.teacher.model.compile and not has_compiler():
+    if config.follows is None and config.teacher.model.compile and not has_compiler():
         raise ConfigError(no_compiler("teacher.model.compile"))
 
 
 def check_ranks(config: Config, *, local: bool) -> None:
     """Raise BadInput for several ranks in one process, ConfigError for tables that cannot be sharded as configured."""
-    parts: tuple[Part, ...] = ("teacher", "augmentation")
+    parts: tuple[Part, ...] = ("teacher", "augmentation") if config.follows is None else ()
     for part in parts:
         section = config.teacher if part == "teacher" else config.augmentation
         if local and section.ranks > 1:

@@ -45,9 +45,15 @@ def provisioned(
 ) -> Iterator[Provision]:
     """Start the embedded broker and the launcher side by side; shut both down at the end. `forks`: RayLauncher's.
 
-    Raises BadInput for a port that is taken or a password that is not there, BrokerAway where no configured broker
-    answers, before anything is started.
+    A run that follows another's lake has no broker. Raises BadInput for a port that is taken or a password that is not
+    there, BrokerAway where no configured broker answers, before anything is started.
     """
+    if config.follows is not None:
+        launcher = _launcher(config, status, local, forks, say)
+        with ExitStack() as stack:
+            stack.callback(launcher.shutdown)
+            yield Provision("", launcher, None)
+        return
     configured = config.kafka.bootstrap_servers
     if configured is None:
         _local(config, run_dir).check_port()
@@ -83,7 +89,7 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
                 require_cluster(kafka, committed["sources"])
     inputs = {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback)}
     outputs = {kafka.examples.topic: kafka.examples.partitions}
-    if config.source is not None or not configured:
+    if config.plays or not configured:
         ensure_topics(kafka, inputs | outputs)
     else:
         source_topics(kafka, inputs)
@@ -94,7 +100,7 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
         ensure_topics(kafka, outputs)
     kept_ms = -1 if kafka.dead_letter_days is None else round(kafka.dead_letter_days * DAY_MS)
     ensure_topics(kafka, {kafka.dead_letters.topic: kafka.dead_letters.partitions}, retention_ms=kept_ms)
-    if until_end and config.source is None:
+    if until_end and not config.plays:
         _record_ends(kafka, run_dir, [Partition(topic, p) for topic, count in inputs.items() for p in range(count)])
 
 

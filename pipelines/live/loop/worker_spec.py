@@ -33,7 +33,7 @@ class WorkerSpec(NamedTuple):
 
 
 def worker_specs(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[WorkerSpec]:
-    """Specs of all workers of a run."""
+    """Specs of all workers of a run; one that follows another's lake has those whose kind `follows`."""
     config_json, root = json.dumps(config.model_dump(mode="json")), str(run_dir.root.absolute())
 
     def wanted(kind: Kind, name: str, ranks: int = 1, host: str | None = None) -> WorkerSpec:
@@ -41,13 +41,14 @@ def worker_specs(config: Config, run_dir: RunDir, servers: str, until_end: bool)
         return WorkerSpec(name, kind, build, ranks, host)
 
     host = STUDENTS if config.resources.students_per_host > 1 else None
-    return [
-        *([wanted(Kind.INGEST, "ingest")] if config.source is not None else []),
+    specs = [
+        *([wanted(Kind.INGEST, "ingest")] if config.plays else []),
         wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.ranks),
         wanted(Kind.TEACHER, "teacher", config.teacher.ranks),
         *(wanted(Kind.FURTHER_TEACHER, f"teacher-{each.name}") for each in config.teachers),
         *(wanted(Kind.STUDENT, STUDENT + student.name, host=host) for student in config.students),
     ]
+    return specs if config.follows is None else [spec for spec in specs if spec.kind.follows]
 
 
 @dataclass(frozen=True)

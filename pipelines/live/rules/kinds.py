@@ -1,11 +1,11 @@
 """Kinds of workers, and the consequence of each one's end for its run.
 
-kind          gives up: the run ends      its last row ends the stream    may join and leave a run
-ingest        always                      no                              no
-augmentation  always                      yes: it writes the lake         no
-teacher       in lockstep                 no                              no
-further teacher  always: students wait    no                              no
-student       never                       no                              yes
+kind             gives up: the run ends  its last row ends the stream  may join and leave  where a lake is followed
+ingest           always                  no                            no                  no
+augmentation     always                  yes: it writes the lake       no                  no
+teacher          in lockstep             no                            no                  no
+further teacher  always: students wait   no                            no                  no
+student          never                   no                            yes                 yes
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ class Kind(StrEnum):
     def publishes(self) -> bool:
         """True if others use its snapshots and must learn when no more will come."""
         return self is Kind.TEACHER
+
+    @property
+    def follows(self) -> bool:
+        """True if a run that only follows another's lake has such workers."""
+        return self is Kind.STUDENT
 
     @property
     def may_leave(self) -> bool:

@@ -228,6 +228,8 @@ class RunStatus:
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     broker: dict[str, Any] = field(default_factory=lambda: {"bootstrap_servers": None, "pid": None})
     lake: LakeSize = field(default_factory=LakeSize)
+    follows: dict[str, Any] | None = None
+    """The run whose lake this one follows: its folder, its state, whether its stream has ended."""
     disk: dict[str, int] = field(default_factory=dict)
     """Bytes in the run directory, by what grows in it."""
     tracking: TrackingHealth = field(default_factory=TrackingHealth)
@@ -264,6 +266,8 @@ class RunStatus:
         starting = [worker.name for worker in self.workers.values() if worker.state is WorkerState.STARTING]
         if starting:
             return f"waiting for {', '.join(starting)}: their processes start and import torch"
+        if self.follows is not None:
+            return f"waiting for the first rows of {self.follows['run']}, which is {self.follows['state']}"
         notes = [w.report.note for w in self.workers.values() if w.kind.writes_lake and w.report is not None]
         return notes[0] if notes and not self.lake.rows else None
 
@@ -358,6 +362,7 @@ class RunStatus:
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
             "broker": dict(self.broker),  # others write into these while they are turned into text
             "lake": asdict(self.lake),
+            "follows": self.follows,
             "disk": dict(self.disk),
             "tracking": asdict(self.tracking),
             "counts": None if self.counts is None else self.counts.as_json(),

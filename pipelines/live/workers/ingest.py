@@ -206,7 +206,7 @@ class IngestWorker(Worker):
 
     def open(self) -> None:
         kafka, source = self._config.kafka, self._config.source
-        assert source is not None
+        assert isinstance(source, Generated | Recorded)
         kinds: tuple[tuple[Topic, Kind], ...] = ((kafka.impressions, "impression"), (kafka.feedback, "feedback"))
         copies = source.copies_in(self._run_dir.copies) if isinstance(source, Recorded) else None
         stream = stream_name(self._config, source, copies)

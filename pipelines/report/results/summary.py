@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
@@ -34,6 +34,7 @@ from pipelines.report.results.verdict import interval_of
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.reader import LakeReader
 from streaming.sources.synthetic.truth import Truth, load_truth
+from streaming.store.files import read_json
 
 FORMAT = 2
 """Format of summary.json."""
@@ -207,13 +208,11 @@ def _student(
 def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
     """Results of a run whose workers are done."""
     reports = {name: worker.report for name, worker in status.workers.items() if worker.report is not None}
-    writer = next(name for name, worker in status.workers.items() if worker.kind.writes_lake)
-    counters = reports[writer].counts or {}
-    counts, students = counts_of(counters), students_of(config, run_dir, counters["lake_rows"] - 1)
+    counts, columns, evidence = _stream_account(config, run_dir, status)
+    students = students_of(config, run_dir, counts.lake_rows - 1)
     labelled_rows = _given_rows(config, run_dir, reports, counts.lake_rows)
-    evidence = LossEvidence(counters["dead_letter_examples"], (), counters.get("unmet_conditions", {}))
     losses = final_losses(counts, evidence, students, config)
-    if losses.severity is not LossSeverity.FINE:
+    if losses.severity is not LossSeverity.FINE and config.follows is None:
         evidence = replace(evidence, feedback=lost_feedback(config, run_dir))
         losses = final_losses(counts, evidence, students, config)
     return Summary(
@@ -237,10 +236,30 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
             name: _worker(worker, labelled_rows.get(name)) for name, worker in status.workers.items() if worker.whole
         },
         students=students,
-        columns=_columns(config, run_dir, counters),
+        columns=columns,
         losses=losses,
         evidence=evidence,
     )
+
+
+class StreamAccount(NamedTuple):
+    """What became of a stream's rows: counts, the lake's columns, and evidence of losses."""
+
+    counts: Counts
+    columns: Sequence[ColumnProfile]
+    evidence: LossEvidence
+
+
+def _stream_account(config: Config, run_dir: RunDir, status: RunStatus) -> StreamAccount:
+    """Account of the stream that the run has read; of a lake that it follows, that of the run which wrote it."""
+    if config.follows is not None:
+        theirs = Summary.from_json(read_json(run_dir.leader.summary))
+        return StreamAccount(theirs.counts, theirs.columns, theirs.evidence)
+    (writer,) = (worker.report for worker in status.workers.values() if worker.kind.writes_lake)
+    assert writer is not None
+    counters = writer.counts or {}
+    evidence = LossEvidence(counters["dead_letter_examples"], (), counters.get("unmet_conditions", {}))
+    return StreamAccount(counts_of(counters), _columns(config, run_dir, counters), evidence)
 
 
 def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> list[ColumnProfile]:

@@ -46,7 +46,7 @@ def print_closing(console: Console, summary: Summary, run_dir: RunDir, config: C
     if summary.run.source != "generated" and summary.columns:
         _say(console, "\n" + _columns_text(summary.columns, console.width))
     _say(console, "\n" + _places(run_dir, config))
-    if config.source is not None:
+    if config.plays:
         _say(console, f"again, with another seed\n  {_another_seed(run_dir, config)}")
 
 

@@ -132,7 +132,18 @@ def overall(status: RunStatus, width: int) -> Group:
     reason = [Text(status.reason, style=STYLES[status.losses.severity] or "yellow")] if status.reason else []
     waits = [Text(status.waits_for, style="dim")] if status.waits_for else []
     notes = [Text(words, style="dim") for words in status.notes]
+    if status.follows is not None:
+        notes.append(Text(follows_text(status.follows), style="dim"))
     return Group(head, *waits, *reason, *notes)
+
+
+def follows_text(follows: dict[str, Any]) -> str:
+    """Line about the run whose lake a run follows.
+
+    >>> follows_text({"run": "runs/ads", "state": "running", "ended": False})
+    'follows the lake of runs/ads, which is running'
+    """
+    return f"follows the lake of {follows['run']}, which is {follows['state']}"
 
 
 class Screen:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pipelines.live.rules.states import ENDED
 from pipelines.report.screens.losses import account_text
-from pipelines.report.screens.screen import duration, worker_table
+from pipelines.report.screens.screen import duration, follows_text, worker_table
 
 
 def show_status(value: dict[str, Any], running: bool) -> None:
@@ -60,6 +60,8 @@ def _status_lines(value: dict[str, Any], running: bool, width: int) -> Iterator[
     lake, broker = value["lake"], value["broker"]
     restarts = f", restarted {broker['restarts']} times" if broker.get("restarts") else ""
     size = f"{lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB"
-    yield Text(f"lake: {size} · broker: {broker['bootstrap_servers']}{restarts}")
+    followed = value.get("follows")
+    whose = f"broker: {broker['bootstrap_servers']}{restarts}" if followed is None else follows_text(followed)
+    yield Text(f"lake: {size} · {whose}")
     if disk := value["disk"]:
         yield Text("disk, MB: " + ", ".join(f"{part} {size / 2**20:,.1f}" for part, size in disk.items() if size))

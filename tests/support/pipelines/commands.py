@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,23 @@ class Command:
     """`exfm stream` in a process."""
 
     def __init__(
-        self, config: Path, run_dir: Path, log: Path, patience_s: float = 300, *, until_end: bool = True
+        self,
+        config: Path,
+        run_dir: Path,
+        log: Path,
+        patience_s: float = 300,
+        *,
+        until_end: bool = True,
+        options: Sequence[str] = (),
     ) -> None:
-        arguments = ["stream", str(config), "--run-dir", str(run_dir), *(["--until-end"] if until_end else [])]
+        arguments = [
+            "stream",
+            str(config),
+            "--run-dir",
+            str(run_dir),
+            *(["--until-end"] if until_end else []),
+            *options,
+        ]
         with log.open("a") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, *arguments], stdout=out, stderr=out, start_new_session=True

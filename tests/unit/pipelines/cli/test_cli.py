@@ -12,6 +12,7 @@ import typer
 
 from exfm.errors import ConfigError, ModelError
 from pipelines.cli import console as cli
+from pipelines.core.run_dir.lake_link import LakeLink, write_link
 from streaming.errors import BadInput, StreamingError
 
 HEAVY = {"torch", "torchrec.sparse", "fbgemm_gpu", "ray", "mlflow", "kafka", "deltalake", "pyarrow", "pandas", "numpy"}
@@ -156,6 +157,36 @@ def test_a_run_is_the_last_argument_or_an_option_whichever_comes_to_mind(name, c
     assert said("some run") == as_option
     assert "some run" in "".join(map(str, as_option)) or name in {("stream",), ("top",)}
     assert said("some run", "--run-dir", "other")[0] == 2
+
+
+OF_THE_LEADER = {
+    *(("broker", name) for name in ("stop", "status")),
+    *(("dead-letters", name) for name in ("list", "show", "replay")),
+    *(("lake", name) for name in ("compact", "retain", "asof", "vacuum")),
+    *(("teacher", name) for name in ("list", "replace", "rollback", "revoke")),
+    ("mend", "watermark"),
+    ("rescore",),
+    ("rewind",),
+}
+"""Commands that are about a run's own teacher, topics, broker and lake."""
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in commands_of_a_run()]
+)
+def test_a_run_that_follows_a_lake_says_which_run_to_ask(name, command, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (team := tmp_path / "team").mkdir()
+    (tmp_path / "x").write_text("{}")
+    write_link(team, LakeLink(tmp_path / "leads", "7c", "team-1f"))
+    others = ["x" for part in command.params if part.param_type_name == "argument" and part.required]
+    others += [f"--{part.name}=x" for part in command.params if part.param_type_name == "option" and part.required]
+    with pytest.raises(SystemExit) as end:
+        cli.main([*name, *others, "--run-dir", "team"])
+    said = capsys.readouterr().err
+    refused = "team follows the lake of" in said and f"Ask that run, with --run-dir {tmp_path / 'leads'}" in said
+    assert refused == (name in OF_THE_LEADER), said
+    assert not refused or end.value.code == 2
 
 
 @pytest.mark.parametrize("command", ["status", "report", "top", "students"])

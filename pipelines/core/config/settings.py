@@ -149,6 +149,12 @@ class Config(Frozen):
         for feature in self.teacher.only:
             if feature not in features:
                 raise ValueError(f"teacher.only names feature `{feature}`; {choices(feature, features)}")
+        for sequence in (self.teacher.model.sequence, *(teacher.model.sequence for teacher in self.teachers)):
+            if sequence is not None and sequence.privileged:
+                raise ValueError(
+                    "teacher.model.sequence: as_of is `settlement`, which a run cannot know when a row is shown; leave "
+                    "it out, or compare it in a sweep: teachers: {NAME: {model: {sequence: {as_of: settlement}}}}"
+                )
         try:
             self.teacher_features.needs_columns()
         except ConfigError as error:

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
-from exfm.features.history import unfit_history
+from exfm.features.histories.history import unfit_history
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.teacher_config import TeacherConfig
 from pipelines.core.config.asof import as_written, event_feature, place_asof

@@ -22,7 +22,7 @@ WIDTH = 16
 
 
 class HistoryFeature(BaseModel):
-    """Running averages over a student's earlier rows with the same id, as dense inputs (exfm/features/history.py).
+    """Running averages over a student's earlier rows with the same id, as dense inputs (exfm/features/histories).
 
     by          the sparse feature, a cross perhaps, whose ids have a history each, by their rows in its table;
     of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student, or

@@ -377,7 +377,9 @@ SPOKEN_LATELY = HistoryFeature(
 )
 WITH_RECENT = FeatureSet(sparse=WITH_TASTE.sparse, dense=WITH_TASTE.dense, history=[OWN, LATELY, SPOKEN_LATELY])
 POOLS = pytest.mark.parametrize(
-    ("features", "bytes_of_an_id"), [(WITH_TASTE, 4 * 3 + 8), (WITH_RECENT, 4 * (4 + 3) + 8)], ids=["decay", "attention"]
+    ("features", "bytes_of_an_id"),
+    [(WITH_TASTE, 4 * 3 + 8), (WITH_RECENT, 4 * (4 + 3) + 8)],
+    ids=["decay", "attention"],
 )
 
 

@@ -72,7 +72,7 @@ class RecentRows(nn.Module):
 
 
 class RecentAttention(nn.Module):
-    """What a row reads of them: ((I, n, w), (I,), (I, N, D)) -> (I, inputs) float32, in the order of `inputs`."""
+    """Attention of a row over them: ((I, n, w), (I,), (I, N, D)) -> (I, inputs) float32, in the order of `inputs`."""
 
     def __init__(self, feature: HistoryFeature, units: int, width: int):
         super().__init__()

@@ -34,7 +34,7 @@ class HistoryFeature(BaseModel):
                 None: all count alike. On MovieLens-1M 10, 20 and None do about equally well.
     half_life_s the same by event time: so many seconds later a row counts half, whatever came in between.
     rows        whose rows are averaged: the student's `own`, or those of `all` verticals that its batches hold;
-    pool        `attention`: of `teacher_embedding`, its `last` rows, weighed by the row that asks (histories/recent.py).
+    pool        `attention`: of `teacher_embedding`, the `last` rows, weighed by the row that asks.
 
     >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
     'ctr'
@@ -86,8 +86,8 @@ class HistoryFeature(BaseModel):
 
     pool: Literal["decay", "attention"] = Field(
         default="decay",
-        description="`decay`: a running average; `attention`, of `teacher_embedding`: the `last` rows of the id, weighed "
-        "by what the row that asks is.",
+        description="`decay`: a running average; `attention`, of `teacher_embedding`: the `last` rows of the id, "
+        "weighed by what the row that asks is.",
     )
     last: int | None = Field(
         default=None, gt=0, le=64, description="With `pool: attention`: how many of the last rows of an id are kept."
@@ -117,8 +117,8 @@ class HistoryFeature(BaseModel):
         attends, forgets = self.pool == "attention", self.half_life_rows is not None or self.half_life_s is not None
         if attends != (self.last is not None) or (attends and (forgets or bool(self.task))):
             raise ValueError(
-                f"history `{self.name}`: `pool: attention` is of `{EMBEDDING}`, has `last`, the number of rows it reads, "
-                "and no half-life; `decay` has no `last`"
+                f"history `{self.name}`: `pool: attention` is of `{EMBEDDING}`, has `last`, the number of rows it "
+                "reads, and no half-life; `decay` has no `last`"
             )
         if len(set(self.inputs)) < len(self.inputs) or (self.of_teacher and "positives" in self.inputs):
             raise ValueError(

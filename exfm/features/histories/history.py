@@ -19,10 +19,10 @@ A teacher's representation of the rows (exfm/features/representation.py) is aver
 vectors of w values then, and so is the first input, w floats (LoopFM, arXiv 2605.29280). Such a history has 4 w + 8
 bytes for each of the table's rows, and 8 more with `half_life_s`: its sums are float32.
 
-Nothing here is trained, but the attention. Which rows, in which batches, is all it depends on. Where of the rows with label 0 only a share
+Nothing here is trained. Which rows, in which batches, is all it depends on. Where of the rows with label 0 only a share
 is there (exfm/features/sampling.py), each of them is counted as all that it stands for.
 
-A history with `pool: attention` is another kind (recent.py): what it says depends on the row that asks.
+A history with `pool: attention` is of another kind (recent.py): what it says depends on the row that asks, too.
 
 B examples, C dense features, R rows of a table, K histories, w values of one, I ids of all bags of a batch, U of them
 distinct.

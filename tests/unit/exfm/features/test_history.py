@@ -351,7 +351,7 @@ def test_a_counter_that_forgets_by_time_is_saved_and_served_to_the_bit(tmp_path)
         ({"of": "teacher_embedding", "inputs": ("positives",)}, "`positives` are of labels"),
         ({"of": "teacher_logit_ctr", "inputs": ("positives",)}, "`positives` are of labels"),
         ({"pool": "attention", "last": 4}, "`pool: attention` is of `teacher_embedding`"),
-        ({"of": "teacher_embedding", "pool": "attention"}, "has `last`, the number of rows it reads"),
+        ({"of": "teacher_embedding", "pool": "attention"}, "has `last`, the number of rows it reads, and"),
         ({"of": "teacher_embedding", "pool": "attention", "last": 4, "half_life_s": 9}, "and no half-life"),
         ({"of": "teacher_embedding", "last": 4}, "`decay` has no `last`"),
         ({"of": "teacher_embedding", "pool": "attention", "last": 65}, "less than or equal to 64"),

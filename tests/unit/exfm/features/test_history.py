@@ -227,7 +227,7 @@ def test_two_students_count_their_own_rows_only():
 def test_without_histories_a_student_is_what_it_was():
     assert not [key for key in student(PLAIN).state() if key.startswith("history/")]
     batch = batches(64, features=PLAIN)[0]
-    assert inputs(student(PLAIN), batch) is batch.dense
+    assert student(PLAIN).histories(batch.sparse, batch.dense) is batch.dense
 
 
 def test_histories_grow_with_the_table_whose_ids_they_count():

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from exfm.errors import ConfigError
 from exfm.features.batch import Batch
-from exfm.features.history import bag_means, bags_in
+from exfm.features.histories.history import bag_means, bags_in
 from exfm.features.sampling import label_shift
 
 LEAST_VARIANCE = 1e-6  # of p(1 − p): a teacher that says nothing but 0

@@ -14,6 +14,6 @@ representation   a teacher's representation of rows, as a column
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows
 statistics   what rows so far were, by which the dense features of the next are scaled
 learned_rows whose rows a student learns from
-history      running averages of a student's earlier rows, as inputs of the next
+histories/   what earlier rows of an id were, as inputs of a student's next rows
 sampling     negative downsampling: which rows are kept, and what each then counts
 """

@@ -4,7 +4,8 @@
     tokens             (ids, action, age)  (ids, action, age)  …                    (ids, CANDIDATE, 0)
 
 An action says for each task whether its label had come by then: none, positive, or still open. It is what a served
-model could have known: the lists are as-of columns (streaming/asof), and hold nothing from after the row's tick.
+model could have known: the lists are as-of columns (streaming/asof), and hold nothing from after the row's tick. Lists
+made for comparison as of a row's settlement (pipelines/lab/logits/settlement.py) say themselves what is open.
 
 B rows, N tokens of all rows, I items of a token, T tasks.
 """
@@ -92,9 +93,8 @@ def events_of(feature: EventFeature, columns: Mapping[str, pa.Array]) -> EventTo
     age_s[~own] = columns[f"{feature.name}_{AGE}"].flatten().to_numpy()[listed]
     actions = np.zeros(N, np.int64)
     for at, (task, window_s) in enumerate(zip(feature.tasks, feature.windows_s, strict=True)):
-        came = columns[f"{feature.name}_{task}"].flatten().to_numpy()[listed] > 0
-        state = np.where(came, POSITIVE, np.where(age_s[~own] < window_s, OPEN, NONE))
-        actions[~own] += state * 3**at
+        state = columns[f"{feature.name}_{task}"].flatten().to_numpy()[listed]
+        actions[~own] += np.where((state == NONE) & (age_s[~own] < window_s), OPEN, state) * 3**at
     actions[own] = feature.actions - 1
     tensors = (torch.from_numpy(array) for array in (count + 1, actions, age_s))
     return EventTokens(_one_each(feature.lists[: len(ids)], torch.from_numpy(ids)), *tensors)

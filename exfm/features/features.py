@@ -22,7 +22,7 @@ WIDTH = 16
 
 
 class HistoryFeature(BaseModel):
-    """Running averages over a student's earlier rows with the same id, as dense inputs (exfm/features/history.py).
+    """Running averages over a student's earlier rows with the same id, as dense inputs (exfm/features/histories).
 
     by          the sparse feature, a cross perhaps, whose ids have a history each, by their rows in its table;
     of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student, or
@@ -33,7 +33,8 @@ class HistoryFeature(BaseModel):
     half_life_rows  after this many further rows of the same id a row counts half, for streams that run for months.
                 None: all count alike. On MovieLens-1M 10, 20 and None do about equally well.
     half_life_s the same by event time: so many seconds later a row counts half, whatever came in between.
-    rows        whose rows are averaged: the student's `own`, or those of `all` verticals that its batches hold.
+    rows        whose rows are averaged: the student's `own`, or those of `all` verticals that its batches hold;
+    pool        `attention`: of `teacher_embedding`, the `last` rows, weighed by the row that asks.
 
     >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
     'ctr'
@@ -83,6 +84,15 @@ class HistoryFeature(BaseModel):
         "the same.",
     )
 
+    pool: Literal["decay", "attention"] = Field(
+        default="decay",
+        description="`decay`: a running average; `attention`, of `teacher_embedding`: the `last` rows of the id, "
+        "weighed by what the row that asks is.",
+    )
+    last: int | None = Field(
+        default=None, gt=0, le=64, description="With `pool: attention`: how many of the last rows of an id are kept."
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _of_vectors(cls, data: Any) -> Any:
@@ -103,6 +113,12 @@ class HistoryFeature(BaseModel):
             raise ValueError(
                 f"history `{self.name}` has `half_life_rows` {self.half_life_rows:g} and `half_life_s` "
                 f"{self.half_life_s:g}: it forgets by rows or by time; leave one of them out"
+            )
+        attends, forgets = self.pool == "attention", self.half_life_rows is not None or self.half_life_s is not None
+        if attends != (self.last is not None) or (attends and (forgets or bool(self.task))):
+            raise ValueError(
+                f"history `{self.name}`: `pool: attention` is of `{EMBEDDING}`, has `last`, the number of rows it "
+                "reads, and no half-life; `decay` has no `last`"
             )
         if len(set(self.inputs)) < len(self.inputs) or (self.of_teacher and "positives" in self.inputs):
             raise ValueError(

@@ -204,7 +204,7 @@ class EventFeature(BaseModel):
     name: str = Field(description="what the names of the lists begin with")
     items: tuple[SparseFeature, ...] = Field(description="how the ids of a token are read")
     tasks: tuple[str, ...] = Field(description="tasks whose labels are actions")
-    windows_s: tuple[float, ...] = Field(description="of each task, how long its label may still come")
+    windows_s: tuple[float, ...] = Field(description="how long a task's label may still come; 0: the list says")
     length: int = Field(description="how many of the last events are read")
 
     @property

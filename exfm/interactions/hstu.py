@@ -48,16 +48,31 @@ class SequenceModel(BaseModel):
     having: str | None = Field(
         default=None, description="a task: only events with its label, once it has come, such as clicks; null: all"
     )
+    as_of: Literal["shown", "settlement"] = Field(
+        default="shown",
+        description="which feedback on those events is read: what had come when the row was `shown`; or, of a teacher "
+        "of a sweep alone, all by the row's own `settlement`, which no served model could have known: privileged",
+    )
     length: int = Field(default=64, gt=0, le=1024, description="how many of the last events are read")
     layers: int = Field(default=1, gt=0, description="attention layers, one on the other")
     heads: int = Field(default=2, gt=0, description="heads of a layer, which share its width")
     width: int = Field(default=32, gt=0, description="width of a token")
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> SequenceModel:
+    def _consistent(self) -> SequenceModel:
         if self.width % self.heads:
             raise ConfigError(f"sequence: width {self.width} is no multiple of heads {self.heads}")
+        if self.having is not None and self.privileged:
+            raise ConfigError(
+                f"sequence: events having `{self.having}` are listed once its label has come, and as_of `settlement` "
+                "lists all that were shown; leave one of them out"
+            )
         return self
+
+    @property
+    def privileged(self) -> bool:
+        """True if it reads what no served model could have known."""
+        return self.as_of == "settlement"
 
 
 class HSTULayer(nn.Module):

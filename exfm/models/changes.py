@@ -17,6 +17,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.features.features import FeatureSet
+from exfm.features.histories.history import BY_ID
 from exfm.models.student import Student
 from exfm.models.student_wide import LINEAR
 from exfm.snapshots.delta import ChangedRows, Delta
@@ -130,7 +131,7 @@ def by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
     by = [feature.by for feature in student.features.history if feature.of is not None]
     for n, feature in enumerate(by):
         each = student.histories.each[n]
-        rows = {key: tensor for key, tensor in each.named_buffers() if key in ("sum", "count", "last")}
+        rows = {key: tensor for key, tensor in each.named_buffers() if key in BY_ID}
         found |= {f"histories.each.{n}.{key}": (feature, tensor) for key, tensor in rows.items()}
     return found
 
@@ -142,7 +143,7 @@ def small(student: Student) -> dict[str, Tensor]:
         found |= student.net.get_submodule(part).state_dict(prefix=f"{part}.")
     found |= student.statistics.state_dict(prefix="statistics.")
     for n, each in enumerate(student.histories.each):
-        shared = {key: tensor for key, tensor in each.named_buffers() if key in ("total", "clock")}
+        shared = {key: tensor for key, tensor in each.named_buffers() if key not in BY_ID}
         found |= {f"histories.each.{n}.{key}": tensor for key, tensor in shared.items()}
     if student.wide is not None:
         found |= {THETA: student.wide.theta, "wide.linear.hashing.modulus": student.wide.tensors()["wide/modulus"]}

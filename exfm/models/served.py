@@ -28,7 +28,7 @@ from exfm.errors import ModelError
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch, Single
 from exfm.features.features import FeatureSet
-from exfm.features.history import Histories
+from exfm.features.histories.history import Histories
 from exfm.features.statistics import Statistics
 from exfm.interactions.registry import TrunkConfig, build_trunk
 from exfm.models.stack import stacked
@@ -86,7 +86,8 @@ class ServedStudent(nn.Module):
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
         dense = self.statistics(dense, raw)
         offset = self.prior.offset()
-        z_S = self.serving(self.trunk(self.units(self.tables(sparse), sparse), self.histories(sparse, dense)))
+        units = self.units(self.tables(sparse), sparse)
+        z_S = self.serving(self.trunk(units, self.histories(sparse, dense, units, self.units.reading)))
         z_S = z_S + offset.to(z_S.dtype)
         return z_S if self.wide is None else self.wide(offset.float(), z_S, self.wide.linear(sparse, dense))
 
@@ -151,8 +152,9 @@ class ServedStudent(nn.Module):
         """Score a complete batch with given lookups (B, E) and linear logits (B, T), possibly another version's."""
         offset = self.prior.cached_offset
         with torch.inference_mode():
-            dense = self.histories(batch.sparse, batch.dense)
-            x_BT: Tensor = self.serving(self.trunk(self.units(pooled_BE, batch.sparse), dense))
+            units = self.units(pooled_BE, batch.sparse)
+            dense = self.histories(batch.sparse, batch.dense, units, self.units.reading)
+            x_BT: Tensor = self.serving(self.trunk(units, dense))
             z_S = x_BT + offset
             if self.wide is None or linear is None:
                 return z_S.numpy()

@@ -43,7 +43,7 @@ from exfm.embeddings.table import Lookup, tables_of
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
-from exfm.features.history import Histories, HistoryValues
+from exfm.features.histories.history import Histories, HistoryValues
 from exfm.features.learned_rows import LearnedRows
 from exfm.features.statistics import Statistics
 from exfm.interactions.registry import build_trunk
@@ -264,7 +264,7 @@ class Student:
         lookup = tables.lookup(tables.send(batch))
         pooled = lookup.pooled.requires_grad_()
         units = self.net.units(pooled, batch.sparse)
-        x = self.net.trunk(units, self.histories(batch.sparse, batch.dense))
+        x = self.net.trunk(units, self.histories(batch.sparse, batch.dense, units, self.net.units.reading))
         return _Forward(lookup, pooled, x, offset, self.net.serving(x) + offset)
 
     def _judged(self, used: Batch, batch: Batch, forward: _Forward, label_rows: Tensor | None) -> _Judged:

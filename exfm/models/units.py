@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from exfm.features.features import FeatureSet
+from exfm.features.histories.recent import RecentAttention
 from exfm.interactions.interaction import InputLabels
 from exfm.randomness import named_generator, seeded_linear
 
@@ -56,7 +57,8 @@ class SequencePooling(nn.Module):
 
 
 class Units(nn.Module):
-    """((B, E), ids) -> (B, N, D): sparse features in order, then sequences. Without sequences it has no parameters.
+    """((B, E), ids) -> (B, N, D): sparse features in order, then sequences. Without sequences, and without
+    histories that are read from a row's units (`reading`), it has no parameters.
 
     Raises ConfigError as `FeatureSet.unit_count` does.
     """
@@ -69,6 +71,11 @@ class Units(nn.Module):
         self.pooling = nn.ModuleDict(
             {f.name: SequencePooling(f.length, width, f.units, named_generator(seed, f"sequence/{f.name}"))
              for f in features.sequence}
+        )  # fmt: skip
+        self.reading = nn.ModuleDict(
+            {h.name: RecentAttention(h, self.count, width)
+             for h in features.history
+             if h.of is not None and h.pool == "attention"}
         )  # fmt: skip
         self._lengths = [feature.length for feature in features.sequence]
         self.has_no_sequences = not self._lengths

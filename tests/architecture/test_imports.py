@@ -24,6 +24,7 @@ ORDER = [
     "exfm.kernels",
     "exfm.snapshots",
     "exfm.features",
+    "exfm.features.histories",
     "exfm.embeddings",
     "exfm.distillation",
     "exfm.interactions",

@@ -31,6 +31,7 @@ from exfm.embeddings.weights import Appended, Initial, Repeated, zeros
 from exfm.errors import ModelError
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.histories.history import BY_ID
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.features.statistics import Statistics
 from exfm.interactions.interaction import Axes
@@ -315,7 +316,7 @@ def _by_id(tensors: Mapping[str, TensorSource], now: MadeWith) -> dict[str, Tens
     """Sums, counts and residuals grow as the table does whose ids they belong to: an id that is hashed finds its own
     again."""
     by = {feature.name: feature for feature in now.features.sparse}
-    of = {f"history/{h.name}/{key}": by[h.by] for h in now.features.history for key in ("sum", "count", "last")}
+    of = {f"history/{h.name}/{key}": by[h.by] for h in now.features.history for key in BY_ID}
     of |= {f"residuals/{name}/mean": feature for name, feature in by.items()}
     fitted: dict[str, TensorSource] = {}
     for key, feature in of.items():

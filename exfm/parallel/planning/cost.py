@@ -100,6 +100,9 @@ def _forward_flops(cfg: TeacherConfig | StudentConfig, features: FeatureSet, tas
         given = units(torch.empty(1, width), ids)
         if features.events:
             given = torch.cat([given, torch.empty(1, 1, cfg.width)], dim=1)
+        for feature in features.history:
+            if isinstance(units, Units) and feature.name in units.reading:
+                units.reading[feature.name](torch.empty(1, feature.last or 1, feature.width), torch.empty(1), given)
         h: Tensor = trunk(given, torch.empty(1, dense))
         for head in heads:
             head(h)

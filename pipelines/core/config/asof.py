@@ -54,7 +54,7 @@ def event_feature(sequence: SequenceModel, features: FeatureSet, rows: RowSchema
         name=events_name(sequence.of),
         items=tuple(by_column[column] for column in sequence.events),
         tasks=tuple(task.name for task in rows.tasks),
-        windows_s=tuple(task.window_s for task in rows.tasks),
+        windows_s=tuple(0.0 if sequence.privileged else task.window_s for task in rows.tasks),
         length=sequence.length,
     )
 

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
-from exfm.features.history import unfit_history
+from exfm.features.histories.history import unfit_history
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.teacher_config import TeacherConfig
 from pipelines.core.config.asof import as_written, event_feature, place_asof
@@ -153,6 +153,12 @@ class Config(Frozen):
         for feature in self.teacher.only:
             if feature not in features:
                 raise ValueError(f"teacher.only names feature `{feature}`; {choices(feature, features)}")
+        for sequence in (self.teacher.model.sequence, *(teacher.model.sequence for teacher in self.teachers)):
+            if sequence is not None and sequence.privileged:
+                raise ValueError(
+                    "teacher.model.sequence: as_of is `settlement`, which a run cannot know when a row is shown; leave "
+                    "it out, or compare it in a sweep: teachers: {NAME: {model: {sequence: {as_of: settlement}}}}"
+                )
         try:
             self.teacher_features.needs_columns()
         except ConfigError as error:

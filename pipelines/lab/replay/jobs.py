@@ -87,7 +87,7 @@ class TeacherJob:
             workspace.of(self.seed),
             features,
             model,
-            workspace.rows(self.seed),
+            workspace.teacher_rows(self.seed, model),
             count=workspace.taught_rows(self.seed),
             behinds=[source.behind for source in self.sources],
             born=born,

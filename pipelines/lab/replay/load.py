@@ -39,6 +39,9 @@ WITH_ASOF = "as-of"
 
 STARTS_FROM = "starts_from"
 
+MARK = " (privileged)"
+"""Put behind the name of a teacher that knows what came after a row was shown, and of its conditions."""
+
 
 def load(path: str | Path, overrides: Sequence[str] = (), folder_of: FolderOf | None = None) -> tuple[Spec, Config]:
     """A spec file and the config it names, checked together. Files that its `set` names lie relative to the spec
@@ -138,10 +141,36 @@ def _resolved(spec: Spec, config: Config, path: str, folder_of: FolderOf | None)
     starts = Starts(None if folder_of is None else folder_of(config))
     arms = {name: _with_features(_with_starts(arm, starts), config) for name, arm in spec.arms.items()}
     students = tuple(s.model_copy(update={STARTS_FROM: starts.named(s.starts_from)}) for s in config.students)
-    spec, config = spec.model_copy(update={"arms": arms}), config.model_copy(update={"students": students})
+    spec, config = marked(spec.model_copy(update={"arms": arms})), config.model_copy(update={"students": students})
     check_spec(spec, config, path)
     starts.store()
     return spec, config
+
+
+def marked(spec: Spec) -> Spec:
+    """The spec with a word behind the name of every privileged teacher, and of the conditions that it is of: every
+    table, picture and verdict shows it.
+
+    >>> spec = Spec.model_validate({"config": "", "arms": {"none": {}}, "conditions": {"as told": {"teacher": "told"}},
+    ...                             "teachers": {"told": {"model": {"sequence": {"as_of": "settlement"}}}}})
+    >>> list(marked(spec).conditions), marked(spec).conditions["as told (privileged)"].teacher
+    (['as told (privileged)'], 'told (privileged)')
+    """
+    of = {name: name + MARK for name, each in spec.teachers.items() if each.privileged}
+    names = {name: name + MARK * (each.teacher in of) for name, each in spec.conditions.items()}
+    teachers = {of.get(name, name): each for name, each in spec.teachers.items()}
+    conditions = {
+        names[name]: each.model_copy(update={"teacher": of.get(each.teacher or "", each.teacher)})
+        for name, each in spec.conditions.items()
+    }
+    arms = {
+        name: arm.model_copy(
+            update={"budget": arm.budget and arm.budget.model_copy(
+                update={"condition": names.get(arm.budget.condition or "", arm.budget.condition)})}
+        )
+        for name, arm in spec.arms.items()
+    }  # fmt: skip
+    return spec.model_copy(update={"teachers": teachers, "conditions": conditions, "arms": arms})
 
 
 def _with_features(arm: ArmSpec, config: Config) -> ArmSpec:

@@ -15,12 +15,14 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.text import merged
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.logits.kept import Snapshot, kept_snapshots
+from pipelines.lab.logits.settlement import PrivilegedRows
 from pipelines.lab.replay.problems import check_rows
 from pipelines.lab.replay.settings import Spec, seeded
 from pipelines.lab.rows import Rows, are_copied, rows_of
 from pipelines.lab.spec.arms import with_features
 from pipelines.lab.spec.conditions import Condition, LogitSource
 from pipelines.lab.spec.span import Span, span_of
+from pipelines.live.feeds.table import Sliced
 from streaming.errors import BadInput
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
@@ -91,6 +93,8 @@ class Workspace:
         left_out = {field.name for field in POSITION_FIELDS} | {"event_date", MERGE_TIME}
         rows = self.config.rows
         names = (rows.augmented if self.run_dir else rows.settled).names
+        if any(teacher.privileged for teacher in self.spec.teachers.values()):
+            return [name for name in names if name not in left_out or name == MERGE_TIME]
         return [name for name in names if name not in left_out and not name.startswith(FEEDBACK_TIME)]
 
     def _lake(self) -> LakeReader:
@@ -130,6 +134,11 @@ class Workspace:
         spec = self.spec
         question = {"lake": self._lake().id, "since": spec.since, "until": spec.until, "rows": spec.rows}
         return kept_snapshots(self.run_dir, self.folder, question)
+
+    def teacher_rows(self, seed: int, model: TeacherConfig) -> Sliced:
+        """The rows of a seed's stream as a teacher of this model reads them."""
+        rows, sequence = self.rows(seed), model.sequence
+        return rows if sequence is None or not sequence.privileged else PrivilegedRows(rows, self.of(seed), sequence)
 
     # --- teachers ----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,11 @@ class TeacherSpec(Frozen):
     )
     model: dict[str, Any] = Field(default={}, description="merged into `teacher.model`")
 
+    @property
+    def privileged(self) -> bool:
+        """True if it knows of the user's history what came after a row was shown; figures say so."""
+        return (self.model.get("sequence") or {}).get("as_of") == "settlement"
+
 
 class Stored(NamedTuple):
     """Choice of a run's stored snapshot for a row: this `version`; or the newest one behind the row by at least

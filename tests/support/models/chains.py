@@ -11,6 +11,7 @@ from exfm.distillation.arm import Arm
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet, HistoryFeature
+from exfm.features.representation import packed, written
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.interactions.registry import TrunkConfig
 from exfm.models.changes import Touched, changes_of
@@ -41,6 +42,7 @@ FEATURES = FeatureSet(
         HistoryFeature(
             name="pair", by="user_x_ad", of="label_ctr", half_life_s=60, inputs=("positives", "average", "rows")
         ),
+        HistoryFeature(name="lately", by="ad", of="teacher_embedding", width=4, pool="attention", last=3),
     ],
 )
 
@@ -52,7 +54,7 @@ class Publishing:
         cfg = StudentConfig(trunk=TrunkConfig(mlp=(8,)), width=4, arm=Arm(kind="auxiliary_head"), **changes)
         self.student = Student(cfg, FEATURES, TASKS, seed)
         self.touched, self.chain = Touched(self.student.features), ChainWriter(root)
-        self._build, self._rng = BatchBuilder(FEATURES, TASKS), np.random.default_rng(seed)
+        self._build, self._rng = BatchBuilder(FEATURES, TASKS, embedding=True), np.random.default_rng(seed)
         self.batch: Batch | None = None
         self._now = 10**12
 
@@ -67,6 +69,8 @@ class Publishing:
         for task in TASKS:
             columns[f"label_{task}"] = rng.integers(0, 2, count).astype(np.int8)
             columns[f"teacher_logit_{task}"] = rng.normal(size=count).astype(np.float32)
+        columns["teacher_embedding"] = written(packed(rng.normal(size=(count, 4))), rng.random(count) < 0.9)
+        columns["teacher_space"] = np.zeros(count, np.int32)
         return self._build(pa.table(columns))
 
     def learn(self, steps: int = 1) -> None:

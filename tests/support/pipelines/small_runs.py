@@ -70,7 +70,8 @@ def everything(servers: str, **changes: Any) -> Config:
     raw["teacher"]["model"]["sequence"] = {"of": "user_id", "events": ["ad_id"], "length": 4, "layers": 2, "width": 8}
     raw["teacher"]["model"]["representation"] = 8
     taste = {"name": "taste", "by": "user_id", "of": "teacher_embedding", "width": 4, "half_life_s": 9000}
-    raw["features"]["history"].append(taste)
+    lately = {"name": "lately", "by": "ad_id", "of": "teacher_embedding", "width": 8, "pool": "attention", "last": 3}
+    raw["features"]["history"] += [taste, lately]
     for model in (raw["teacher"], *raw["students"]):
         del model["first_batch_rows"]
     for student in raw["students"]:

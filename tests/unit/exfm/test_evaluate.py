@@ -8,8 +8,7 @@ import pytest
 
 from exfm.evaluate import IndexedBatch, LabelDelay, progressive
 from exfm.features.batch import BatchBuilder
-from exfm.features.features import FeatureSet
-from exfm.features.history import HistoryFeature
+from exfm.features.features import FeatureSet, HistoryFeature
 from exfm.features.sparse import SparseFeature
 from exfm.metrics.classification import normalised_entropy
 from exfm.models.engine import StudentEngine

@@ -14,7 +14,7 @@ from exfm.errors import ConfigError, ModelError
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
 from exfm.features.features import FeatureSet, HistoryFeature
-from exfm.features.history import History, bag_means, bags_in
+from exfm.features.histories.history import History, bag_means, bags_in
 from exfm.features.representation import packed, read, written
 from exfm.features.sparse import SparseFeature
 from exfm.interactions.registry import TrunkConfig
@@ -65,7 +65,9 @@ def student(features=FEATURES, cfg=SMALL, seed=3):
 
 
 def inputs(one, batch):
-    return one.histories(batch.sparse, batch.dense)
+    pooled = one.net.tables.lookup(one.net.tables.send(batch)).pooled
+    units = one.net.units(pooled, batch.sparse)
+    return one.histories(batch.sparse, batch.dense, units, one.net.units.reading).detach()
 
 
 def by_hand(past, rows, history):
@@ -225,7 +227,7 @@ def test_two_students_count_their_own_rows_only():
 def test_without_histories_a_student_is_what_it_was():
     assert not [key for key in student(PLAIN).state() if key.startswith("history/")]
     batch = batches(64, features=PLAIN)[0]
-    assert inputs(student(PLAIN), batch) is batch.dense
+    assert student(PLAIN).histories(batch.sparse, batch.dense) is batch.dense
 
 
 def test_histories_grow_with_the_table_whose_ids_they_count():
@@ -348,6 +350,11 @@ def test_a_counter_that_forgets_by_time_is_saved_and_served_to_the_bit(tmp_path)
         ({"width": 4}, "one value a row, and its width is 4"),
         ({"of": "teacher_embedding", "inputs": ("positives",)}, "`positives` are of labels"),
         ({"of": "teacher_logit_ctr", "inputs": ("positives",)}, "`positives` are of labels"),
+        ({"pool": "attention", "last": 4}, "`pool: attention` is of `teacher_embedding`"),
+        ({"of": "teacher_embedding", "pool": "attention"}, "has `last`, the number of rows it reads, and"),
+        ({"of": "teacher_embedding", "pool": "attention", "last": 4, "half_life_s": 9}, "and no half-life"),
+        ({"of": "teacher_embedding", "last": 4}, "`decay` has no `last`"),
+        ({"of": "teacher_embedding", "pool": "attention", "last": 65}, "less than or equal to 64"),
     ],
 )
 def test_a_history_whose_settings_do_not_fit_is_refused(how, words):
@@ -360,6 +367,20 @@ def test_a_history_whose_settings_do_not_fit_is_refused(how, words):
 TASTE = HistoryFeature(name="taste", by="user", of="teacher_embedding", width=3, half_life_rows=4, prior_rows=3)
 SPOKEN_TASTE = HistoryFeature(name="spoken", by="words", of="teacher_embedding", width=2, inputs=("average",))
 WITH_TASTE = FeatureSet(sparse=[USER, AD, WORDS], dense=[DenseFeature(name="bid")], history=[OWN, TASTE, SPOKEN_TASTE])
+
+
+LATELY = HistoryFeature(
+    name="taste", by="user", of="teacher_embedding", width=3, pool="attention", last=4, prior_rows=3
+)
+SPOKEN_LATELY = HistoryFeature(
+    name="spoken", by="words", of="teacher_embedding", width=2, pool="attention", last=2, inputs=("average",)
+)
+WITH_RECENT = FeatureSet(sparse=WITH_TASTE.sparse, dense=WITH_TASTE.dense, history=[OWN, LATELY, SPOKEN_LATELY])
+POOLS = pytest.mark.parametrize(
+    ("features", "bytes_of_an_id"),
+    [(WITH_TASTE, 4 * 3 + 8), (WITH_RECENT, 4 * (4 + 3) + 8)],
+    ids=["decay", "attention"],
+)
 
 
 def taste_table(rows=400, space=0):
@@ -409,8 +430,9 @@ def test_an_average_of_vectors_is_an_average_of_each_of_their_values():
     assert one.histories.tensors()["taste/total"][0] > 200
 
 
-def test_a_taste_is_saved_served_and_gone_on_with_to_the_bit(tmp_path):
-    one, again, stream = student(WITH_TASTE), student(WITH_TASTE, seed=8), taste_batches()
+@POOLS
+def test_a_taste_is_saved_served_and_gone_on_with_to_the_bit(tmp_path, features, bytes_of_an_id):
+    one, again, stream = student(features), student(features, seed=8), taste_batches()
     for batch in stream[:4]:
         one.train_step(batch)
     again.load_state(one.state())
@@ -421,12 +443,16 @@ def test_a_taste_is_saved_served_and_gone_on_with_to_the_bit(tmp_path):
     for batch in stream[4:]:
         assert np.array_equal(one.train_step(batch).logits, again.train_step(batch).logits)
     assert same(one.state(), again.state())
-    state = {name: one.histories.tensors()[f"taste/{name}"] for name in ("sum", "count")}
-    assert sum(tensor.nbytes for tensor in state.values()) == 40 * (4 * 3 + 8)
+    state = [tensor for name, tensor in one.histories.tensors().items() if name in BY_USER]
+    assert sum(tensor.nbytes for tensor in state) == 40 * bytes_of_an_id
 
 
-def test_a_twin_has_no_taste_and_the_same_first_layer():
-    one, twin = student(WITH_TASTE), student(WITH_TASTE, cfg=SMALL.without_teacher())
+BY_USER = {f"taste/{name}" for name in ("sum", "count", "cells")}
+
+
+@POOLS
+def test_a_twin_has_no_taste_and_the_same_first_layer(features, bytes_of_an_id):
+    one, twin = student(features), student(features, cfg=SMALL.without_teacher())
     dense = {key: value for key, value in twin.state().items() if key.startswith(("dense/", "table/"))}
     assert same(dense, {key: one.state()[key] for key in dense})
     for batch in taste_batches():
@@ -434,6 +460,48 @@ def test_a_twin_has_no_taste_and_the_same_first_layer():
     assert inputs(one, batch)[:, 3:].any()
     assert not inputs(twin, batch)[:, 3:].any()
     assert not [key for key in twin.state() if key.startswith("history/taste")]
+
+
+def test_what_attention_reads_is_what_a_slow_loop_over_the_last_rows_says():
+    one, whole = student(WITH_RECENT), taste_table()
+    r = read(whole["teacher_embedding"].combine_chunks(), whole["teacher_space"].combine_chunks())
+    batches_of, kept = taste_batches(), {}
+    for number, batch in enumerate(batches_of):
+        users = bags_in(batch.sparse, {"user"}, len(batch))["user"].ids.tolist()
+        with torch.no_grad():
+            got, reading = inputs(one, batch)[:, 3:7], one.net.units.reading["taste"]
+            own = one.net.tables.lookup(one.net.tables.send(batch)).pooled
+            queries, places = (own @ reading.query.T).numpy(), reading.place.numpy()
+        every = np.array([x for values in kept.values() for x in values] or [[0.0] * 3])
+        for b, user in enumerate(users):
+            last = kept.get(user, [])[-4:][::-1]
+            assert got[b, 3] == pytest.approx(np.log1p(len(kept.get(user, []))) / 5, abs=1e-6)
+            if not last:
+                assert not got[b, :3].any()
+                continue
+            values = (np.array(last) - every.mean(0)) / every.std(0)
+            scores = np.exp(values @ queries[b] / 3**0.5 + places[: len(last)])
+            expected = 2 * len(last) / (len(last) + 3) * (scores / scores.sum()) @ values
+            assert np.allclose(got[b, :3], expected, atol=1e-4)
+        assert one.train_step(batch).finite
+        for user, x in zip(users, r[number * 64 : number * 64 + 64], strict=True):
+            if np.isfinite(x[0]):
+                kept.setdefault(user, []).append(x)
+    assert max(map(len, kept.values())) > 4
+    assert reading.query.abs().max() > 0  # trained, from 0
+    assert reading.place.abs().max() > 0
+
+
+def test_the_last_rows_grow_with_the_table_whose_ids_they_are_of():
+    sparse = [USER.model_copy(update={"rows": 80}), AD, WORDS]
+    grown = FeatureSet(sparse=sparse, dense=WITH_RECENT.dense, history=WITH_RECENT.history)
+    one, bigger, batch = student(WITH_RECENT), student(grown), taste_batches()[-1]
+    for earlier in taste_batches()[:-1]:
+        one.train_step(earlier)
+    was, now = (MadeWith.of(SMALL, features, TASKS, 3) for features in (WITH_RECENT, grown))
+    bigger.load_state(fitted_student(one.state(), was, now))
+    build = BatchBuilder(grown, TASKS, embedding=True)
+    assert torch.equal(inputs(bigger, build(taste_table().slice(384))), inputs(one, batch))
 
 
 def test_a_taste_wider_than_the_teachers_representation_is_refused():

@@ -36,6 +36,11 @@ def test_a_config_that_a_run_wrote_down_means_the_same():
         ("{of: user_id, events: [ad_id], having: like}", "`having` names `like`; tasks are ctr, cvr"),
         ("{of: user_id, events: [ad_id], length: 0}", "teacher.model.sequence.length"),
         ("{of: user_id, events: [ad_id], width: 10, heads: 4}", "width 10 is no multiple of heads 4"),
+        (
+            "{of: user_id, events: [ad_id], as_of: settlement}",
+            "a run cannot know when a row is shown; leave it out, or",
+        ),
+        ("{of: user_id, events: [ad_id], as_of: settlement, having: ctr}", "leave one of them out"),
     ],
 )
 def test_what_no_sequence_can_be_made_of_is_refused_with_its_setting(changes, words):

@@ -172,7 +172,7 @@ def _map_each(settings: KafkaSettings, recorded: Sequence[RecordedPartition], ma
     if problems:
         raise BadInput("\n".join(problems))
     mapped = [_mapped(each, searches.get(each.partition), begins[each.partition]) for each in recorded]
-    return MappedTopic(recorded, mapped, sum(len(each.trail) for each in recorded))
+    return MappedTopic(recorded, mapped, sum(search.found for search in searches.values()))
 
 
 def _searched(
@@ -249,7 +249,7 @@ def _mapped(each: RecordedPartition, search: TrailSearch | None, begin: int) -> 
     if search is None:  # nothing was read
         return MappedPartition(each.partition, SourcePosition(begin))
     places = search.places()
-    trail = [f._replace(offset=offset) for f, offset in zip(each.trail, places, strict=True)]
+    trail = [f._replace(offset=offset) for f, offset in zip(search.trail, places, strict=True)]
     position = SourcePosition(places[-1], each.position.row) if each.position.row else SourcePosition(places[-1] + 1)
     if (foreign := search.foreign()) is None:
         return MappedPartition(each.partition, position, trail)

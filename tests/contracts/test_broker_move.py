@@ -20,10 +20,12 @@ from pipelines.core.run_dir.moves import begun_move, moves
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
+from pipelines.live.workers.augmentation.commit import committed_meta
 from streaming.errors import BadInput
 from tests.support.pipelines.mirror import Mirror
 from tests.support.pipelines.small_runs import (
     Finished,
+    assert_learned_the_lake,
     assert_replays,
     slow_commits,
     small,
@@ -31,7 +33,7 @@ from tests.support.pipelines.small_runs import (
     to_the_end,
 )
 from tests.support.pipelines.summaries import counts_hold
-from tests.support.pipelines.topics import by_hand, make_inputs, send
+from tests.support.pipelines.topics import by_hand, make_inputs, messages_of, send
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.broker
@@ -47,16 +49,18 @@ def _quick(monkeypatch):
 
 
 def filled(servers: str, **changes: Any) -> Config:
-    """A run on topics of others, in which every row is one JSON message, and some are broken."""
+    """A run on topics of others, in which every row is one JSON message of its own time, and two are broken."""
     codecs = {f"kafka__{kind}__codec": "json" for kind in ("impressions", "feedback")}
     config = small(servers, source=None, pace__block_rows=256, **codecs, **changes)
     make_inputs(config)
     shown, feedback = by_hand(config, ROWS)
-    kafka = config.kafka
-    rows = [(kafka.impressions.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in shown]
-    rows[500:500] = [(kafka.impressions.topic, 0, b"not a row"), (kafka.impressions.topic, 1, b"nor this")]
-    rows += [(kafka.feedback.topic, row["impression_id"] // 2 % 2, json.dumps(row).encode()) for row in feedback]
-    send(servers, rows)
+    ads, clicks = (topic.topic for topic in (config.kafka.impressions, config.kafka.feedback))
+    messages = [(ads, row["impression_id"] % 2, json.dumps(row).encode()) for row in shown]
+    times = [row["event_time_ms"] for row in shown]
+    messages[500:500] = [(ads, 0, b"not a row"), (ads, 1, b"nor this")]
+    times[500:500] = [times[500]] * 2
+    messages += [(clicks, row["impression_id"] // 2 % 2, json.dumps(row).encode()) for row in feedback]
+    send(servers, messages, times + [row["event_time_ms"] for row in feedback])
     return config
 
 
@@ -86,6 +90,12 @@ def at(servers: str, config: Config, **partitions: int) -> Config:
 
 def inputs(config: Config) -> dict[str, int]:
     return {topic.topic: topic.partitions for topic in (config.kafka.impressions, config.kafka.feedback)}
+
+
+def committed(root: Path) -> dict[str, Any]:
+    meta = committed_meta(RunDir(root))
+    assert meta is not None
+    return meta
 
 
 def tree(root: Path) -> dict[str, str]:
@@ -202,3 +212,78 @@ def test_a_run_goes_on_at_a_mirror_with_other_offsets_to_the_same_bits_whatever_
     assert finished.published() == list(range(finished.lake.num_rows))
     assert counts_hold(finished.summary["counts"])
     assert_replays(root)
+
+
+def test_a_mirror_that_repeats_and_takes_rows_of_its_own_brings_each_row_once(broker, own_broker, tmp_path):
+    config, root, there = filled(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
+    whole = undisturbed(config, tmp_path / "undisturbed")
+    half_way(config, root)
+    ads = config.kafka.impressions.topic
+    reached = {tuple(place[:2]): place[2] for place in committed(root)["merge"]["partitions"]}
+    first = reached[ads, 0] - 10  # a producer has moved before the mirror was through
+    mirror = Mirror(str(config.kafka.bootstrap_servers), there, inputs(config), repeat_every=20, repeats=7)
+    for topic in inputs(config):
+        mirror.copy(topic, upto=first)
+    row = json.loads(next(m.value for m in messages_of(config.kafka.bootstrap_servers, ads) if m.offset == first))
+    own = [row | {"impression_id": 10_000_000 + number} for number in range(3)]
+    send(there, [(ads, 0, json.dumps(each).encode()) for each in own], row["event_time_ms"])
+    for topic in inputs(config):
+        mirror.copy(topic)
+    said = move(root, there)
+    assert (said.exit_code, "where a message lies that was not read" in said.output) == (0, True), said.output
+
+    finished = to_the_end(at(there, config), root)
+    extra = {each["impression_id"] for each in own}
+    assert [each for each in labels(finished.lake) if each[0] not in extra] == labels(whole.lake)
+    assert {each[0] for each in labels(finished.lake)} >= extra
+    counts = finished.summary["counts"]
+    assert counts_hold(counts)
+    assert counts["duplicates_dropped"] > whole.summary["counts"]["duplicates_dropped"]
+    assert_learned_the_lake(finished)
+    assert_replays(root)
+
+
+def test_a_run_goes_on_at_topics_of_more_partitions_with_every_row_once(broker, own_broker, tmp_path):
+    config, root, there = filled(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
+    whole = undisturbed(config, tmp_path / "undisturbed")
+    half_way(config, root)
+    counts = dict(zip(inputs(config), (4, 3), strict=True))
+
+    def partition_of(message: Any) -> int:
+        try:
+            return int(json.loads(message.value)["impression_id"]) // 3 % counts[message.topic]
+        except ValueError:
+            return 0
+
+    mirror = Mirror(str(config.kafka.bootstrap_servers), there, counts, partition_of=partition_of)
+    for topic in counts:
+        mirror.copy(topic)
+    said = move(root, there)
+    assert (said.exit_code, "4 partitions in place of 2" in said.output) == (0, True), said.output
+    stored = load(RunDir(root).config).kafka
+    assert (stored.impressions.partitions, stored.feedback.partitions) == (4, 3)
+
+    finished = to_the_end(at(there, config, impressions=4, feedback=3), root)
+    assert labels(finished.lake) == labels(whole.lake)
+    assert counts_hold(finished.summary["counts"])
+    assert_learned_the_lake(finished)
+    assert_replays(root)
+
+
+def test_what_is_no_move_is_refused_in_words(broker, own_broker, tmp_path):
+    servers, there = broker.bootstrap_servers, own_broker.start().bootstrap_servers
+    own = to_the_end(small(servers, source__impressions=600), tmp_path / "own")
+    with pytest.raises(BadInput, match="fills its topics itself"):
+        BrokerMove(own.run_dir.root, there).move()
+    config = filled(servers, students=[])
+    half_way(config, tmp_path / "run")
+    with pytest.raises(BadInput, match="no topic `small-impressions"):
+        BrokerMove(tmp_path / "run", there).move()
+    with pytest.raises(BadInput, match="a move changes the connection only"):
+        BrokerMove(tmp_path / "run", there, ["seed=7"])
+    with pytest.raises(BadInput, match="this changes what the run computes"):
+        BrokerMove(tmp_path / "run", there, ["kafka.impressions.partitions=3"])
+    assert BrokerMove(tmp_path / "run", servers).move().record is None
+    to_the_end(config, tmp_path / "run")
+    with pytest.raises(BadInput, match="has ended"):
+        BrokerMove(tmp_path / "run", there).move()

@@ -21,7 +21,7 @@ class Mirror:
     skip           so many first messages of a partition are not copied: they were gone when the mirror began
     repeat_every   after so many messages of a partition the last `repeats` are copied once more
     markers        copies in transactions of so many messages, whose markers take offsets
-    partition_of   where a message goes; default: where it was
+    partition_of   where a message goes, all in order of time; default: where it was
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Mirror:
         repeat_every: int | None = None,
         repeats: int = 0,
         markers: int | None = None,
-        partition_of: Callable[[Any], int] = lambda message: message.partition,
+        partition_of: Callable[[Any], int] | None = None,
     ) -> None:
         self._source, self._target, self._topics = source, target, topics
         self._skip, self._repeat_every, self._repeats = skip, repeat_every, repeats
@@ -51,6 +51,8 @@ class Mirror:
         if transactional:
             producer.init_transactions()
         messages = list(self._due(topic, upto))
+        if self._partition_of is not None:
+            messages.sort(key=lambda message: message.timestamp)
         for at in range(0, len(messages), self._markers or len(messages) or 1):
             batch = messages[at : at + (self._markers or len(messages))]
             if transactional:
@@ -61,7 +63,7 @@ class Mirror:
                     message.value,
                     message.key,
                     headers=list(message.headers),
-                    partition=self._partition_of(message),
+                    partition=self._partition_of(message) if self._partition_of else message.partition,
                     timestamp_ms=message.timestamp,
                 )
                 sent += 1

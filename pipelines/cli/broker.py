@@ -100,7 +100,8 @@ def move(
     )
     if as_json:
         done = not dry_run and plan.record is not None
-        typer.echo(json.dumps({"to": to, "done": done, "lines": plan.lines}, indent=2))
+        positions = [[*each.partition, *each.position] for topic in plan.topics for each in topic.partitions]
+        typer.echo(json.dumps({"to": to, "done": done, "positions": positions, "lines": plan.lines}, indent=2))
     elif plan.record is not None:
         typer.echo("nothing was changed (--dry-run)" if dry_run else f"moved: the next start reads at {to}")
 

@@ -279,10 +279,11 @@ def test_what_is_no_move_is_refused_in_words(broker, own_broker, tmp_path):
     half_way(config, tmp_path / "run")
     with pytest.raises(BadInput, match="no topic `small-impressions"):
         BrokerMove(tmp_path / "run", there).move()
-    with pytest.raises(BadInput, match="a move changes the connection only"):
+    with pytest.raises(BadInput, match="a move changes the connection; set what begins with"):
         BrokerMove(tmp_path / "run", there, ["seed=7"])
-    with pytest.raises(BadInput, match="this changes what the run computes"):
-        BrokerMove(tmp_path / "run", there, ["kafka.impressions.partitions=3"])
+    for override in ("kafka.impressions.partitions=3", "kafka.impressions.topic=other"):
+        with pytest.raises(BadInput, match="this changes what it reads, or computes"):
+            BrokerMove(tmp_path / "run", there, [override])
     assert BrokerMove(tmp_path / "run", servers).move().record is None
     to_the_end(config, tmp_path / "run")
     with pytest.raises(BadInput, match="has ended"):

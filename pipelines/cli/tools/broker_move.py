@@ -86,11 +86,15 @@ class BrokerMove:
         self._run_dir, self._to = RunDir(root), to
         KafkaSettings.of_servers(to)
         if others := [text for text in overrides or [] if not text.startswith("kafka.")]:
-            raise BadInput(f"--set {others[0]}: a move changes the connection only; set what begins with `kafka.`")
+            raise BadInput(f"--set {others[0]}: a move changes the connection; set what begins with `kafka.`")
         self.config = config_of(self._run_dir, [*(overrides or []), f"kafka.bootstrap_servers={json.dumps(to)}"])
         self._before: dict[str, Any] = yaml.safe_load(self._run_dir.config.read_text())
-        if self.config.hash != hash_of(self._before):
-            raise BadInput("--set: a move changes the connection only, and this changes what the run computes")
+        named = all(self._before["kafka"][kind]["topic"] == getattr(self.config.kafka, kind).topic for kind in INPUTS)
+        if not named or self.config.hash != hash_of(self._before):
+            raise BadInput(
+                "--set: a move changes the connection and the names of topics that the run writes; this changes what "
+                "it reads, or computes. A mirror keeps the names of topics (IdentityReplicationPolicy)"
+            )
         self._rows = with_kept_columns(self.config, self._run_dir).rows
 
     def move(
@@ -159,7 +163,7 @@ class BrokerMove:
             raise BadInput("\n".join([*problems, "Nothing was changed."]))
         for topic in topics:
             lines += _described(topic)
-        ends = self._ends(counts, topics)
+        ends = self._ends(topics)
         if ends is not None:
             lines.append("a bounded run: it ends where its topics end there now")
         lines.append(
@@ -234,16 +238,15 @@ class BrokerMove:
                 if (newest := last_message(kafka, kafka.examples.topic, number)) is not None:
                     Header.decode(newest).check(lake, kafka.examples.topic)
 
-    def _ends(self, counts: Mapping[str, int], topics: list[MappedTopic]) -> dict[Partition, int] | None:
+    def _ends(self, topics: list[MappedTopic]) -> dict[Partition, int] | None:
         """Where a bounded run ends: where its topics end now. None for a run without recorded ends.
 
         Raises BadInput where fewer messages lie behind the new positions than were to be read.
         """
         if not (recorded := stored_ends(self._run_dir.end_offsets)):
             return None
-        ends = end_offsets(
-            self.config.kafka, [Partition(name, p) for name, count in counts.items() for p in range(count)]
-        )
+        places = [each.partition for topic in topics for each in topic.partitions]
+        ends = end_offsets(self.config.kafka, places)
         for topic in topics:
             name = topic.recorded[0].partition.topic
             left = sum(max(0, recorded.get(e.partition, 0) - e.position.offset) for e in topic.recorded)
@@ -255,7 +258,8 @@ class BrokerMove:
                     "complete (the old topic had transactions, which take offsets), delete "
                     f"{self._run_dir.end_offsets}: the run then ends where the topics end\nNothing was changed."
                 )
-        return {place: end for place, end in recorded.items() if place.topic not in counts} | ends
+        anew = {place.topic for place in places}
+        return {place: end for place, end in recorded.items() if place.topic not in anew} | ends
 
     def _config_with(self, counts: Mapping[str, int]) -> Config:
         """The config with so many partitions of the input topics."""

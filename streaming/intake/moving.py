@@ -142,9 +142,15 @@ def recorded_partitions(state: Mapping[str, Any], topic: str) -> list[RecordedPa
 
 
 def map_topic(
-    settings: KafkaSettings, state: Mapping[str, Any], topic: str, partitions: int, *, margin_ms: int, oldest_ms: int
+    settings: KafkaSettings,
+    state: Mapping[str, Any],
+    topic: str,
+    into: Sequence[Partition],
+    *,
+    margin_ms: int,
+    oldest_ms: int,
 ) -> MappedTopic:
-    """Map the recorded positions of a topic onto the topic of that name that `settings` lead to.
+    """Map the recorded positions of a topic onto the partitions of one that `settings` lead to.
 
     oldest_ms: an older event time is refused by the run anyway; where the number of partitions differs, nothing of
     before is read.
@@ -157,32 +163,34 @@ def map_topic(
             f"which messages were read last of {names_of(unknown)} is not on record: an older ExFM made the last "
             "commit. Resume the run once where it reads now, stop it, then move it"
         )
-    if partitions == len(recorded):
-        return _map_each(settings, recorded, margin_ms)
-    return _map_together(settings, recorded, partitions, margin_ms, oldest_ms)
+    if len(into) == len(recorded):
+        return _map_each(settings, recorded, into, margin_ms)
+    return _map_together(settings, recorded, into, margin_ms, oldest_ms)
 
 
-def _map_each(settings: KafkaSettings, recorded: Sequence[RecordedPartition], margin_ms: int) -> MappedTopic:
-    places = [each.partition for each in recorded]
-    with lookup(settings, {place.topic for place in places}) as look:
-        begins = look.begins(places)
-        starts = begins | look.at_times({e.partition: _earliest(e.trail) - margin_ms for e in recorded if e.trail})
-    searches = _searched(settings, recorded, begins, starts)
-    problems = [_problem(e, searches[e.partition]) for e in recorded if e.trail and not searches[e.partition].complete]
-    if problems:
+def _map_each(
+    settings: KafkaSettings, recorded: Sequence[RecordedPartition], into: Sequence[Partition], margin_ms: int
+) -> MappedTopic:
+    recorded = sorted(recorded, key=lambda each: each.partition)
+    trails = {place: each.trail for place, each in zip(sorted(into), recorded, strict=True) if each.trail}
+    with lookup(settings, {place.topic for place in into}) as look:
+        begins = look.begins(into)
+        starts = begins | look.at_times({place: _earliest(trail) - margin_ms for place, trail in trails.items()})
+    searches = _searched(settings, trails, begins, starts)
+    pairs = list(zip(recorded, sorted(into), strict=True))
+    if problems := [_problem(e, searches[p]) for e, p in pairs if e.trail and not searches[p].complete]:
         raise BadInput("\n".join(problems))
-    mapped = [_mapped(each, searches.get(each.partition), begins[each.partition]) for each in recorded]
+    mapped = [_mapped(each, place, searches.get(place), begins[place]) for each, place in pairs]
     return MappedTopic(recorded, mapped, sum(search.found for search in searches.values()))
 
 
 def _searched(
     settings: KafkaSettings,
-    recorded: Sequence[RecordedPartition],
+    trails: Mapping[Partition, Sequence[Fingerprint]],
     begins: Mapping[Partition, int],
     starts: Mapping[Partition, int],
 ) -> dict[Partition, TrailSearch]:
     """The search for each trail, over. A mirrored topic may begin with a message inside the trail."""
-    trails = {each.partition: each.trail for each in recorded if each.trail}
     searches: dict[Partition, TrailSearch] = {}
 
     def over(partition: Partition) -> bool:
@@ -245,14 +253,14 @@ def _problem(each: RecordedPartition, search: TrailSearch) -> str:
     )
 
 
-def _mapped(each: RecordedPartition, search: TrailSearch | None, begin: int) -> MappedPartition:
+def _mapped(each: RecordedPartition, place: Partition, search: TrailSearch | None, begin: int) -> MappedPartition:
     if search is None:  # nothing was read
-        return MappedPartition(each.partition, SourcePosition(begin))
+        return MappedPartition(place, SourcePosition(begin))
     places = search.places()
     trail = [f._replace(offset=offset) for f, offset in zip(search.trail, places, strict=True)]
     position = SourcePosition(places[-1], each.position.row) if each.position.row else SourcePosition(places[-1] + 1)
     if (foreign := search.foreign()) is None:
-        return MappedPartition(each.partition, position, trail)
+        return MappedPartition(place, position, trail)
     return MappedPartition(
         each.partition, SourcePosition(foreign), [f for f in trail if f.offset < foreign], again=True
     )
@@ -261,17 +269,15 @@ def _mapped(each: RecordedPartition, search: TrailSearch | None, begin: int) -> 
 def _map_together(
     settings: KafkaSettings,
     recorded: Sequence[RecordedPartition],
-    partitions: int,
+    into: Sequence[Partition],
     margin_ms: int,
     oldest_ms: int,
 ) -> MappedTopic:
-    topic = recorded[0].partition.topic
-    places = [Partition(topic, number) for number in range(partitions)]
     unread = any(not each.trail for each in recorded)
     time_ms = oldest_ms if unread else max(oldest_ms, min(_earliest(each.trail) for each in recorded))
-    with lookup(settings, {topic}) as look:
-        begins = look.begins(places)
-        starts = begins if time_ms <= 0 else look.at_times(dict.fromkeys(places, time_ms - margin_ms))
+    with lookup(settings, {place.topic for place in into}) as look:
+        begins = look.begins(into)
+        starts = begins if time_ms <= 0 else look.at_times(dict.fromkeys(into, time_ms - margin_ms))
     awaited = Counter(f.digest for each in recorded for f in each.trail)
     for message in _messages(settings, starts, lambda partition: not awaited):
         if (digest := digest_of(message)) in awaited:
@@ -285,12 +291,12 @@ def _map_together(
             problems.append(
                 f"{names_of([each.partition])} (read up to offset {each.position.offset:,}, "
                 f"{_time(each.trail[-1].timestamp_ms)}): of the last {len(each.trail)} messages read {len(missing)} "
-                f"are in none of the {partitions} partitions, first the one that had offset {missing[0].offset:,}: "
+                f"are in none of the {len(into)} partitions, first the one that had offset {missing[0].offset:,}: "
                 "they are not copied yet, or were lost or changed"
             )
     if problems:
         raise BadInput("\n".join(problems))
-    mapped = [MappedPartition(place, SourcePosition(starts[place]), again=True) for place in places]
+    mapped = [MappedPartition(place, SourcePosition(starts[place]), again=True) for place in into]
     return MappedTopic(recorded, mapped, sum(len(each.trail) for each in recorded))
 
 
@@ -308,7 +314,7 @@ def moved(state: Mapping[str, Any], topics: Sequence[MappedTopic]) -> dict[str, 
         state["epochs"],
     )
     for topic in topics:
-        name = topic.partitions[0].partition.topic
+        name = topic.recorded[0].partition.topic
         same = len(topic.recorded) == len(topic.partitions)
         times = {number: time for of, number, _, _, time in merge if of == name}
         counts = {number: each for of, number, _, _, *each in counted if of == name}

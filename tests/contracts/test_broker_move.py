@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ from typer.testing import CliRunner
 
 from pipelines.cli.tools.broker_move import BrokerMove
 from pipelines.core.config.settings import Config, load
+from pipelines.core.run_dir.end_offsets import store_ends
 from pipelines.core.run_dir.moves import begun_move, moves
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.workers.augmentation.commit import committed_meta
 from streaming.errors import BadInput
+from streaming.kafka.topics import end_offsets
+from streaming.position import Partition
 from tests.support.pipelines.mirror import Mirror
 from tests.support.pipelines.small_runs import (
     Finished,
@@ -39,7 +42,6 @@ from tests.support.places import ROOT
 pytestmark = pytest.mark.broker
 
 ROWS = 3000
-TIMED = {"opened", "block"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,20 +50,36 @@ def _quick(monkeypatch):
     monkeypatch.setattr("pipelines.live.loop.live_run.STATUS_INTERVAL_S", 0.0)
 
 
-def filled(servers: str, **changes: Any) -> Config:
-    """A run on topics of others, in which every row is one JSON message of its own time, and two are broken."""
-    codecs = {f"kafka__{kind}__codec": "json" for kind in ("impressions", "feedback")}
-    config = small(servers, source=None, pace__block_rows=256, **codecs, **changes)
-    make_inputs(config)
-    shown, feedback = by_hand(config, ROWS)
-    ads, clicks = (topic.topic for topic in (config.kafka.impressions, config.kafka.feedback))
-    messages = [(ads, row["impression_id"] % 2, json.dumps(row).encode()) for row in shown]
-    times = [row["event_time_ms"] for row in shown]
-    messages[500:500] = [(ads, 0, b"not a row"), (ads, 1, b"nor this")]
-    times[500:500] = [times[500]] * 2
-    messages += [(clicks, row["impression_id"] // 2 % 2, json.dumps(row).encode()) for row in feedback]
-    send(servers, messages, times + [row["event_time_ms"] for row in feedback])
-    return config
+class Stream:
+    """Topics of others, in which every row is one JSON message of its own time, and two are broken. The second half of
+    it is sent after the run was stopped: so its position lies in the middle."""
+
+    def __init__(self, servers: str, **changes: Any) -> None:
+        codecs = {f"kafka__{kind}__codec": "json" for kind in ("impressions", "feedback")}
+        self.config = small(servers, source=None, pace__block_rows=256, **codecs, **changes)
+        make_inputs(self.config)
+        shown, feedback = by_hand(self.config, ROWS)
+        self._half_ms = shown[ROWS // 2]["event_time_ms"]
+        ads, clicks = (topic.topic for topic in (self.config.kafka.impressions, self.config.kafka.feedback))
+        self._messages = [
+            *((row["event_time_ms"], ads, row["impression_id"] % 2, row) for row in shown),
+            *((row["event_time_ms"], clicks, row["impression_id"] // 2 % 2, row) for row in feedback),
+        ]
+        self._send(lambda time_ms: time_ms < self._half_ms)
+
+    def _send(self, chosen: Callable[[int], bool]) -> None:
+        chosen_rows = [each for each in self._messages if chosen(each[0])]
+        messages = [(topic, number, json.dumps(row).encode()) for _, topic, number, row in chosen_rows]
+        times = [time_ms for time_ms, *_ in chosen_rows]
+        messages[500:500], times[500:500] = [(messages[500][0], 0, b"not a row")], [times[500]]
+        send(str(self.config.kafka.bootstrap_servers), messages, times)
+
+    def read_half_way(self, root: Path) -> None:
+        """Read the first half, stop the run, and send the second."""
+        with slow_commits():
+            status, _ = run(self.config, RunDir(root), local=True, watch=stop_after(600))
+        assert status.state is RunState.STOPPED, status.reason
+        self._send(lambda time_ms: time_ms >= self._half_ms)
 
 
 def undisturbed(config: Config, root: Path) -> Finished:
@@ -72,13 +90,6 @@ def undisturbed(config: Config, root: Path) -> Finished:
         for kind in ("examples", "dead_letters")
     }
     return to_the_end(config.model_copy(update={"kafka": kafka.model_copy(update=outputs)}), root)
-
-
-def half_way(config: Config, root: Path) -> None:
-    with slow_commits():
-        status, _ = run(config, RunDir(root), local=True, until_end=True, watch=stop_after(600))
-    assert status.state is RunState.STOPPED, status.reason
-    assert status.lake.rows < 2 * ROWS // 3
 
 
 def at(servers: str, config: Config, **partitions: int) -> Config:
@@ -92,10 +103,11 @@ def inputs(config: Config) -> dict[str, int]:
     return {topic.topic: topic.partitions for topic in (config.kafka.impressions, config.kafka.feedback)}
 
 
-def committed(root: Path) -> dict[str, Any]:
+def reached(root: Path, topic: str, partition: int) -> int:
+    """The offset that a run reads next."""
     meta = committed_meta(RunDir(root))
     assert meta is not None
-    return meta
+    return int(next(place[2] for place in meta["merge"]["partitions"] if place[:2] == [topic, partition]))
 
 
 def tree(root: Path) -> dict[str, str]:
@@ -167,15 +179,22 @@ def killed_at(points: Sequence[str], root: Path, servers: str) -> None:
 
 
 def test_a_run_goes_on_at_a_mirror_with_other_offsets_to_the_same_bits_whatever_is_killed(broker, own_broker, tmp_path):
-    config, root, there = filled(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
+    stream, root, there = Stream(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
+    config = stream.config
+    stream.read_half_way(root)
     whole = undisturbed(config, tmp_path / "undisturbed")
-    half_way(config, root)
+    places = [Partition(topic, number) for topic, count in inputs(config).items() for number in range(count)]
+    store_ends(RunDir(root).end_offsets, end_offsets(config.kafka, places))  # as a bounded run has them
     before = tree(root)
 
-    mirror = Mirror(str(config.kafka.bootstrap_servers), there, inputs(config), skip=70, markers=64)
+    mirror = Mirror(str(config.kafka.bootstrap_servers), there, inputs(config), skip=20, markers=64)
     for topic in inputs(config):
-        mirror.copy(topic, upto=90)
+        mirror.copy(topic, upto=30)
     with pytest.raises(BadInput, match=r"none of the last 32 .*\n.*none of the last 32 (.|\n)*Nothing was changed"):
+        BrokerMove(root, there).move()
+    for topic in inputs(config):
+        mirror.copy(topic, upto=reached(root, topic, 0) + 5)
+    with pytest.raises(BadInput, match=r"offsets were to be read up to the recorded end .* the mirror is behind"):
         BrokerMove(root, there).move()
     for topic in inputs(config):
         mirror.copy(topic)
@@ -215,12 +234,12 @@ def test_a_run_goes_on_at_a_mirror_with_other_offsets_to_the_same_bits_whatever_
 
 
 def test_a_mirror_that_repeats_and_takes_rows_of_its_own_brings_each_row_once(broker, own_broker, tmp_path):
-    config, root, there = filled(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
+    stream, root, there = Stream(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
+    config = stream.config
+    stream.read_half_way(root)
     whole = undisturbed(config, tmp_path / "undisturbed")
-    half_way(config, root)
     ads = config.kafka.impressions.topic
-    reached = {tuple(place[:2]): place[2] for place in committed(root)["merge"]["partitions"]}
-    first = reached[ads, 0] - 10  # a producer has moved before the mirror was through
+    first = reached(root, ads, 0) - 10  # a producer has moved before the mirror was through
     mirror = Mirror(str(config.kafka.bootstrap_servers), there, inputs(config), repeat_every=20, repeats=7)
     for topic in inputs(config):
         mirror.copy(topic, upto=first)
@@ -244,9 +263,10 @@ def test_a_mirror_that_repeats_and_takes_rows_of_its_own_brings_each_row_once(br
 
 
 def test_a_run_goes_on_at_topics_of_more_partitions_with_every_row_once(broker, own_broker, tmp_path):
-    config, root, there = filled(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
+    stream, root, there = Stream(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
+    config = stream.config
+    stream.read_half_way(root)
     whole = undisturbed(config, tmp_path / "undisturbed")
-    half_way(config, root)
     counts = dict(zip(inputs(config), (4, 3), strict=True))
 
     def partition_of(message: Any) -> int:
@@ -275,15 +295,15 @@ def test_what_is_no_move_is_refused_in_words(broker, own_broker, tmp_path):
     own = to_the_end(small(servers, source__impressions=600), tmp_path / "own")
     with pytest.raises(BadInput, match="fills its topics itself"):
         BrokerMove(own.run_dir.root, there).move()
-    config = filled(servers, students=[])
-    half_way(config, tmp_path / "run")
+    stream = Stream(servers, students=[])
+    config = stream.config
+    stream.read_half_way(tmp_path / "run")
     with pytest.raises(BadInput, match="no topic `small-impressions"):
         BrokerMove(tmp_path / "run", there).move()
     with pytest.raises(BadInput, match="a move changes the connection; set what begins with"):
         BrokerMove(tmp_path / "run", there, ["seed=7"])
-    for override in ("kafka.impressions.partitions=3", "kafka.impressions.topic=other"):
-        with pytest.raises(BadInput, match="this changes what it reads, or computes"):
-            BrokerMove(tmp_path / "run", there, [override])
+    with pytest.raises(BadInput, match="this what the run computes"):
+        BrokerMove(tmp_path / "run", there, ["kafka.impressions.partitions=3"])
     assert BrokerMove(tmp_path / "run", servers).move().record is None
     to_the_end(config, tmp_path / "run")
     with pytest.raises(BadInput, match="has ended"):

@@ -79,7 +79,8 @@ class MovePlan:
 class BrokerMove:
     """A move of the run in `root`, which must not be running, to the cluster at `to`.
 
-    `overrides`: of its connection (`kafka.security…`). Raises BadInput where `root` holds no run.
+    `overrides`: of its connection (`kafka.security…`), and of topics' names, where they are others there. Raises
+    BadInput where `root` holds no run, and for other settings.
     """
 
     def __init__(self, root: Path, to: str, overrides: list[str] | None = None) -> None:
@@ -89,12 +90,11 @@ class BrokerMove:
             raise BadInput(f"--set {others[0]}: a move changes the connection; set what begins with `kafka.`")
         self.config = config_of(self._run_dir, [*(overrides or []), f"kafka.bootstrap_servers={json.dumps(to)}"])
         self._before: dict[str, Any] = yaml.safe_load(self._run_dir.config.read_text())
-        named = all(self._before["kafka"][kind]["topic"] == getattr(self.config.kafka, kind).topic for kind in INPUTS)
-        if not named or self.config.hash != hash_of(self._before):
-            raise BadInput(
-                "--set: a move changes the connection and the names of topics that the run writes; this changes what "
-                "it reads, or computes. A mirror keeps the names of topics (IdentityReplicationPolicy)"
-            )
+        if self.config.hash != hash_of(self._before):
+            raise BadInput("--set: a move changes the connection and names of topics, and this what the run computes")
+        kafka = self._before["kafka"]
+        self._names = {kafka[kind]["topic"]: getattr(self.config.kafka, kind).topic for kind in INPUTS}
+        """Of the input topics, from now to then."""
         self._rows = with_kept_columns(self.config, self._run_dir).rows
 
     def move(
@@ -142,7 +142,12 @@ class BrokerMove:
         if settled.meta["watermark_ms"] == END_OF_TIME:
             raise BadInput(f"the run in {self._run_dir.root} has ended: it has read its topics to their end")
         there, stored = self._there(), SourceTopics.of_json(meta["sources"])
-        same = [name for name in stored.topics if _same(there, stored, name)]
+        if stored.topics.keys() != self._names.keys():
+            raise DataLost(
+                f"{self._run_dir.config} names topics {', '.join(self._names)}, and the last commit is of "
+                f"{', '.join(stored.topics)}; put config.yaml back from a copy of the run directory"
+            )
+        same = [name for name in stored.topics if name == self._names[name] and _same(there, stored, name)]
         if len(same) == len(stored.topics):
             return self._nothing_to_move()
         counts = {name: each.partitions for name, each in there.topics.items()}
@@ -156,7 +161,8 @@ class BrokerMove:
                 lines.append(f"topic `{name}` is the one that the run reads: its positions stay")
                 continue
             try:
-                topics.append(map_topic(kafka, merge, name, counts[name], margin_ms=margin_ms, oldest_ms=oldest_ms))
+                into = [Partition(self._names[name], number) for number in range(counts[self._names[name]])]
+                topics.append(map_topic(kafka, merge, name, into, margin_ms=margin_ms, oldest_ms=oldest_ms))
             except (BadInput, DataLost) as error:
                 problems.append(str(error))
         if problems:
@@ -248,7 +254,7 @@ class BrokerMove:
         places = [each.partition for topic in topics for each in topic.partitions]
         ends = end_offsets(self.config.kafka, places)
         for topic in topics:
-            name = topic.recorded[0].partition.topic
+            name = topic.partitions[0].partition.topic
             left = sum(max(0, recorded.get(e.partition, 0) - e.position.offset) for e in topic.recorded)
             there = sum(ends[e.partition] - e.position.offset for e in topic.partitions)
             if there < left:
@@ -258,8 +264,8 @@ class BrokerMove:
                     "complete (the old topic had transactions, which take offsets), delete "
                     f"{self._run_dir.end_offsets}: the run then ends where the topics end\nNothing was changed."
                 )
-        anew = {place.topic for place in places}
-        return {place: end for place, end in recorded.items() if place.topic not in anew} | ends
+        before = {each.partition.topic for topic in topics for each in topic.recorded}
+        return {place: end for place, end in recorded.items() if place.topic not in before} | ends
 
     def _config_with(self, counts: Mapping[str, int]) -> Config:
         """The config with so many partitions of the input topics."""
@@ -343,7 +349,9 @@ def _same(there: SourceTopics, stored: SourceTopics, name: str) -> bool:
 
 def _described(topic: MappedTopic) -> Iterator[str]:
     """The mapping of a topic, in lines."""
-    name = topic.partitions[0].partition.topic
+    name, before = (each[0].partition.topic for each in (topic.partitions, topic.recorded))
+    if name != before:
+        yield f"topic `{before}` is `{name}` there"
     if len(topic.recorded) != len(topic.partitions):
         yield (
             f"topic `{name}`: {len(topic.partitions)} partitions in place of {len(topic.recorded)}; all "

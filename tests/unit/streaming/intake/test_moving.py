@@ -83,7 +83,8 @@ def copy(start: int, stop: int, partition: int = 0) -> list[tuple[int | bytes, i
 
 
 def mapped(state: dict[str, Any], partitions: int = 1, oldest_ms: int = NO_TIME) -> Any:
-    return map_topic(SETTINGS, state, "ads", partitions, margin_ms=MARGIN_MS, oldest_ms=oldest_ms)
+    into = [Partition("ads", number) for number in range(partitions)]
+    return map_topic(SETTINGS, state, "ads", into, margin_ms=MARGIN_MS, oldest_ms=oldest_ms)
 
 
 def positions(state: dict[str, Any], partitions: int = 1) -> list[SourcePosition]:

@@ -15,7 +15,6 @@ is changed.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,57 +73,41 @@ class TrailSearch:
     >>> search = TrailSearch(trail)
     >>> for offset, digest in enumerate([5, 7, 8, 7, 8, 9, 6], start=100):
     ...     search.add(offset, digest)
-    >>> search.complete, search.places(), search.foreign()
-    (True, [103, 104, 105], None)
+    >>> search.complete, search.places, search.foreign
+    (True, [101, 102, 105], None)
     """
 
     trail: Sequence[Fingerprint]
-    _found: int = 0
-    _offsets: array[int] = field(default_factory=lambda: array("q"))
-    _digests: array[int] = field(default_factory=lambda: array("q"))
+    places: list[int] = field(default_factory=list)
+    """Offsets here of the messages found."""
+    foreign: int | None = None
+    """Offset of the first message among them that is none of the trail's."""
+    _digests: set[int] = field(default_factory=set)
 
     def add(self, offset: int, digest: int) -> None:
         if self.complete:
             return
-        self._offsets.append(offset)
-        self._digests.append(digest)
-        self._found += digest == self.trail[self._found].digest
+        self._digests.add(digest)
+        if digest == self.trail[self.found].digest:
+            self.places.append(offset)
+        elif self.places and self.foreign is None and all(digest != each.digest for each in self.trail):
+            self.foreign = offset
 
     @property
     def found(self) -> int:
         """Messages of the trail found in its order so far."""
-        return self._found
+        return len(self.places)
 
     @property
     def complete(self) -> bool:
-        return self._found == len(self.trail)
+        return self.found == len(self.trail)
 
     @property
     def lost(self) -> bool:
         """True if a message of the trail is missing while a later one is there: it was not only mirrored late."""
-        earlier = {each.digest for each in self.trail[: self._found + 1]}
-        later = {each.digest for each in self.trail[self._found + 1 :]} - earlier
+        earlier = {each.digest for each in self.trail[: self.found + 1]}
+        later = {each.digest for each in self.trail[self.found + 1 :]} - earlier
         return not later.isdisjoint(self._digests)
-
-    def _window(self) -> list[int]:
-        """Indices of the trail's messages: the last place where all of them lie in order."""
-        places, at = [], len(self._digests) - 1
-        for each in reversed(self.trail):
-            while self._digests[at] != each.digest:
-                at -= 1
-            places.append(at)
-            at -= 1
-        return places[::-1]
-
-    def places(self) -> list[int]:
-        """Offsets of the trail's messages here."""
-        return [self._offsets[at] for at in self._window()]
-
-    def foreign(self) -> int | None:
-        """Offset of the first message among the trail's that is none of them; None if there is none."""
-        window, known = self._window(), {each.digest for each in self.trail}
-        among = range(window[0], window[-1] + 1)
-        return next((self._offsets[at] for at in among if self._digests[at] not in known), None)
 
 
 def recorded_partitions(state: Mapping[str, Any], topic: str) -> list[RecordedPartition]:
@@ -256,10 +239,10 @@ def _problem(each: RecordedPartition, search: TrailSearch) -> str:
 def _mapped(each: RecordedPartition, place: Partition, search: TrailSearch | None, begin: int) -> MappedPartition:
     if search is None:  # nothing was read
         return MappedPartition(place, SourcePosition(begin))
-    places = search.places()
+    places, foreign = search.places, search.foreign
     trail = [f._replace(offset=offset) for f, offset in zip(search.trail, places, strict=True)]
     position = SourcePosition(places[-1], each.position.row) if each.position.row else SourcePosition(places[-1] + 1)
-    if (foreign := search.foreign()) is None:
+    if foreign is None:
         return MappedPartition(place, position, trail)
     return MappedPartition(
         each.partition, SourcePosition(foreign), [f for f in trail if f.offset < foreign], again=True

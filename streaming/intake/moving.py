@@ -158,7 +158,8 @@ def _map_each(
     trails = {place: each.trail for place, each in zip(sorted(into), recorded, strict=True) if each.trail}
     with lookup(settings, {place.topic for place in into}) as look:
         begins = look.begins(into)
-        starts = begins | look.at_times({place: _earliest(trail) - margin_ms for place, trail in trails.items()})
+        times = {place: _earliest(trail) for place, trail in trails.items()}
+        starts = begins | look.at_times({p: time_ms - margin_ms for p, time_ms in times.items() if time_ms >= 0})
     searches = _searched(settings, trails, begins, starts)
     pairs = list(zip(recorded, sorted(into), strict=True))
     if problems := [_problem(e, searches[p]) for e, p in pairs if e.trail and not searches[p].complete]:
@@ -182,8 +183,8 @@ def _searched(
     for message in _messages(settings, {p: starts[p] for p in trails}, over):
         place, digest = Partition(message.topic, message.partition), digest_of(message)
         if place not in searches:
-            first = message.offset == begins[place] or starts[place] == begins[place]
-            searches[place] = TrailSearch(_there(trails[place], digest) if first else trails[place])
+            whole = starts[place] > begins[place]
+            searches[place] = TrailSearch(trails[place] if whole else _there(trails[place], digest))
         searches[place].add(message.offset, digest)
     return {p: searches.get(p, TrailSearch(trail)) for p, trail in trails.items()}
 

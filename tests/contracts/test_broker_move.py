@@ -233,25 +233,29 @@ def test_a_run_goes_on_at_a_mirror_with_other_offsets_to_the_same_bits_whatever_
     assert_replays(root)
 
 
-def test_a_mirror_that_repeats_and_takes_rows_of_its_own_brings_each_row_once(broker, own_broker, tmp_path):
+def test_a_mirror_that_renames_repeats_and_takes_rows_of_its_own_brings_each_row_once(broker, own_broker, tmp_path):
     stream, root, there = Stream(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
     config = stream.config
     stream.read_half_way(root)
     whole = undisturbed(config, tmp_path / "undisturbed")
     ads = config.kafka.impressions.topic
     first = reached(root, ads, 0) - 10  # a producer has moved before the mirror was through
-    mirror = Mirror(str(config.kafka.bootstrap_servers), there, inputs(config), repeat_every=20, repeats=7)
+    mirror = Mirror(str(config.kafka.bootstrap_servers), there, inputs(config), prefix="a.", repeat_every=20, repeats=7)
     for topic in inputs(config):
         mirror.copy(topic, upto=first)
     row = json.loads(next(m.value for m in messages_of(config.kafka.bootstrap_servers, ads) if m.offset == first))
     own = [row | {"impression_id": 10_000_000 + number} for number in range(3)]
-    send(there, [(ads, 0, json.dumps(each).encode()) for each in own], row["event_time_ms"])
+    send(there, [(f"a.{ads}", 0, json.dumps(each).encode()) for each in own], row["event_time_ms"])
     for topic in inputs(config):
         mirror.copy(topic)
-    said = move(root, there)
+    kafka = config.kafka
+    renamed = {kind: f"a.{getattr(kafka, kind).topic}" for kind in ("impressions", "feedback")}
+    said = move(root, there, *(f"--set=kafka.{kind}.topic={name}" for kind, name in renamed.items()))
     assert (said.exit_code, "where a message lies that was not read" in said.output) == (0, True), said.output
 
-    finished = to_the_end(at(there, config), root)
+    moved_config = load(RunDir(root).config)
+    assert {kind: getattr(moved_config.kafka, kind).topic for kind in renamed} == renamed
+    finished = to_the_end(moved_config, root)
     extra = {each["impression_id"] for each in own}
     assert [each for each in labels(finished.lake) if each[0] not in extra] == labels(whole.lake)
     assert {each[0] for each in labels(finished.lake)} >= extra

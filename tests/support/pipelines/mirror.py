@@ -20,6 +20,7 @@ class Mirror:
 
     skip           so many first messages of a partition are not copied: they were gone when the mirror began
     repeat_every   after so many messages of a partition the last `repeats` are copied once more
+    prefix         of the topics' names at the target
     markers        copies in transactions of so many messages, whose markers take offsets
     partition_of   where a message goes, all in order of time; default: where it was
     """
@@ -30,6 +31,7 @@ class Mirror:
         target: str,
         topics: Mapping[str, int],
         *,
+        prefix: str = "",
         skip: int = 0,
         repeat_every: int | None = None,
         repeats: int = 0,
@@ -37,10 +39,11 @@ class Mirror:
         partition_of: Callable[[Any], int] | None = None,
     ) -> None:
         self._source, self._target, self._topics = source, target, topics
+        self._prefix = prefix
         self._skip, self._repeat_every, self._repeats = skip, repeat_every, repeats
         self._markers, self._partition_of = markers, partition_of
         self._copied: dict[tuple[str, int], int] = defaultdict(int)
-        ensure_topics(KafkaSettings(bootstrap_servers=target), topics)
+        ensure_topics(KafkaSettings(bootstrap_servers=target), {prefix + name: n for name, n in topics.items()})
 
     def copy(self, topic: str, upto: int | None = None) -> int:
         """Copy a topic up to the `upto`th message of each partition, or all of it; returns the number of messages
@@ -59,7 +62,7 @@ class Mirror:
                 producer.begin_transaction()
             for message in batch:
                 producer.send(
-                    topic,
+                    self._prefix + topic,
                     message.value,
                     message.key,
                     headers=list(message.headers),

@@ -245,9 +245,7 @@ def _mapped(each: RecordedPartition, place: Partition, search: TrailSearch | Non
     position = SourcePosition(places[-1], each.position.row) if each.position.row else SourcePosition(places[-1] + 1)
     if foreign is None:
         return MappedPartition(place, position, trail)
-    return MappedPartition(
-        each.partition, SourcePosition(foreign), [f for f in trail if f.offset < foreign], again=True
-    )
+    return MappedPartition(place, SourcePosition(foreign), [f for f in trail if f.offset < foreign], again=True)
 
 
 def _map_together(

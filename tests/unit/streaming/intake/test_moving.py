@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -237,6 +238,16 @@ def test_partitions_cut_anew_have_the_counts_and_no_event_time(topic, partitions
     accounts = OffsetAccounts({Partition("ads", number): "impression" for number in range(partitions)})
     accounts.open(after["accounts"], {})
     assert accounts.counts("impression")["rows"] == 197
+
+
+def test_a_topic_of_another_name_takes_the_place_of_the_one_before(topic):
+    topic([*copy(0, 90), (7777, 90), *copy(90, 130)], copy(0, 90, 1))
+    state = read_up_to(100, 80)
+    state = json.loads(json.dumps(state).replace('"ads"', '"old-ads"'))
+    into = [Partition("ads", number) for number in range(2)]
+    after = moved(state, [map_topic(SETTINGS, state, "old-ads", into, margin_ms=MARGIN_MS, oldest_ms=NO_TIME)])
+    assert after["partitions"] == [["ads", 0, 90, 0, 100 * SECOND], ["ads", 1, 80, 0, 80 * SECOND]]
+    assert "old-ads" not in json.dumps(after)
 
 
 def test_another_topic_stays_as_it_is(topic):

@@ -88,7 +88,7 @@ def move(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a stopped run go on where its topics live now: another cluster, a mirror, or topics created anew.
+    """Move a stopped run to where its topics live now: another cluster, a mirror, or topics created anew.
 
     The messages that were read last are looked for there, and positions mapped by them. What cannot be mapped is named,
     and nothing is changed. A command that was killed is completed by the same command.

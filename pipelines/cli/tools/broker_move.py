@@ -245,7 +245,7 @@ class BrokerMove:
                     Header.decode(newest).check(lake, kafka.examples.topic)
 
     def _ends(self, topics: list[MappedTopic]) -> dict[Partition, int] | None:
-        """Where a bounded run ends: where its topics end now. None for a run without recorded ends.
+        """End offsets of a bounded run: where its topics end now. None for a run without recorded ends.
 
         Raises BadInput where fewer messages lie behind the new positions than were to be read.
         """
@@ -309,7 +309,7 @@ class BrokerMove:
         return settlement
 
     def _deliver(self, record: CommitRecord) -> None:
-        """What a crash withheld of the last commit: a start delivers the newest record only, which will be another."""
+        """Deliver what a crash withheld of the last commit: a start delivers the newest record only."""
         kafka: Kafka = self.config.kafka
         kept_ms = -1 if kafka.dead_letter_days is None else round(kafka.dead_letter_days * DAY_MS)
         ensure_topics(kafka, {kafka.dead_letters.topic: kafka.dead_letters.partitions}, retention_ms=kept_ms)

@@ -29,7 +29,7 @@ from pipelines.core.config.hash import hash_of
 from pipelines.core.config.identity import INPUTS
 from pipelines.core.config.kept_columns import with_kept_columns
 from pipelines.core.config.lineage import remember
-from pipelines.core.config.settings import Config, dump
+from pipelines.core.config.settings import Config, dump, parse
 from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.end_offsets import store_ends, stored_ends
 from pipelines.core.run_dir.moves import begin_move, begun_move, end_move
@@ -44,7 +44,6 @@ from streaming.errors import BadInput, DataLost
 from streaming.intake.merge import END_OF_TIME
 from streaming.intake.moving import MappedTopic, map_topic, moved
 from streaming.kafka.identity import SourceTopics, source_topics
-from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import (
     check_retention,
     cluster_and_topics,
@@ -85,7 +84,6 @@ class BrokerMove:
 
     def __init__(self, root: Path, to: str, overrides: list[str] | None = None) -> None:
         self._run_dir, self._to = RunDir(root), to
-        KafkaSettings.of_servers(to)
         if others := [text for text in overrides or [] if not text.startswith("kafka.")]:
             raise BadInput(f"--set {others[0]}: a move changes the connection; set what begins with `kafka.`")
         self.config = config_of(self._run_dir, [*(overrides or []), f"kafka.bootstrap_servers={json.dumps(to)}"])
@@ -320,8 +318,7 @@ class BrokerMove:
             outbox.close()
 
     def _write_config(self, text: str) -> None:
-        topics = [yaml.safe_load(text)["kafka"][kind] for kind in INPUTS]
-        now = self._config_with({topic["topic"]: topic["partitions"] for topic in topics})
+        now = parse(yaml.safe_load(text))
         if hash_of(self._before) != now.hash:
             line = f"moved to {self._to}, where the input topics have other partitions"
             remember(self._run_dir, self._before, now, [line])

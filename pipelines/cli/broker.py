@@ -1,4 +1,5 @@
-"""`exfm broker`: the embedded Apache Kafka broker of a run directory, started and stopped by hand."""
+"""`exfm broker`: the embedded Apache Kafka broker of a run directory, started and stopped by hand; and a run moved to
+another."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.tools.options import AsJson, private_files, takes_run
+from pipelines.cli.tools.options import AsJson, Overrides, private_files, takes_run
 from streaming.program import command
 
 if TYPE_CHECKING:
@@ -21,11 +22,17 @@ HERE = Path("runs/broker")
 
 
 def register(app: typer.Typer) -> None:
-    commands = typer.Typer(help="A real Kafka broker on 127.0.0.1, for one run directory.", no_args_is_help=True)
+    commands = typer.Typer(
+        help="A real Kafka broker on 127.0.0.1, for one run directory; a run moved to another cluster.",
+        no_args_is_help=True,
+    )
     commands.command("start", epilog="Example: exfm broker start --run-dir runs/demo")(takes_run(start, leads=True))
     commands.command("stop", epilog="Example: exfm broker stop --run-dir runs/demo")(takes_run(stop, leads=True))
     commands.command("status", epilog="Example: exfm broker status --run-dir runs/demo --json")(
         takes_run(status, leads=True)
+    )
+    commands.command("move", epilog="Example: exfm broker move runs/mine --to kafka-b:9092")(
+        takes_run(move, leads=True)
     )
     commands.command("fetch", epilog="Example: exfm broker fetch")(fetch)
     app.add_typer(commands, name="broker")
@@ -72,6 +79,35 @@ def status(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     else:
         sentence = f"broker at {running.bootstrap_servers} (pid {running.pid})"
         _report(as_json, sentence, running=True, run_dir=str(run_dir), **running._asdict())
+
+
+def move(
+    run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of the run, which must not be running.")],
+    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="Address of the cluster to read from now on.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    margin_s: Annotated[
+        float,
+        typer.Option("--margin-s", min=0, help="How far timestamps of messages may be out of order, in seconds."),
+    ] = 300.0,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move a stopped run to where its topics live now: another cluster, a mirror, or topics created anew.
+
+    The messages that were read last are looked for there, and positions mapped by them. What cannot be mapped is named,
+    and nothing is changed. A command that was killed is completed by the same command.
+    """
+    from pipelines.cli.tools.broker_move import BrokerMove
+
+    plan = BrokerMove(run_dir, to, overrides).move(
+        margin_s=margin_s, dry_run=dry_run, say=(lambda line: None) if as_json else typer.echo
+    )
+    if as_json:
+        done = not dry_run and plan.record is not None
+        positions = [[*each.partition, *each.position] for topic in plan.topics for each in topic.partitions]
+        typer.echo(json.dumps({"to": to, "done": done, "positions": positions, "lines": plan.lines}, indent=2))
+    elif plan.record is not None:
+        typer.echo("nothing was changed (--dry-run)" if dry_run else f"moved: the next start reads at {to}")
 
 
 def fetch() -> None:

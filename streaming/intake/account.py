@@ -4,7 +4,8 @@
 
 `begin` is where the run began to read the partition, `position` the place after its last row that was handed on. The
 source vouches for each offset that brought no message (DataLost otherwise); the rows of the messages are compared with
-those that settlement counted.
+those that settlement counted. The last messages before `position` are kept as fingerprints: so the place is found again
+in a copy of the topic (`moving`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from streaming.errors import DataLost
 from streaming.messages.codecs import Decoded
 from streaming.messages.dead_letters import Kind
+from streaming.messages.fingerprint import TRAIL, Fingerprint, digest_of
 from streaming.messages.message import RawMessage, is_end_marker
 from streaming.position import Partition, Positions, SourcePosition
 
@@ -39,20 +41,35 @@ class OffsetCounts:
 
 
 class _Read(NamedTuple):
-    """Messages in order: their offsets, the rows of each, and which are end markers."""
+    """Messages in order: their offsets, the rows of each, which are end markers, timestamps, and digests."""
 
     offsets: np.ndarray
     rows: np.ndarray
     markers: np.ndarray
+    times: np.ndarray
+    digests: np.ndarray
+
+    def fingerprints(self, of: slice) -> list[Fingerprint]:
+        columns = (column[of].tolist() for column in (self.offsets, self.times, self.digests))
+        return [Fingerprint(*each) for each in zip(*columns, strict=True)]
 
 
 @dataclass
 class _Account:
-    """One partition: what was passed, where the next offset is, and what was read ahead of that."""
+    """One partition: what was passed, where the next offset is, what was read ahead of that, and the last messages
+    passed."""
 
     at: SourcePosition
     passed: OffsetCounts = field(default_factory=OffsetCounts)
     ahead: deque[_Read] = field(default_factory=deque)
+    passed_last: list[Fingerprint] = field(default_factory=list)
+
+    @property
+    def trail(self) -> list[Fingerprint]:
+        """The last messages before the position, and the one in which it lies."""
+        trail = [each for each in self.passed_last if each.offset < self.at.offset + (self.at.row > 0)]
+        begun = self.ahead[0].fingerprints(slice(1)) if self.at.row and self.ahead else []
+        return [*(each for each in trail if not begun or each.offset < begun[0].offset), *begun][-TRAIL:]
 
     def move_to(self, position: SourcePosition) -> None:
         if position <= self.at:
@@ -77,6 +94,8 @@ class _Account:
         passed.end_markers += markers
         passed.without_rows += len(read.offsets) - brought - markers
         passed.transaction_records -= len(read.offsets)
+        last = read.fingerprints(slice(-TRAIL, None))
+        self.passed_last = [*(each for each in self.passed_last if each.offset < last[0].offset), *last][-TRAIL:]
 
 
 class OffsetAccounts:
@@ -115,6 +134,8 @@ class OffsetAccounts:
         for topic, partition, offset, row, *passed in [] if state is None else state["partitions"]:
             at = SourcePosition(offset, row)
             self._accounts[Partition(topic, partition)] = _Account(at, OffsetCounts(*passed))
+        for topic, partition, trail in [] if state is None else state.get("trails", []):
+            self._accounts[Partition(topic, partition)].passed_last = [Fingerprint(*each) for each in trail]
 
     def state(self) -> dict[str, Any]:
         """The state as JSON, for the positions of the last `move_to`."""
@@ -124,6 +145,7 @@ class OffsetAccounts:
             "partitions": [
                 [*partition, *account.at, *vars(account.passed).values()] for partition, account in accounts
             ],
+            "trails": [[*partition, [list(each) for each in account.trail]] for partition, account in accounts],
         }
 
     def read(self, partition: Partition, messages: Sequence[RawMessage], decoded: Decoded) -> None:
@@ -135,9 +157,12 @@ class OffsetAccounts:
         # Offsets ascend, so a search gives the message of every row and letter; counted, the rows of every message.
         owners = np.searchsorted(offsets, np.concatenate([of_rows, of_dead]))
         rows = np.bincount(owners, minlength=len(offsets))
+        times = np.array([message.timestamp_ms for message in messages], np.int64)
+        digests = np.array([digest_of(message) for message in messages], np.int64)
         new = offsets >= self._accounts[partition].at.offset
         if new.any():  # an empty one would stand at the head for ever
-            self._accounts[partition].ahead.append(_Read(offsets[new], rows[new], markers[new]))
+            read = _Read(offsets, rows, markers, times, digests)
+            self._accounts[partition].ahead.append(_Read(*(column[new] for column in read)))
 
     def move_to(self, positions: Positions) -> None:
         """Record that all rows before `positions` have been handed on."""

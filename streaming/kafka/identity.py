@@ -84,8 +84,8 @@ class SourceTopics:
             if None not in (now.topic_id, before.topic_id) and now.topic_id != before.topic_id:
                 raise DataLost(
                     f"topic `{name}` was deleted and created anew since this run began (its id is {now.topic_id}, and "
-                    f"was {before.topic_id}): its offsets are other rows, and what was not read of the old one is "
-                    "lost; start a new run"
+                    f"was {before.topic_id}): its offsets are other rows. Where it holds the messages of the old one, "
+                    "move the run to it (exfm broker move); else what was not read is lost: start a new run"
                 )
             had = f"topic `{name}` has {now.partitions} partitions, and had {before.partitions} when this run began"
             if now.partitions < before.partitions:
@@ -100,9 +100,9 @@ class SourceTopics:
         """Raise BadInput for another cluster than the one in `stored`. `where`: the broker's address."""
         if None not in (self.cluster_id, stored.cluster_id) and self.cluster_id != stored.cluster_id:
             raise BadInput(
-                f"{where} is cluster {self.cluster_id}, and this run began on cluster {stored.cluster_id}: an offset "
-                "of one is another row on the other; point kafka.bootstrap_servers at the cluster that the run began "
-                "with, or start a new run"
+                f"{where} is cluster {self.cluster_id}, and this run reads cluster {stored.cluster_id}: an offset of "
+                "one is another row on the other; point kafka.bootstrap_servers at the cluster that the run reads, "
+                "move the run (exfm broker move), or start a new one"
             )
 
 

@@ -132,6 +132,13 @@ class TopicLookup:
         transaction, the offset that its next message will get."""
         return from_kafka(self._consumer.end_offsets(to_kafka(partitions)))
 
+    def at_times(self, times_ms: Mapping[Partition, int]) -> dict[Partition, int]:
+        """First offset of each partition whose message has this timestamp or a later one; the end where none has."""
+        asked = {TopicPartition(*partition): max(0, time_ms) for partition, time_ms in times_ms.items()}
+        found = self._consumer.offsets_for_times(asked)
+        ends = self.ends(list(times_ms))
+        return {p: ends[p] if (at := found[TopicPartition(*p)]) is None else at.offset for p in times_ms}
+
     def messages(self, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
         """Read the messages at these offsets of a partition, omitting those that the topic does not hold. Raises
         BrokerAway where they do not come within `request_timeout_s` each."""

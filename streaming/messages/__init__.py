@@ -2,6 +2,7 @@
 
 source        the contract of every source of rows: positions, ends, gaps
 message       a message as it is read, and the mark of a topic's end
+fingerprint   what a message is known by in another topic
 codecs        messages to rows and back, Arrow or JSON
 avro          Avro in Confluent's wire format to rows
 examples      rows of the lake on the examples topic

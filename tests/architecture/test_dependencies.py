@@ -20,7 +20,7 @@ from tests.support.places import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {"exfm", "streaming", "pipelines", "tests", "docs", "examples"}
-LOADED_BY_KAFKA_PYTHON = {"crc32c", "lz4", "zstandard"}  # checksums and compression: it imports them where they are
+LOADED_BY_KAFKA_PYTHON = {"lz4", "zstandard"}  # compression: it imports them where they are
 LOADED_BY_UVICORN = {"httptools"}  # by its protocol that `pipelines/serve/protocol.py` builds on
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 MODULES = metadata.packages_distributions()

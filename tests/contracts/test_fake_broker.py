@@ -27,6 +27,7 @@ from streaming.kafka.topics import (
     end_offsets,
     ensure_topics,
     last_message,
+    lookup,
     require_topics,
     topic_config,
 )
@@ -187,6 +188,15 @@ def test_messages_come_as_they_were_sent(bench, opened):
     assert [(m.offset, m.value, m.key, m.headers) for m in found[2:]] == [(2, b"", None, ())]
     assert reader.marked == {Partition(topic, 0)}
     assert reader.position() == {Partition(topic, 0): SourcePosition(3)}
+
+
+def test_offsets_are_found_by_time(bench):
+    topic = bench.topic()
+    with TopicWriter(bench.settings, topic) as writer:
+        writer.write(0, [b"a", b"b", b"c"], timestamp_ms=[100, 300, 200])
+    partition = Partition(topic, 0)
+    with lookup(bench.settings, {topic}) as look:
+        assert [look.at_times({partition: ms})[partition] for ms in (-1, 100, 101, 300, 301)] == [0, 0, 1, 1, 3]
 
 
 def test_what_was_aborted_is_passed_over_and_explained(bench, opened):

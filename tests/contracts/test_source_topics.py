@@ -67,7 +67,7 @@ def test_other_numbers_of_partitions_than_configured_are_refused(kafka, topic, c
 
 
 def test_another_cluster_with_the_same_topics_is_refused(kafka, topic):
-    with pytest.raises(BadInput, match="and this run began on cluster elsewhere"):
+    with pytest.raises(BadInput, match="and this run reads cluster elsewhere"):
         SourceWatch(kafka, {topic: 2}).open(stored(kafka, topic) | {"cluster_id": "elsewhere"})
 
 
@@ -77,7 +77,7 @@ def test_another_cluster_without_the_topics_is_named_before_a_topic_would_be_mad
     servers = str(kafka.bootstrap_servers)
     for source in ({"source": None}, {}):  # others' topics, and those of a source of ours
         config = small(servers, kafka__impressions__topic="not-here", **source)
-        with pytest.raises(BadInput, match="and this run began on cluster elsewhere"):
+        with pytest.raises(BadInput, match="and this run reads cluster elsewhere"):
             make_topics(config, RunDir(tmp_path), servers, until_end=False, say=print)
         with pytest.raises(BadInput, match="no topic `not-here`"):
             require_topics(kafka, ["not-here"])

@@ -26,6 +26,7 @@ SERVED = "serving purity"
 SETTLEMENT = "tests/unit/streaming/settlement/test_settlement.py"
 PROPERTIES = "tests/unit/streaming/settlement/test_settlement_properties.py"
 MERGE = "tests/unit/streaming/intake/test_merge.py"
+MOVING = "tests/unit/streaming/intake/test_moving.py"
 LAKE = "tests/contracts/test_lake_writer.py"
 OUTBOX = "tests/contracts/test_outbox.py"
 EXAMPLES = "tests/contracts/test_examples.py"
@@ -260,6 +261,30 @@ MUTATIONS = (
         "feed.next_position = position if feed.next_position is None else feed.next_position",
         "pass",
         f"{MERGE} {TOPIC_RETENTION}",
+    ),
+    Mutation(
+        "a moved run passes over what was never read",
+        f"{KEPT} (11)",
+        "streaming/intake/moving.py",
+        "    if foreign is None:",
+        "    if True:",
+        MOVING,
+    ),
+    Mutation(
+        "a mirror that is behind is taken",
+        f"{KEPT} (11)",
+        "streaming/intake/moving.py",
+        "if e.trail and not searches[p].complete]:",
+        "if e.trail and not searches[p].found]:",
+        MOVING,
+    ),
+    Mutation(
+        "topics cut anew are read from the newest of the messages read last",
+        f"{KEPT} (11)",
+        "streaming/intake/moving.py",
+        "max(oldest_ms, min(_earliest(each.trail) for each in recorded))",
+        "max(oldest_ms, max(each.trail[-1].timestamp_ms for each in recorded) + margin_ms)",
+        MOVING,
     ),
     Mutation(
         "no state before the first row",

@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import KafkaTimeoutError, LogTruncationError, OffsetOutOfRangeError
 from kafka.protocol.consumer import IsolationLevel
-from kafka.structs import OffsetAndMetadata
+from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from tests.simulation.log import Log, Record
 from tests.simulation.scheduler import Scheduler
@@ -158,6 +158,16 @@ class FakeConsumer:
         self._answer(timeout_ms)
         logs = self._broker.logs
         return {p: logs[p].stable_end if self._committed_only else logs[p].end for p in partitions}
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        self._answer(None)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for partition, time_ms in times.items():
+            log = self._broker.logs[partition]
+            records = (r for r in log.records[log.begin :] if r.timestamp >= time_ms and not r.control)
+            first = next(records, None)
+            found[partition] = None if first is None else OffsetAndTimestamp(first.offset, first.timestamp, first.epoch)
+        return found
 
     def _answer(self, timeout_ms: int | None) -> None:
         self._broker.scheduler.point("ask the broker")

@@ -4,6 +4,7 @@ options        options that several sub-commands share
 feeding        a recorded file into the input topics
 recording      the synthetic stream as Parquet files
 dead_letters   of a run: counted, shown, put back onto their topics
+broker_move    of a run to topics on another cluster, of a mirror, or created anew
 event_time     of a run that a record from the future has moved, set back by hand
 lake           a run's lake: contents, readers, housekeeping by hand
 asof           as-of features for the rows that a run's lake has already

@@ -11,12 +11,14 @@ from typing import Any
 from pipelines.cli.tools.feeding import reached
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.topics import Kafka
+from pipelines.core.run_dir.moves import read_elsewhere
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import committed_meta
 from streaming.delivery.requeue import Letters, OriginalRecord, Place, places_of
 from streaming.errors import BadInput
 from streaming.kafka.identity import SourceTopics, require_cluster, source_topics
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, read_ipc
+from streaming.position import Partition
 
 HEX_BYTES = 512
 """Of what cannot be decoded, so many bytes are shown."""
@@ -80,8 +82,15 @@ class DeadLetters:
         inputs = (kafka.impressions, kafka.feedback)
         arrow = {topic.topic for topic in inputs if topic.codec == "arrow"}
         letters = Letters(self._run_dir.side_tables, kafka, arrow=arrow)
-        done = letters.replayed()
+        done, elsewhere = letters.replayed(), read_elsewhere(self._run_dir)
         places = [place for place in places_of(letters.rows(reason)) if place not in done]
+        here = [place for place in places if place.offset >= elsewhere.get(Partition(place.topic, place.partition), 0)]
+        if len(here) < len(places):
+            say(
+                f"{len(places) - len(here):,} are of before this run was moved (exfm broker move): their places name "
+                "records of the topics of before, and they are not put back"
+            )
+        places = here
         too_old = self._too_old(letters, places, None if meta is None else meta["merge"])
         if too_old:
             say(

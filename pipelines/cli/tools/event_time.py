@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipelines.cli.tools.feeding import reached
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.moves import require_complete
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import locked
 from pipelines.live.workers.augmentation.commit import first_state, folder_of_state, states_folder
@@ -144,6 +145,7 @@ class EventTime:
         letters of the last commit may not be on their topic yet and no broker answers: then nothing is changed.
         """
         with locked(self._run_dir):
+            require_complete(self._run_dir)
             settlement, before = self._state()
             if settlement.watermark_ms != planned.from_ms:
                 raise BadInput("the run has gone on since this was planned; see what is to be done now")

@@ -174,6 +174,16 @@ class RunDir:
         return self.root / "run.lock"
 
     @property
+    def move(self) -> Path:
+        """A move to other topics that was begun."""
+        return self.root / "move.json"
+
+    @property
+    def moves(self) -> Path:
+        """Record of moves to other topics."""
+        return self.root / "moves.json"
+
+    @property
     def end_offsets(self) -> Path:
         return self.root / "end_offsets.json"
 

@@ -16,6 +16,7 @@ import yaml
 from exfm.errors import ConfigError, ModelError
 from exfm.kernels.machine_code import has_compiler, no_compiler
 from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.moves import require_moved
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.place import keep_place, original_of
 from pipelines.live.loop.continuation import settle
@@ -49,6 +50,7 @@ def prepare(
     topics may have grown, and the broker is asked before it is written down. The folder of a new run is its user's
     alone, and the config that is written there holds no password.
     """
+    require_moved(run_dir, config.kafka.bootstrap_servers)
     _disk(run_dir.root, config.resources.min_free_disk_gb)
     if not run_dir.config.exists():
         if config.follows is None:

@@ -43,12 +43,16 @@ def grow(admin: KafkaAdminClient, topics: dict[str, int]) -> None:
     )
 
 
-def send(servers: str, messages: list[tuple[str, int, bytes | None]], timestamp_ms: int | None = None) -> list[int]:
-    """Somebody else's producer: (topic, partition, value) in this order; returns the offset of each."""
+def send(
+    servers: str, messages: list[tuple[str, int, bytes | None]], timestamp_ms: int | list[int] | None = None
+) -> list[int]:
+    """Somebody else's producer: (topic, partition, value) in this order; returns the offset of each. `timestamp_ms`:
+    of all, or one each; None: now."""
     producer = KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=20, max_request_size=8 << 20)
+    times = timestamp_ms if isinstance(timestamp_ms, list) else [timestamp_ms] * len(messages)
     sent = [
-        producer.send(topic, value, None if value else b"k", partition=partition, timestamp_ms=timestamp_ms)
-        for topic, partition, value in messages
+        producer.send(topic, value, None if value else b"k", partition=partition, timestamp_ms=time_ms)
+        for (topic, partition, value), time_ms in zip(messages, times, strict=True)
     ]
     producer.flush(30)
     offsets = [future.get(timeout=30).offset for future in sent]

@@ -243,7 +243,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
 
 
 class StreamAccount(NamedTuple):
-    """What became of a stream's rows: counts, the lake's columns, and evidence of losses."""
+    """Account of a stream's rows: counts, the lake's columns, and evidence of losses."""
 
     counts: Counts
     columns: Sequence[ColumnProfile]

@@ -103,7 +103,7 @@ class AsOfLookup(AsOfState):
         if not len(until):
             return {column.name: pa.nulls(0, column.arrow_type) for column in self._asof.columns}
         events = self._applying(int(until[0]), int(until[-1]))
-        keys, first = self._keys_of(rows)[in_order], int(until[-1]) - len(events.time)
+        keys, first = self.keys_of(rows)[in_order], int(until[-1]) - len(events.time)
         columns = self._columns(events, keys, time[in_order], until - first, np.empty(0, np.int64))
         back = pa.array(np.argsort(in_order))
         return {column.name: values.take(back) for column, values in zip(self._asof.columns, columns, strict=True)}

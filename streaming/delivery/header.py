@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
 from streaming.errors import BadInput, StreamingError
-from streaming.hashing import hash64
 from streaming.messages.message import RawMessage
 
 
@@ -51,14 +47,3 @@ class Header:
                 f"topic `{topic}` holds rows of another run (its lake is {self.lake}, this run's {lake}); give this "
                 "run an examples topic of its own (kafka.examples.topic): it is rebuilt from the lake"
             )
-
-
-def partition_of(ids: pa.Array, partitions: int) -> np.ndarray:
-    """The partition of the examples topic that each impression id goes to, (N,) -> (N,).
-
-    A function of the id alone, so that a rank that reads its rows from the lake instead finds the same ones.
-
-    >>> partition_of(pa.array([7, 8, 9]), 1).tolist()
-    [0, 0, 0]
-    """
-    return (hash64(ids) % np.uint64(partitions)).astype(np.int64)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streaming.delivery.header import Header, partition_of
+from streaming.delivery.header import Header
 from streaming.errors import BadInput
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import last_message, topic_config
 from streaming.kafka.writer import TopicWriter
 from streaming.messages.examples import ExamplesCodec
+from streaming.partitioner import partition_of
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from streaming.errors import DataLost
 from streaming.intake.account import OffsetAccounts
-from streaming.intake.merge import BUFFER_BYTES, Merge, MergedChunk
+from streaming.intake.merge import BUFFER_BYTES, Front, Merge, MergedChunk
 from streaming.messages.codecs import CodecName, make_codec
 from streaming.messages.dead_letters import Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES
@@ -55,10 +55,12 @@ class InputTopic:
     avro_schemas: Mapping[int, Mapping[str, Any]] | None = None
     unwrap: Envelope | None = None
     id_of_key: bool = False
+    only: range | None = None
+    """Numbers of the partitions that are read here; None: all."""
 
     @property
     def all(self) -> list[Partition]:
-        return [Partition(self.topic, number) for number in range(self.partitions)]
+        return [Partition(self.topic, number) for number in self.only or range(self.partitions)]
 
 
 class Intake(Source[dict[str, Any], MergedChunk]):
@@ -218,7 +220,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
                 return chunk
             if self._merge.finished:
                 raise EndOfStream
-            if wait_s < 0 or not self._read(wait_s):
+            if wait_s < 0 or not self.read(wait_s):
                 with self._watch("merge"):
                     chunk = self._merge.pop()
                 held = chunk is None and self._merge.buffered_rows > 0
@@ -226,7 +228,30 @@ class Intake(Source[dict[str, Any], MergedChunk]):
                 return chunk
             wait_s = deadline - self._clock()
 
-    def _read(self, max_wait_s: float) -> bool:
+    @property
+    def front(self) -> Front:
+        """How far the partitions have come."""
+        return self._merge.front
+
+    @property
+    def finished(self) -> bool:
+        """True if every partition has ended and every row was handed out."""
+        return self._merge.finished
+
+    def pop_to(self, cut: int, bound: int) -> MergedChunk:
+        """`Merge.pop_to`."""
+        with self._watch("merge"):
+            chunk = self._merge.pop_to(cut, bound)
+        held = not len(chunk) and self._merge.buffered_rows > 0
+        self._held_since = (self._held_since or self._clock()) if held else None
+        return chunk
+
+    def confirm_idle(self) -> None:
+        """Look again whether idle partitions stand at their end: others have brought rows elsewhere."""
+        for partition in self._idle - self._at_end(self._idle, max_age_s=0.0):
+            self._await(partition)
+
+    def read(self, max_wait_s: float) -> bool:
         """Take what the source has, as far as the buffers allow; False when there was nothing."""
         wanted = {p for p in self._source.partitions if p not in self._source.ended and self._merge.wants(p)}
         if not wanted:
@@ -259,8 +284,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         if self._idle_s is None:
             return
         if rows_came and self._idle:
-            for partition in self._idle - self._at_end(self._idle, max_age_s=0.0):
-                self._await(partition)
+            self.confirm_idle()
         now = self._clock()
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now

@@ -9,6 +9,9 @@ once no other partition can still bring an earlier key:
 Where nothing can leave so, and a partition holds as much as it may, rows of an equal key time leave too, as far as the
 order allows (`_bounds`).
 
+Partitions that are settled by themselves (`settlement.by: partition`) are popped up to a cut instead, an event time
+that all of them have reached: `front` says how far this merge has, `pop_to` takes the rows before the cut.
+
 Refused rows (undecodable, with an event time in the future or in seconds) take the key of the row before them and leave
 in the same order, so that positions and counts cover them, but never move event time.
 """
@@ -69,6 +72,19 @@ class MergedChunk:
         return self.impressions.num_rows + self.feedback.num_rows + self.dead.num_rows
 
 
+class Front(NamedTuple):
+    """How far partitions have come, as key times.
+
+    bound   no row before it can still come
+    newest  of the newest row that has come
+    oldest  of the oldest row that waits; END_OF_TIME where none does
+    """
+
+    bound: int
+    newest: int
+    oldest: int
+
+
 class Merge:
     """Merges partitions into one order: `push` rows read, `pop` rows that are safe.
 
@@ -111,6 +127,7 @@ class Merge:
         self._now_ms = now_ms
         self._buffer_rows, self._buffer_bytes = buffer_rows, buffer_bytes
         self._next_order = 0
+        self._others = END_OF_TIME  # the key time that the slowest partition of all merges has reached
         self.watermark_ms = NO_TIME
         self.warnings: dict[str, str] = {}
 
@@ -167,15 +184,19 @@ class Merge:
         taken = [feed.take(bound) for feed in self._feeds.values()]
         if not any(taken) and any(self._is_full(feed) for feed in self._feeds.values()):
             taken = [feed.take(end) for feed, end in zip(self._feeds.values(), self._bounds(), strict=True)]
-        parts = [part for parts in taken for part in parts]
-        if not parts:
+        if not any(taken):
             return None
-        keys = np.concatenate([rows.keys for _, rows in parts])
+        self.watermark_ms = max(self.watermark_ms, *(int(rows.keys[-1]) for parts in taken for _, rows in parts))
+        return self._chunk(taken)
+
+    def _chunk(self, taken: list[list[tuple[Destination, KeyedRows]]]) -> MergedChunk:
+        """The rows taken of each partition, in merged order."""
+        parts = [part for parts in taken for part in parts]
+        keys = np.concatenate([np.empty(0, np.int64), *(rows.keys for _, rows in parts)])
         in_order = _in_merged_order(taken, keys)
         order = np.empty(len(keys), np.int64)
         order[in_order] = np.arange(self._next_order, self._next_order + len(keys))
         self._next_order += len(keys)
-        self.watermark_ms = max(self.watermark_ms, int(keys[in_order[-1]]))
 
         placed: dict[Destination, list[tuple[KeyedRows, np.ndarray]]] = {name: [] for name in self._schemas}
         at = 0
@@ -184,6 +205,23 @@ class Merge:
             at += len(rows.keys)
         impressions, feedback, dead = (self._sorted(name, placed[name]) for name in ("impression", "feedback", "dead"))
         return MergedChunk(impressions, feedback, self.watermark_ms, dead)
+
+    @property
+    def front(self) -> Front:
+        """How far these partitions have come."""
+        feeds = self._feeds.values()
+        waiting = [first for feed in feeds if (first := feed.first_key) is not None]
+        return Front(self._bound(), max(feed.running_max for feed in feeds), min(waiting, default=END_OF_TIME))
+
+    def pop_to(self, cut: int, bound: int) -> MergedChunk:
+        """The rows with a key time before `cut`, possibly none. `bound`: the key time that the slowest partition of all
+        merges has reached; while a buffer is full, rows of that very time leave too."""
+        self._others = bound
+        if cut <= bound and any(self._is_full(feed) for feed in self._feeds.values()):
+            cut = min(bound, END_OF_TIME - 1) + 1
+        taken = [feed.take(cut) for feed in self._feeds.values()]
+        self.watermark_ms = max(self.watermark_ms, cut - 1)
+        return self._chunk(taken)
 
     @property
     def finished(self) -> bool:
@@ -202,7 +240,7 @@ class Merge:
     def wants(self, partition: Partition) -> bool:
         """True to read more of `partition`: false while its buffer is full and another one holds event time up."""
         feed = self._feed(partition)
-        return not self._is_full(feed) or partition in self.held_by()
+        return not self._is_full(feed) or (partition in self.held_by() and feed.running_max <= self._others)
 
     def _is_full(self, feed: PartitionBuffer) -> bool:
         return feed.buffered >= self._buffer_rows or feed.buffered_bytes >= self._buffer_bytes
@@ -429,6 +467,10 @@ class RowQueue:
         return taken
 
     @property
+    def first_key(self) -> int | None:
+        return int(self._pushes[0].keys[0]) if self._pushes else None
+
+    @property
     def next_offset(self) -> int | None:
         return self._pushes[0].position(0).offset if self._pushes else None
 
@@ -446,6 +488,12 @@ class PartitionBuffer:
     ended: bool = False
     accepted: RowQueue = field(default_factory=RowQueue)
     refused: RowQueue = field(default_factory=RowQueue)
+
+    @property
+    def first_key(self) -> int | None:
+        """Key time of the oldest buffered row."""
+        keys = [key for queue in (self.accepted, self.refused) if (key := queue.first_key) is not None]
+        return min(keys, default=None)
 
     @property
     def buffered_bytes(self) -> int:

@@ -170,7 +170,7 @@ class AsOfRows:
         raw = {column.name for column in self._schema.columns}
         listed = [item for feature in self._schema.asof.features for item in feature.of if item in raw]
         by = [name for feature in self._schema.asof.features for name in feature.by]
-        return list(dict.fromkeys(["lake_seq", "settlement", *KEY, *tasks, *by, *listed]))
+        return list(dict.fromkeys(["lake_seq", "block", "settlement", *KEY, *tasks, *by, *listed]))
 
     def _valued(self, rows: pa.Table) -> pa.Table:
         """Values of rows, which are all that the lake has of their impressions, in order of their merge keys."""
@@ -215,6 +215,7 @@ class _GroupRows:
         self._cursor = lake.cursor(columns, filter=pc.field("settlement") == group)
         self._cursor.position = lake.first_lake_seq - 1
         self._rows = pa.schema([lake.schema.augmented.field(name) for name in columns]).empty_table()
+        self._block = self._rows  # rows of the last block that was read, which may have more
         self.last = NO_ROW
 
     @property
@@ -223,10 +224,17 @@ class _GroupRows:
         return self._cursor.position < self._upto
 
     def read(self) -> None:
-        """Read more rows. Raises BadInput where merge times do not ascend."""
-        rows = self._lake.read_from(self._cursor, upto=self._upto, limit_rows=self._lake.chunk_rows).table
-        if not self.more:
+        """Read more rows, whose order inside a block may be by partition. Raises BadInput where merge times do not
+        ascend."""
+        read = self._lake.read_from(self._cursor, upto=self._upto, limit_rows=self._lake.chunk_rows).table
+        rows = pa.concat_tables([self._block, read])
+        whole = rows.num_rows
+        if self.more:
+            whole = int(np.searchsorted(rows["block"].to_numpy(), rows["block"][-1].as_py())) if rows.num_rows else 0
+        else:
             self._lake.close_cursor(self._cursor)
+        self._block = rows.slice(whole)
+        rows = rows.slice(0, whole).sort_by([(name, "ascending") for name in ("block", *KEY)])
         if not rows.num_rows:
             return
         times = np.append(self.last, rows[MERGE_TIME].to_numpy())

@@ -1,6 +1,7 @@
 """Settlement: ordered impressions and feedback become settled rows, joined, windowed, deduplicated.
 
 settlement  what settles when; the counters
+shard       partitions that are settled by themselves, of one of the processes that share them
 admission   which impressions are let in: not too old, and of a vertical that is taken
 label_join  which impression a feedback row belongs to; which is a label, which late (attribution windows)
 emission    which impressions are due, and in which order

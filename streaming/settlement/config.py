@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from streaming.errors import BadInput
+from streaming.partitioner import PartitionerName
 from streaming.schema import RowSchema
 
 FUTURE_SKEW_S = 300.0
@@ -31,6 +34,18 @@ class SettlementConfig(BaseModel):
         gt=0,
         description="how long an impression's id is remembered, at least the longest window + lateness_s; "
         "null: twice that window + lateness_s",
+    )
+    by: Literal["stream", "partition"] = Field(
+        default="stream",
+        description="stream: an impression and its feedback may lie in any partitions. partition: both topics are "
+        "keyed by `impression_id` and have as many partitions; each partition is settled by itself, so that several "
+        "`augmentation.workers` share them, and a block holds one partition's rows after the other's",
+    )
+    partitioner: PartitionerName = Field(
+        default="exfm",
+        description="how producers choose the partition of an id, for `by: partition`. exfm: as `exfm ingest`; kafka: "
+        "murmur2 of the record's key, the id as text, as Kafka's Java client and kafka-python. A row that lies in "
+        "another partition than its id's is refused",
     )
     max_future_skew_s: float | None = Field(
         default=None,

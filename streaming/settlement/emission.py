@@ -10,7 +10,7 @@ the order (d_g, g, admission) over all groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,13 @@ def settled_bytes(rows: pa.RecordBatch, schema: RowSchema) -> np.ndarray:
     received = rows.select(schema.impression.names)
     sizes: np.ndarray = row_sizes(received) + FIELD_BYTES * received.num_columns
     return sizes
+
+
+class DueRows(NamedTuple):
+    """Rows that are due, in the order in which they leave: deadlines and sizes (`settled_bytes`), both (N,) int64."""
+
+    deadlines: np.ndarray
+    sizes: np.ndarray
 
 
 class Emission:
@@ -88,11 +95,7 @@ class Emission:
         `max_bytes` (`settled_bytes`); and whether more are due. Where many leave for no group, fewer than `max_rows`
         may come though more are due."""
         starts = self.cursors
-        due = [
-            max(start, pending.key_time.search(watermark_ms - group.window_ms - self._lateness))
-            for start, group in zip(starts, self._groups, strict=True)
-        ]
-        stops = due
+        stops = due = self._due(pending, watermark_ms)
         if max_rows is not None and sum(due) - sum(starts) > max_rows:
             stops = self._within_rows(pending, labels, starts, due, max_rows)
         if max_bytes is not None:
@@ -100,6 +103,33 @@ class Emission:
         batch = self._settle(pending, labels, starts, stops)
         self.cursors = stops
         return batch, stops != due
+
+    def due(self, pending: RowLog, labels: LabelJoin, watermark_ms: int, max_rows: int) -> DueRows:
+        """The next rows that leave, at most `max_rows`, which stay."""
+        starts, stops = self.cursors, self._due(pending, watermark_ms)
+        leaves, deadlines = self._leaves(labels, starts, stops), self._deadlines(pending, starts, stops)
+        in_order = np.argsort(deadlines, kind="stable")
+        first = in_order[leaves[in_order]][:max_rows]
+        numbers = np.concatenate([np.arange(start, stop) for start, stop in zip(starts, stops, strict=True)])[first]
+        return DueRows(deadlines[first], settled_bytes(pending.take(numbers), self._schema))
+
+    def release(self, pending: RowLog, labels: LabelJoin, watermark_ms: int, rows: int) -> pa.RecordBatch:
+        """The next `rows` rows, which are due (`due`); what leaves for no group before the one after them is passed."""
+        starts, stops = self.cursors, self._due(pending, watermark_ms)
+        in_order = np.argsort(self._deadlines(pending, starts, stops), kind="stable")
+        left = np.cumsum(self._leaves(labels, starts, stops)[in_order])
+        self.cursors = self._behind(in_order[: int(np.searchsorted(left, rows, side="right"))], starts, stops)
+        return self._settle(pending, labels, starts, self.cursors)
+
+    def count_due(self, pending: RowLog, watermark_ms: int) -> int:
+        """Number of rows that are due, those included that leave for no group."""
+        return sum(self._due(pending, watermark_ms)) - sum(self.cursors)
+
+    def _due(self, pending: RowLog, watermark_ms: int) -> list[int]:
+        return [
+            max(start, pending.key_time.search(watermark_ms - group.window_ms - self._lateness))
+            for start, group in zip(self.cursors, self._groups, strict=True)
+        ]
 
     def _within_rows(
         self, pending: RowLog, labels: LabelJoin, starts: list[int], due: list[int], max_rows: int

@@ -12,7 +12,7 @@ import pyarrow as pa
 from streaming.asof.lookup import AsOfLookup
 from streaming.errors import StreamingError
 from streaming.schema import RowSchema
-from streaming.settlement.state import SettlementState
+from streaming.settlement.state import SettlementState, partition_folder
 
 LOOKS = 3
 """A live settlement deletes a state two saves later: how often a newer one is tried."""
@@ -57,7 +57,8 @@ class AsOfFollower:
         return False
 
     def _newest(self) -> Path | None:
-        numbered = [path for path in self.root.glob("*/*.json") if path.stem.isdecimal()]
+        found = [*self.root.glob("*/*.json"), *self.root.glob(f"*/{partition_folder(0)}/*.json")]
+        numbered = [path for path in found if path.stem.isdecimal()]
         return max(numbered, key=lambda path: int(path.stem), default=None)
 
     def _take(self, manifest: Path) -> bool:

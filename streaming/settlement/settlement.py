@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from streaming.asof.features import AsOfState
+from streaming.asof.features import NO_LABELS, AsOfState, ImpressionKeys, LabelEvents, NewEvents
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.evolution import schema_changes
 from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, integers_of, merged_schema
@@ -33,7 +33,7 @@ from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, LetterTally, cou
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.admission import Verticals, placed, refuse_surplus, refuse_too_old
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.emission import Emission
+from streaming.settlement.emission import DueRows, Emission
 from streaming.settlement.id_index import without_repeats
 from streaming.settlement.label_join import (
     AdmittedImpressions,
@@ -63,7 +63,7 @@ class SettledRows:
     """Rows that one step settled.
 
     `batch` is in RowSchema.settled, `late` in `late_schema`, `dead` in DEAD_LETTER_SCHEMA. `more`: rows are due beyond
-    `max_rows`.
+    `max_rows`. `whole`: the rows are a whole block.
     """
 
     batch: pa.RecordBatch
@@ -71,6 +71,26 @@ class SettledRows:
     dead: pa.RecordBatch
     watermark_ms: int
     more: bool
+    whole: bool = False
+
+
+class SharedAsOf(NamedTuple):
+    """As-of features that several settlements share: the keys of one's own impressions, and, for the one whose state
+    they are stored with, the tables."""
+
+    keys: ImpressionKeys
+    tables: AsOfState | None
+
+
+class _Joined(NamedTuple):
+    """Impressions that are numbered and not admitted yet; labels that became positive, and what was left out."""
+
+    rows: pa.RecordBatch
+    key: np.ndarray
+    hashes: np.ndarray
+    labels: LabelEvents
+    late: pa.RecordBatch
+    refused: list[pa.RecordBatch]
 
 
 class Settlement:
@@ -96,9 +116,11 @@ class Settlement:
         *,
         spill: Path | None = None,
         verticals: Verticals | None = None,
+        asof: SharedAsOf | None = None,
     ) -> None:
         """`spill` is the folder that `save` will use; segments that would fill the memory are stored there earlier.
-        `verticals`: those that are let in; None: all.
+        `verticals`: those that are let in; None: all. `asof`: as-of features that several settlements share; None: of
+        its own.
 
         Raises BadInput when the horizon is too short, or there are more than 32 tasks.
         """
@@ -107,8 +129,16 @@ class Settlement:
         if len(schema.tasks) > 32:
             raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 32, split the stream by tasks")
         self._row_schema = pa.schema([*schema.admitted, *POSITION_FIELDS])
+        self._nothing_settled = empty_batch(schema.settled)
 
         self._spill = spill
+        self._asof: ImpressionKeys | None = None
+        self._tables: AsOfState | None = None  # of as-of features, where they are stored with this state
+        if asof is not None:
+            self._asof, self._tables = asof
+        elif schema.asof.features:
+            self._tables = AsOfState(schema)
+            (self._asof,) = self._tables.streams
         self._disk_bytes = 0
         self._watermark = NO_TIME
         self._emission = Emission(schema, self._lateness)
@@ -123,7 +153,8 @@ class Settlement:
         self._labels = LabelJoin(self.schema, self._lateness, impression, self.config.early_ms)
         self._orphans = Orphans(merged_schema(self.schema, "feedback"), self._horizon, feedback)
         self._pending.spill = self._orphans.rows.spill = self._spill
-        self._asof = AsOfState(self.schema, impression) if self.schema.asof.features else None
+        if self._asof is not None:
+            self._asof.start_at(impression)
 
     # What goes in
 
@@ -132,18 +163,29 @@ class Settlement:
 
         Where `more` is true, `release` gives the rest (and so does the next step).
         """
+        late, dead = self._take_in(chunk)
+        return self._advance(late, dead, max_rows, max_bytes)
+
+    def _take_in(self, chunk: MergedChunk) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
         if self._watermark == END_OF_TIME:
             raise StreamingError(f"{len(chunk)} rows after the end of the stream; `finish` has closed every window")
         late, dead = [self._labels.nothing_late], [chunk.dead]
         for impressions, feedback in without_repeats(chunk, self._horizon):
-            late_rows, refused = self._absorb(impressions, feedback)
-            late.append(late_rows)
-            dead += refused
+            joined = self._join(impressions, feedback)
+            columns = []
+            if self._tables is not None:
+                columns = self._tables.advance(joined.rows, joined.key, joined.labels)
+            self._append(joined, columns)
+            late.append(joined.late)
+            dead += joined.refused
+        self._count(chunk)
+        return pa.concat_batches(late), dead
+
+    def _count(self, chunk: MergedChunk) -> None:
         before = Counter(chunk.dead["kind"].to_pylist())
         self._counts["impressions_read"] += chunk.impressions.num_rows + before["impression"]
         self._counts["feedback_read"] += chunk.feedback.num_rows + before["feedback"]
         self._watermark = max(self._watermark, chunk.watermark_ms)
-        return self._advance(pa.concat_batches(late), dead, max_rows, max_bytes)
 
     def finish(self, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
         """End event time: every window closes, and unmatched feedback stays unmatched."""
@@ -154,10 +196,54 @@ class Settlement:
         """Emit due rows that `max_rows` or `max_bytes` held back."""
         return self._advance(self._labels.nothing_late, [], max_rows, max_bytes)
 
-    def _absorb(
-        self, impressions: pa.RecordBatch, feedback: pa.RecordBatch
-    ) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
-        """Admit impressions, join feedback to them; returns the late feedback and the refused impressions."""
+    def join(self, chunk: MergedChunk) -> NewEvents | None:
+        """Join the next chunk's feedback and impressions; gives their events, if as-of features are made of them. An id
+        may not recur in the chunk beyond the horizon then. `absorb` is next."""
+        self._late, self._refused = [self._labels.nothing_late], [chunk.dead]
+        events, self._joined = None, None
+        for impressions, feedback in without_repeats(chunk, self._horizon):
+            if self._joined is not None and self._asof is not None:
+                raise StreamingError(
+                    f"an id recurs beyond the horizon of {self._horizon} ms in one chunk; a bug in ExFM"
+                )
+            if self._joined is not None:
+                self._append(self._joined, [])
+            joined = self._joined = self._join(impressions, feedback)
+            self._late.append(joined.late)
+            self._refused += joined.refused
+            if self._asof is not None:
+                events = self._asof.take(joined.rows, joined.key, joined.labels)
+        self._count(chunk)
+        return events
+
+    def absorb(self, asof: list[pa.Array]) -> SettledRows:
+        """Admit what was joined, with its as-of features. No rows leave until they are asked for by number (`due`,
+        `release_exactly`)."""
+        assert self._joined is not None
+        self._append(self._joined, asof)
+        return self._left(self._nothing_settled, pa.concat_batches(self._late), self._refused, more=self.count_due > 0)
+
+    def end(self) -> SettledRows:
+        """End event time, like `finish`; no rows leave until they are asked for."""
+        self._watermark = END_OF_TIME
+        return self._left(self._nothing_settled, self._labels.nothing_late, [], more=self.count_due > 0)
+
+    def due(self, max_rows: int) -> DueRows:
+        """The next rows that leave, at most `max_rows`."""
+        return self._emission.due(self._pending, self._labels, self._watermark, max_rows)
+
+    @property
+    def count_due(self) -> int:
+        """Number of rows that are due, those included that leave for no group."""
+        return self._emission.count_due(self._pending, self._watermark)
+
+    def release_exactly(self, rows: int) -> SettledRows:
+        """The next `rows` rows, of which `due` told."""
+        batch = self._emission.release(self._pending, self._labels, self._watermark, rows)
+        return self._left(batch, self._labels.nothing_late, [], more=self.count_due > 0)
+
+    def _join(self, impressions: pa.RecordBatch, feedback: pa.RecordBatch) -> _Joined:
+        """Number impressions and join feedback to them."""
         ids = resolve_ids(impressions, feedback)
         place, number = self._pending.find(ids.distinct, ids.hashes)
         known = known_impressions(ids, place, number, self._pending.key_time[number])
@@ -171,17 +257,19 @@ class Settlement:
         admitted_key[is_new] = key[matches.number[is_new] - self._pending.stop]
         joined = self._labels.join(matches, admitted_key)
         rows = impressions.take(pa.array(chosen)) if len(chosen) < impressions.num_rows else impressions
-        asof = []
-        if self._asof is not None:
-            asof = self._asof.advance(rows, key, self._labels.became_positive(joined.labels))
-        columns = [*rows.select(self.schema.impression.names).columns, *asof]
-        columns += rows.select([field.name for field in POSITION_FIELDS]).columns
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._row_schema)
-        self._pending.append(rows, key, ids.hashes[ids.of_impression[chosen]])
+        positive = NO_LABELS if self._asof is None else self._labels.became_positive(joined.labels)
         self._orphans.add(feedback.take(pa.array(unmatched)), ids.hashes[ids.of_feedback[unmatched]])
         self._counts.update(matched_feedback=len(joined.labels.number), duplicate_feedback=joined.repeats)
         self._counts.update(late_feedback=joined.late.num_rows, early_feedback=joined.early)
-        return joined.late, refused
+        return _Joined(rows, key, ids.hashes[ids.of_impression[chosen]], positive, joined.late, refused)
+
+    def _append(self, joined: _Joined, asof: list[pa.Array]) -> None:
+        """Admit numbered impressions, with their as-of features."""
+        rows = joined.rows
+        columns = [*rows.select(self.schema.impression.names).columns, *asof]
+        columns += rows.select([field.name for field in POSITION_FIELDS]).columns
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._row_schema)
+        self._pending.append(rows, joined.key, joined.hashes)
 
     def _admit(
         self, impressions: pa.RecordBatch, ids: Ids, known: KnownImpressions
@@ -218,6 +306,12 @@ class Settlement:
 
     def _advance(self, late: pa.RecordBatch, dead: list[pa.RecordBatch], *most: int | None) -> SettledRows:
         batch, more = self._emission.emit(self._pending, self._labels, self._watermark, *most)
+        return self._left(batch, late, dead, more=more)
+
+    def _left(
+        self, batch: pa.RecordBatch, late: pa.RecordBatch, dead: list[pa.RecordBatch], *, more: bool
+    ) -> SettledRows:
+        """Count what has left, and let go of it."""
         letters = self._letters(pa.concat_batches([_NOTHING_REFUSED, *dead]), self._expire_orphans())
         self.letters.add(letters)
         for counted in batch["vertical"].value_counts().to_pylist():
@@ -271,11 +365,9 @@ class Settlement:
         letters = self._letters(refused, self._expire_orphans())
         self._watermark = to_ms
         self.letters.add(letters)
-        asof = self._asof
         self._open_at(stop, self._orphans.rows.stop)
-        if asof is not None:
-            asof.set_back(to_ms, stop)
-            self._asof = asof
+        if self._tables is not None:
+            self._tables.set_back(to_ms)
         return letters
 
     # How it stands
@@ -306,8 +398,9 @@ class Settlement:
     @property
     def state_bytes(self) -> int:
         """Bytes of memory for pending impressions, the id index and waiting feedback."""
-        asof = 0 if self._asof is None else self._asof.nbytes
-        return asof + sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
+        asof = self._tables or self._asof
+        held = 0 if asof is None else asof.nbytes
+        return held + sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
 
     @property
     def disk_bytes(self) -> int:
@@ -345,7 +438,7 @@ class Settlement:
         return SettlementState(
             pending=self._pending.state(),
             labels=[marks.state() for marks in self._labels.marks],
-            asof=None if self._asof is None else self._asof.state(),
+            asof=None if self._tables is None else self._tables.state(),
             orphans=self._orphans.rows.state(),
             claimed=self._orphans.claimed.state(),
             meta={
@@ -384,12 +477,12 @@ class Settlement:
         for marks, segments in zip(self._labels.marks, state.labels, strict=True):
             marks.restore(segments, self._pending.stop)
         waits = max(min(self._emission.cursors), self._pending.first)
-        if self._asof is not None and state.asof is not None:
+        if self._tables is not None and state.asof is not None:
+            self._tables.restore(state.asof)
+        if self._asof is not None:
             names, stop = self._asof.reads, self._pending.stop
             ranges = (np.arange(at, min(at + SEGMENT_ROWS, stop)) for at in range(waits, stop, SEGMENT_ROWS))
-            self._asof.restore(
-                state.asof, self._pending.first, waits, (self._pending.take(each, names) for each in ranges)
-            )
+            self._asof.restore(self._pending.first, waits, (self._pending.take(each, names) for each in ranges))
         self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans, state.claimed)
         self.verticals.restore(meta["known_verticals"])
@@ -406,8 +499,8 @@ class Settlement:
         self._pending.stored(state.pending, directory)
         for marks, segments in zip(self._labels.marks, state.labels, strict=True):
             marks.stored(segments, directory)
-        if self._asof is not None and state.asof is not None:
-            self._asof.stored(state.asof, directory)
+        if self._tables is not None and state.asof is not None:
+            self._tables.stored(state.asof, directory)
         self._orphans.stored(state.orphans, state.claimed, directory)
 
     def load(self, directory: Path, name: str) -> Any:

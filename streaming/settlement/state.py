@@ -103,6 +103,12 @@ class SettlementState:
             raise _damaged(path, repr(error)) from error
 
 
+def partition_folder(number: int) -> str:
+    """Folder of a partition's states, where partitions are settled by themselves. That of partition 0 has the as-of
+    features of all."""
+    return f"partition-{number:05d}"
+
+
 _Logs = dict[str, tuple[RowLogState, list[Segments]]]
 
 

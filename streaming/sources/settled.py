@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from streaming.hashing import hash64
 from streaming.intake.merge import Merge
 from streaming.messages.dead_letters import Kind
 from streaming.messages.limits import Limits
 from streaming.messages.validation import RowRules, without_rows
+from streaming.partitioner import partition_of
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.admission import Verticals
@@ -55,7 +55,7 @@ def settled_rows(
         for kind, rows in arrived.items():
             good = without_rows(rows, rules[kind].check(rows))
             # A function of the id, as a producer's partitioner is: an impression and its feedback go the same way.
-            owner = hash64(good["impression_id"]) % np.uint64(partitions)
+            owner = partition_of(good["impression_id"], partitions)
             for p in range(partitions):
                 mine = good if partitions == 1 else good.filter(pa.array(owner == p))
                 merge.push(at := Partition(_TOPICS[kind], p), _placed(mine, at, number))

@@ -19,8 +19,8 @@ from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from streaming.delivery.header import partition_of
 from streaming.kafka.topics import end_offsets
+from streaming.partitioner import partition_of
 from streaming.position import Partition
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill

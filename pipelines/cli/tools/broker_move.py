@@ -134,6 +134,11 @@ class BrokerMove:
         lake = LakeReader(self._run_dir.lake, self._rows) if self._run_dir.lake.exists() else None
         self._movable(lake)
         assert lake is not None
+        if self.config.settlement.by == "partition":
+            raise BadInput(
+                f"the run in {self._run_dir.root} settles each partition by itself (settlement.by: partition), and is "
+                "not moved; start a new run at the other cluster"
+            )
         meta = _record_of(self._run_dir, lake.state).meta
         merge, kafka = meta["merge"], self.config.kafka
         settled, _ = SettlementState.load(folder_of_state(self._run_dir, lake.state), str(lake.state))

@@ -94,6 +94,11 @@ class EventTime:
         self._run_dir, self._now_ms = RunDir(root), now_ms
         self.config: Config = config_of(self._run_dir, overrides)
         self._lake = LakeReader(self._run_dir.lake, self.config.rows)
+        if self.config.settlement.by == "partition":
+            raise BadInput(
+                f"the run in {root} settles each partition by itself (settlement.by: partition); event time can be set "
+                "back for runs that settle the whole stream. Start a new run over the topics from where it went wrong"
+            )
         if self._lake.state == NOTHING_YET:
             raise BadInput(f"the run in {root} has read nothing yet: there is no event time to mend")
 

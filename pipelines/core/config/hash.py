@@ -10,7 +10,7 @@ from typing import Any
 ELSEWHERE = ("tracking", "registry", "resources", "lake", "losses", "alarms", "teachers")
 """Sections that say where a run runs, how it is watched and judged, and who else scores: logits are data."""
 
-RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead", "saves")
+RANKS, PLACEMENT = ("teacher", "augmentation"), ("workers", "ranks", "sharding", "read_ahead", "saves")
 """Sections, and in them the settings, that say which processes and threads do the work, and how states are
 stored: a run goes on under others."""
 

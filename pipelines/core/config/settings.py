@@ -109,6 +109,7 @@ class Config(Frozen):
             )
         self._check_teacher()
         self._check_sharding()
+        self._check_partitions()
         self._check_pace()
         self._check_verticals()
         for student in self.students:
@@ -184,6 +185,33 @@ class Config(Frozen):
                 f"teacher.publish_bits is {self.teacher.publish_bits}, and table `{table}` may be cut by columns "
                 f"({', '.join(cuts)}): rows of few bits are published by the rank that holds them whole. Take "
                 "teacher.sharding.types that cut by rows (table_wise, row_wise), or teacher.publish_bits: null"
+            )
+
+    def _check_partitions(self) -> None:
+        workers, topics = self.augmentation.workers, (self.kafka.impressions, self.kafka.feedback)
+        if self.settlement.by == "stream":
+            if workers > 1:
+                raise ValueError(
+                    f"augmentation.workers is {workers}, and settlement.by is stream: one process settles the whole "
+                    "stream. Where both topics are keyed by impression_id, set settlement.by to partition"
+                )
+            return
+        impressions, feedback = (topic.partitions for topic in topics)
+        if impressions != feedback:
+            raise ValueError(
+                f"settlement.by is partition, and the topics have {impressions} and {feedback} partitions: an "
+                "impression and its feedback would lie under different numbers. Re-key them into topics of equal "
+                "partitions (`exfm ingest`), or set settlement.by to stream"
+            )
+        if workers > impressions:
+            raise ValueError(
+                f"augmentation.workers is {workers}, and the topics have {impressions} partitions; take at most "
+                f"{impressions}, or topics with more"
+            )
+        if self.augmentation.ranks > 1:
+            raise ValueError(
+                f"augmentation.ranks is {self.augmentation.ranks}, and settlement.by is partition, where each worker "
+                "scores with the whole teacher; take ranks: 1, or settlement.by: stream"
             )
 
     def _check_pace(self) -> None:

@@ -36,8 +36,19 @@ class Augmentation(Frozen):
     idle_s: float = Field(
         default=5.0, gt=0, description="a partition that the broker confirms to be at its end for this long is idle"
     )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        description="processes that share the partitions of the input topics: they read, settle and score them; more "
+        "than 1 need `settlement.by: partition`. A run goes on under another number",
+    )
     ranks: int = Field(default=1, ge=1, description="processes that hold the scoring teacher together")
     sharding: Sharding = Field(default=Sharding(), description="how the ranks share the tables")
+
+    @property
+    def processes(self) -> int:
+        """Number of processes: those that share the stream, or those that share the teacher."""
+        return max(self.workers, self.ranks)
 
 
 class TeacherSettings(Frozen):

@@ -67,7 +67,7 @@ def asof_bytes(config: Config) -> int:
 def worker_count(config: Config) -> int:
     if config.follows is not None:
         return len(config.students)
-    return config.plays + config.augmentation.ranks + config.teacher.ranks + len(config.students)
+    return config.plays + config.augmentation.processes + config.teacher.ranks + len(config.students)
 
 
 def tables_bytes(config: Config) -> int:

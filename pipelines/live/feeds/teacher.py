@@ -20,9 +20,9 @@ from pipelines.live.feeds.cuts import block_cuts
 from pipelines.live.feeds.growth import Growth
 from pipelines.live.training.ahead import Ahead
 from pipelines.live.training.writer import Watch
-from streaming.delivery.header import partition_of
 from streaming.delivery.reader import Block, BlockPosition
 from streaming.lake.reader import LakeReader
+from streaming.partitioner import partition_of
 
 WAIT_S = 0.05
 

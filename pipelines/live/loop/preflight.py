@@ -172,7 +172,7 @@ def check_processes(config: Config, *, local: bool) -> None:
         return
     students = math.ceil(len(config.students) / config.resources.students_per_host)
     leads = config.follows is None
-    workers = students + leads * (config.teacher.ranks + config.augmentation.ranks) + config.plays
+    workers = students + leads * (config.teacher.ranks + config.augmentation.processes) + config.plays
     needed = OF_RAY + workers * OF_WORKER + (OF_BROKER if leads and config.kafka.bootstrap_servers is None else 0)
     if (words := too_few_left(needed)) is not None:
         raise StreamingError(
@@ -244,7 +244,14 @@ def check_compiler(config: Config) -> None:
 
 def check_ranks(config: Config, *, local: bool) -> None:
     """Raise BadInput for several ranks in one process, ConfigError for tables that cannot be sharded as configured."""
-    parts: tuple[Part, ...] = ("teacher", "augmentation") if config.follows is None else ()
+    if config.follows is not None:
+        return
+    if local and config.augmentation.workers > 1:
+        raise BadInput(
+            "--local runs every worker in this one process, and augmentation.workers is "
+            f"{config.augmentation.workers}; leave --local out, or set augmentation.workers=1"
+        )
+    parts: tuple[Part, ...] = ("teacher", "augmentation")
     for part in parts:
         section = config.teacher if part == "teacher" else config.augmentation
         if local and section.ranks > 1:

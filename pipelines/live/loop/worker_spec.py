@@ -43,7 +43,7 @@ def worker_specs(config: Config, run_dir: RunDir, servers: str, until_end: bool)
     host = STUDENTS if config.resources.students_per_host > 1 else None
     specs = [
         *([wanted(Kind.INGEST, "ingest")] if config.plays else []),
-        wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.ranks),
+        wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.processes),
         wanted(Kind.TEACHER, "teacher", config.teacher.ranks),
         *(wanted(Kind.FURTHER_TEACHER, f"teacher-{each.name}") for each in config.teachers),
         *(wanted(Kind.STUDENT, STUDENT + student.name, host=host) for student in config.students),
@@ -73,6 +73,10 @@ class WorkerBuilder:
             from pipelines.live.workers.ingest import IngestWorker
 
             return IngestWorker(config, run_dir)
+        if self.kind is Kind.AUGMENTATION and rendezvous.rank and config.augmentation.workers > 1:
+            from pipelines.live.workers.augmentation.shards import ShardWorker
+
+            return ShardWorker(config, run_dir, rendezvous, until_end=self.until_end)
         if self.kind is Kind.AUGMENTATION and rendezvous.rank:
             from pipelines.live.workers.augmentation.scoring import ScoringWorker
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from pipelines.core.config.sections import Generated, Recorded
@@ -26,13 +25,13 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Worker
 from streaming.errors import BadInput
-from streaming.hashing import hash64
 from streaming.kafka.topics import end_offsets, last_message
 from streaming.kafka.writer import TopicWriter
 from streaming.messages.codecs import make_codec
 from streaming.messages.dead_letters import Kind
 from streaming.messages.message import END_HEADER, RawMessage
 from streaming.messages.source import EndOfStream
+from streaming.partitioner import partition_of
 from streaming.position import Partition
 from streaming.sources.chunk import Chunk, PlayedStream
 from streaming.sources.pacer import Pacer
@@ -138,7 +137,7 @@ class _Output:
         return producer, [0 if found is None or found[0] != producer else found[1] + 1 for found in before]
 
     def write(self, number: int, rows: pa.RecordBatch, malformed: list[bytes]) -> None:
-        owner = (hash64(rows["impression_id"]) % np.uint64(self.topic.partitions)).astype(np.int64)
+        owner = partition_of(rows["impression_id"], self.topic.partitions)
         for partition, held in enumerate(self.held):
             mine = rows if self.topic.partitions == 1 else rows.filter(pa.array(owner == partition))
             values = self._encode(mine) if mine.num_rows else []

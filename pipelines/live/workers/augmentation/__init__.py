@@ -3,6 +3,8 @@
 worker     the worker: settled rows, blocks, scored blocks, commits
 stream     the parts between topics and lake, opened at the last commit
 feed       settled rows, from both input topics, and the time of day that bounds their event times
+partitioned_feed  … of a stream whose partitions are settled by themselves, from all ranks that share it
+shards     what each of those ranks does, and how rank 0 asks them
 block      rows that have settled and are not committed yet, and rows as the lake stores them
 commit     the four steps of a commit, and what resumes them after a crash
 snapshots  which version of the teacher is loaded, and how old it is

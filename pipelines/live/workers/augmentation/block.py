@@ -42,6 +42,7 @@ class OpenBlock:
         read by then. `folder`: for what does not fit into memory; one open block at a time has it."""
         self.size = size
         self.num_rows = self.num_bytes = 0
+        self._whole = False
         self._schema = schema
         self._opened_s, self._read_before = opened_s, read_before
         self._began_s = opened_s  # when the first row came
@@ -50,6 +51,7 @@ class OpenBlock:
         self._dead = Spool(DEAD_LETTER_SCHEMA, folder / "dead.spool", memory_bytes=MEMORY_BYTES)
 
     def add(self, settled: SettledRows, now_s: float) -> None:
+        self._whole |= settled.whole
         if settled.batch.num_rows:
             if not self.num_rows:
                 self._began_s = now_s
@@ -84,7 +86,7 @@ class OpenBlock:
         if not self.num_rows:
             return False
         waited = pace.mode == "free" and now_s - self._began_s >= pace.commit_interval_s
-        return self.rows_left <= 0 or self.bytes_left <= 0 or at_end or waited
+        return self._whole or self.rows_left <= 0 or self.bytes_left <= 0 or at_end or waited
 
     def progress_is_due(self, pace: Pace, now_s: float, rows_read: int) -> bool:
         """True if progress is to be committed without rows: to deliver dead letters, and in free pace to record read

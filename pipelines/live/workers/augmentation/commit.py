@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.block import OpenBlock
+from pipelines.live.workers.augmentation.feed import Feed
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.delivery.outbox import CommitRecord, Outbox
 from streaming.delivery.publisher import ExamplesPublisher
@@ -23,7 +24,6 @@ from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
 from streaming.lake.writer import LakeWriter
 from streaming.position import NOTHING_YET
-from streaming.settlement.settlement import Settlement
 
 EPOCH_SHIFT = 32
 """State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
@@ -83,7 +83,7 @@ class BlockCommit:
         self,
         run_dir: RunDir,
         lake: LakeWriter,
-        settlement: Settlement,
+        feed: Feed,
         outbox: Outbox,
         publisher: ExamplesPublisher,
         watch: Stopwatch,
@@ -91,7 +91,7 @@ class BlockCommit:
         self.lake = lake
         self._run_dir = run_dir
         self.states = states_folder(run_dir, lake.epoch)
-        self._settlement = settlement
+        self._feed = feed
         self._outbox, self._publisher = outbox, publisher
         self._readers = Readers(run_dir.readers)
         self._watch = watch
@@ -106,9 +106,8 @@ class BlockCommit:
         """
         meta: dict[str, Any] | None = None
         if (state := self.lake.state) != NOTHING_YET:
-            states = folder_of_state(self._run_dir, state)
-            self._settlement.load(states, str(state))
-            record = CommitRecord.load(states, state)
+            self._feed.load(state)
+            record = CommitRecord.load(folder_of_state(self._run_dir, state), state)
             self._outbox.deliver(record)
             meta = record.meta
             log.info("resumed after block %d, lake_seq %d", self.lake.last_block, self.lake.last_lake_seq)
@@ -128,7 +127,7 @@ class BlockCommit:
 
     def _save_state(self, record: CommitRecord) -> None:
         with self._watch("save state"):
-            self._settlement.save(self.states, str(record.number), keep=[str(self.lake.state)])
+            self._feed.save(record.number, keep=self.lake.state)
             record.save(self.states)
 
     def _commit_rows(self, block: pa.RecordBatch | None, number: int, counts: Mapping[str, Any]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, get_args
 
 from pipelines.core.config.settings import Config
 from pipelines.core.config.topics import Topic
@@ -12,6 +13,7 @@ from pipelines.core.run_dir.end_offsets import stored_ends
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.intake.intake import InputTopic, Intake
+from streaming.intake.merge import END_OF_TIME
 from streaming.kafka.reader import TopicReader
 from streaming.messages.dead_letters import Kind
 from streaming.messages.source import EndOfStream
@@ -24,45 +26,142 @@ CORRECTION_MS = 86_400_000
 """A clock that goes back by more was wrong before, and is followed."""
 
 
-class SettledFeed:
-    """Settled rows in merged order, a bounded number at a time. `rows_read` counts input rows."""
+class Feed(Protocol):
+    """Settled rows, a bounded number at a time, and the state between topics and lake; `rows_read` counts input."""
 
-    def __init__(self, intake: Intake, settlement: Settlement, watch: Stopwatch, rows_read: int = 0) -> None:
+    rows_read: int
+
+    @property
+    def finished(self) -> bool:
+        """True if the stream has ended and every row was returned."""
+
+    @property
+    def at_end(self) -> bool:
+        """True if the stream has ended; rows may still be due."""
+
+    @property
+    def ended(self) -> bool:
+        """True if the loaded state is that of a stream that has ended."""
+
+    def open(self, position: dict[str, Any] | None, clock_ms: int | None) -> None:
+        """Continue from `position`, with this machine's clock not before `clock_ms`; None: at the topics' beginning."""
+
+    def next(self, max_rows: int, max_bytes: int) -> SettledRows | None:
+        """The next settled rows, at most `max_rows` and ending with the one that reaches `max_bytes`, possibly none;
+        None if there was nothing to read."""
+
+    def position(self) -> dict[str, Any]:
+        """Position after the last row read, which belongs to the settlement state. Raises DataLost unless the offsets
+        up to there hold exactly the rows counted by settlement."""
+
+    def load(self, state: int) -> None:
+        """Continue from the settlement state of this number, whichever writer saved it."""
+
+    def save(self, state: int, keep: int) -> None:
+        """Store the settlement state; only this one and `keep` can be loaded afterwards."""
+
+    def declare(self, verticals: Collection[str]) -> None:
+        """Let verticals in, regardless of the limit."""
+
+    def show_lag(self) -> None:
+        """Commit offsets for lag displays only."""
+
+    def await_all(self) -> None:
+        """Wait for every partition again: the broker may have been away."""
+
+    @property
+    def known_lag_rows(self) -> int:
+        """Rows still to be read, or their last known number."""
+
+    def standing(self) -> Standing:
+        """Counts and notes for reports."""
+
+    def close(self) -> None: ...
+
+
+class Standing(NamedTuple):
+    """How a feed stands.
+
+    counters      `Settlement.counters`
+    offsets       counts of offsets by kind (`OffsetAccounts.counts`)
+    examples      the first dead letter of each kind and reason
+    bytes         of memory of the state, and of the files of the last save
+    first_wait_s  wait of the first impression: its total and its elapsed part, in seconds of event time
+    lag_rows      still to be read; None while the broker does not answer
+    warnings      about rows that were accepted nevertheless
+    note          why no rows arrive; None if simply none were sent
+    held          what the buffered rows wait for
+    """
+
+    counters: dict[str, Any]
+    offsets: dict[str, dict[str, int]]
+    examples: dict[str, dict[str, Any]]
+    bytes: tuple[int, int]
+    first_wait_s: tuple[float, float]
+    watermark_ms: int
+    lag_rows: int | None
+    warnings: dict[str, str]
+    note: str | None
+    held: str | None
+
+
+class SettledFeed:
+    """Rows of all partitions, in one merged order (`settlement.by: stream`); a `Feed`."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        settlement: Settlement,
+        watch: Stopwatch,
+        steady: SteadyClock,
+        *,
+        states: Path,
+        state_folder: Callable[[int], Path],
+        rows_read: int = 0,
+    ) -> None:
+        """`states`: folder of the states saved here; `state_folder`: of a state by its number."""
         self.intake, self.settlement = intake, settlement
         self.rows_read = rows_read
-        self._watch = watch
+        self._watch, self._steady = watch, steady
+        self._states, self._state_folder = states, state_folder
         self._more = False  # rows are due beyond those that were asked for
         self._at_end = False
 
-    def open(self, position: dict[str, Any] | None) -> None:
-        """Continue from `position`, or start at the beginning of the topics."""
-        self.intake.open(position, rows_before=self._counted())
+    @property
+    def ended(self) -> bool:
+        return self.settlement.watermark_ms == END_OF_TIME
 
-    def check_accounts(self) -> None:
-        """Raise DataLost unless the offsets up to the position hold exactly the rows counted by settlement."""
-        self.intake.check_accounts(self._counted())
+    def open(self, position: dict[str, Any] | None, clock_ms: int | None) -> None:
+        if clock_ms is not None:
+            self._steady.restore(clock_ms)
+        self.intake.open(position, rows_before=self._counted())
 
     def _counted(self) -> dict[Kind, int]:
         counters = self.settlement.counters()
         return {"impression": counters["impressions_read"], "feedback": counters["feedback_read"]}
 
     def position(self) -> dict[str, Any]:
-        """Position after the last row read, which belongs to the settlement state."""
+        self.intake.check_accounts(self._counted())
         return self.intake.position()
+
+    def load(self, state: int) -> None:
+        self.settlement.load(self._state_folder(state), str(state))
+
+    def save(self, state: int, keep: int) -> None:
+        self.settlement.save(self._states, str(state), keep=[str(keep)])
+
+    def declare(self, verticals: Collection[str]) -> None:
+        self.settlement.verticals.declare(verticals)
 
     @property
     def finished(self) -> bool:
-        """True if the stream has ended and every row was returned."""
         return self._at_end and not self._more
 
     @property
     def at_end(self) -> bool:
-        """True if the stream has ended; rows may still be due."""
         return self._at_end
 
     def next(self, max_rows: int, max_bytes: int | None = None) -> SettledRows | None:
-        """The next settled rows, at most `max_rows` and ending with the one that reaches `max_bytes`, possibly none;
-        None if there was nothing to read."""
         if self._more:
             with self._watch("settle"):
                 return self._handed_out(self.settlement.release(max_rows, max_bytes))
@@ -82,6 +181,31 @@ class SettledFeed:
         self._more = settled.more
         return settled
 
+    def show_lag(self) -> None:
+        self.intake.show_lag()
+
+    def await_all(self) -> None:
+        self.intake.await_all()
+
+    @property
+    def known_lag_rows(self) -> int:
+        return self.intake.known_lag_rows
+
+    def standing(self) -> Standing:
+        intake, settlement = self.intake, self.settlement
+        return Standing(
+            settlement.counters(),
+            {kind: intake.offsets(kind) for kind in get_args(Kind)},
+            settlement.letters.examples,
+            (settlement.state_bytes, settlement.disk_bytes),
+            settlement.first_wait_s,
+            intake.watermark_ms,
+            intake.lag_rows(),
+            intake.warnings,
+            intake.note,
+            intake.held,
+        )
+
     def close(self) -> None:
         self.intake.close()
 
@@ -95,26 +219,28 @@ def intake_of(
     now_ms: Callable[[], int],
     clock: Callable[[], float],
     row_bytes: int,
+    only: range | None = None,
 ) -> Intake:
     """The input topics of a config. A source of ours ends at its end markers. Topics that others fill end with
     `until_end` alone: at a marker, or where they ended when the run began; else a marker is passed over. `row_bytes`:
-    of a row that can be published (`ExamplesPublisher`)."""
+    of a row that can be published (`ExamplesPublisher`). `only`: numbers of the partitions; None: all."""
     kafka = config.kafka
     configured: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
     inputs = [
-        InputTopic(t.topic, t.partitions, t.codec, kind, t.avro_schemas, t.unwrap, t.impression_id == "key")
+        InputTopic(t.topic, t.partitions, t.codec, kind, t.avro_schemas, t.unwrap, t.impression_id == "key", only)
         for t, kind in configured
     ]
     ends: dict[Partition, int] = {}
     if until_end and config.source is None:
         ends = stored_ends(run_dir.end_offsets)
+    partitions = [partition for topic in inputs for partition in topic.all]
     return Intake(
         config.rows,
         TopicReader(
             kafka,
-            [p for topic in inputs for p in topic.all],
+            partitions,
             group=f"exfm-{inputs[0].topic}",
-            ends=ends,
+            ends={partition: ends[partition] for partition in partitions if partition in ends},
             markers_end=until_end or config.source is not None,
             clock=clock,
         ),

@@ -46,14 +46,15 @@ from pipelines.live.workers.worker import Orders, Worker
 class Scorer(Protocol):
     """Interface of scorers for augmentation and its snapshots. `rows` counts those that were scored in this process."""
 
-    rows: int
+    @property
+    def rows(self) -> int: ...
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         """Load a saved snapshot; returns its meta. Raises ModelError where it cannot be read: then nothing can be
         scored until another is loaded."""
 
-    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
-        """Logits and representation of the rows."""
+    def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> TeacherAnswer:
+        """Logits and representation of the rows, at most `part_rows` at once."""
 
     def leave(self) -> None:
         """End the round, so that other ranks may report."""
@@ -89,9 +90,10 @@ class ReplicaScorer:
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         return self._loaded.become(snapshot, self._scorer, self._made_with)
 
-    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
+    def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> TeacherAnswer:
         self.rows += rows.num_rows
-        return self._scorer.answer(self._build(rows))
+        parts = [self._scorer.answer(self._build(part)) for part in in_parts(rows, part_rows)]
+        return TeacherAnswer.together(parts)
 
     def leave(self) -> None:
         pass
@@ -157,9 +159,12 @@ class LeadingScorer:
             raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
         return meta
 
-    def score(self, rows: pa.RecordBatch) -> TeacherAnswer:
+    def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> TeacherAnswer:
+        return TeacherAnswer.together([self._score(part) for part in in_parts(rows, part_rows)])
+
+    def _score(self, rows: pa.RecordBatch) -> TeacherAnswer:
         first, *others = shares(rows.select(self._columns), self._group.world_size)
-        messages = [_encoded(share) for share in others]
+        messages = [encoded(share) for share in others]
         self._say("score", bytes=[len(message) for message in messages])
         for rank, message in enumerate(messages, start=1):
             self._group.send(message, rank)
@@ -213,7 +218,7 @@ class ScoringWorker(Worker):
                 self._load(order["snapshot"])
         elif order["do"] == "score":
             with self.watch("score"):
-                share = _decoded(self._group.receive(order["bytes"][self._group.rank - 1], 0))
+                share = decoded(self._group.receive(order["bytes"][self._group.rank - 1], 0))
                 self.shards.score(share)
             self.rows += share.num_rows
         return bool(order["do"] != "leave")
@@ -247,6 +252,12 @@ class ScoringWorker(Worker):
         self._held.close()
 
 
+def in_parts(rows: pa.RecordBatch, part_rows: int | None) -> list[pa.RecordBatch]:
+    """The rows, at most `part_rows` in each part; None: one part."""
+    size = part_rows or max(1, rows.num_rows)
+    return [rows.slice(start, size) for start in range(0, rows.num_rows, size)] or [rows]
+
+
 def shares(rows: pa.RecordBatch, ranks: int) -> list[pa.RecordBatch]:
     """Split the rows in order into `ranks` shares of one size, the last ones padded with copies of the last row.
 
@@ -260,13 +271,15 @@ def shares(rows: pa.RecordBatch, ranks: int) -> list[pa.RecordBatch]:
     return [rows.slice(p[0], size) if p[-1] - p[0] + 1 == size else rows.take(pa.array(p)) for p in places]
 
 
-def _encoded(rows: pa.RecordBatch) -> bytes:
+def encoded(rows: pa.RecordBatch) -> bytes:
+    """Rows as one Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
     return sink.getvalue().to_pybytes()
 
 
-def _decoded(message: bytes) -> pa.RecordBatch:
+def decoded(message: bytes) -> pa.RecordBatch:
+    """The rows of `encoded`."""
     with pa.ipc.open_stream(message) as reader:
         return reader.read_next_batch()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pipelines.core.config.identity import TEACHER
@@ -13,15 +14,17 @@ from pipelines.core.config.kept_columns import with_kept_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.place import original_of
-from pipelines.live.workers.augmentation.commit import BlockCommit, states_folder
-from pipelines.live.workers.augmentation.feed import SettledFeed, SteadyClock, intake_of
+from pipelines.live.workers.augmentation.commit import BlockCommit, folder_of_state, states_folder
+from pipelines.live.workers.augmentation.feed import Feed, SettledFeed, SteadyClock, intake_of
+from pipelines.live.workers.augmentation.partitioned_feed import PartitionedFeed
+from pipelines.live.workers.augmentation.shards import ShardGroup
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.delivery.outbox import Outbox
 from streaming.delivery.publisher import ExamplesPublisher
 from streaming.delivery.repairing import repair
 from streaming.delivery.trimming import ExamplesTrimmer
 from streaming.errors import BadInput
-from streaming.intake.merge import END_OF_TIME, with_partitions
+from streaming.intake.merge import with_partitions
 from streaming.kafka.identity import SourceWatch
 from streaming.lake.housekeeping import Housekeeper
 from streaming.lake.readers import Readers
@@ -47,7 +50,7 @@ class OpenStream:
 
     config: Config
     sources: SourceWatch
-    feed: SettledFeed
+    feed: Feed
     commits: BlockCommit
     readers: Readers
     housekeeper: Housekeeper
@@ -91,13 +94,15 @@ def open_stream(
     *,
     until_end: bool,
     rows_read: int,
+    shards: ShardGroup | None,
     watch: Stopwatch,
     steady: SteadyClock,
     now_ms: Callable[[], int],
     clock: Callable[[], float],
 ) -> OpenStream:
     """Open the stream at the last commit: complete that commit's deliveries, then go to the positions it recorded, and
-    to the first offset of partitions added since. `rows_read`: input rows that this process has counted already.
+    to the first offset of partitions added since. `rows_read`: input rows that this process has counted already;
+    `shards`: the ranks that share a partitioned stream.
 
     Raises BadInput where partitions were added to topics that were read to their end.
     """
@@ -112,8 +117,6 @@ def open_stream(
     try:
         lake = LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
         verticals = Verticals(config.declared_verticals, config.lake.max_verticals)
-        states = states_folder(run_dir, lake.epoch)
-        settlement = Settlement(config.rows, config.settlement, spill=states, verticals=verticals)
         inputs = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
         sources = SourceWatch(kafka, inputs, clock=clock)
         outbox = Outbox(run_dir.side_tables, kafka, kafka.dead_letters.topic, config.rows)
@@ -123,15 +126,37 @@ def open_stream(
         )
         hold(publisher.close, publisher.abandon)
         row_bytes = publisher.row_bytes
-        intake = intake_of(
-            config, run_dir, until_end=until_end, watch=watch, now_ms=steady, clock=clock, row_bytes=row_bytes
-        )
-        feed = SettledFeed(intake, settlement, watch, rows_read)
+        feed: Feed
+        if shards is not None:
+            feed = PartitionedFeed(
+                shards,
+                config.rows,
+                config.settlement.horizon_ms(config.rows),
+                verticals,
+                epoch=lake.epoch,
+                row_bytes=row_bytes,
+                wait_s=config.pace.commit_interval_s if config.pace.mode == "free" else None,
+                rows_read=rows_read,
+                clock=clock,
+            )
+        else:
+            states = states_folder(run_dir, lake.epoch)
+            feed = SettledFeed(
+                intake_of(
+                    config, run_dir, until_end=until_end, watch=watch, now_ms=steady, clock=clock, row_bytes=row_bytes
+                ),
+                Settlement(config.rows, config.settlement, spill=states, verticals=verticals),
+                watch,
+                steady,
+                states=states,
+                state_folder=partial(folder_of_state, run_dir),
+                rows_read=rows_read,
+            )
         hold(feed.close, feed.close)
         repaired = None
         for repaired in repair(run_dir.lake, config.rows, kafka, examples.topic, examples.partitions):
             log.warning("%s", repaired)
-        commits = BlockCommit(run_dir, lake, settlement, outbox, publisher, watch)
+        commits = BlockCommit(run_dir, lake, feed, outbox, publisher, watch)
         resumed = commits.resume()
         readers = Readers(run_dir.readers)
         housekeeper = Housekeeper(
@@ -146,7 +171,7 @@ def open_stream(
         keep, trimmer = kafka.examples_keep_rows, None
         if keep is not None:
             trimmer = ExamplesTrimmer(kafka, examples.topic, examples.partitions, keep)
-        begins = _read_on(feed, sources, steady, resumed)
+        begins = _read_on(feed, sources, resumed, by_partition=shards is not None)
     except Exception:
         abandoning.close()
         raise
@@ -155,19 +180,24 @@ def open_stream(
     )
 
 
-def _read_on(feed: SettledFeed, sources: SourceWatch, steady: SteadyClock, resumed: dict[str, Any] | None) -> bool:
+def _read_on(feed: Feed, sources: SourceWatch, resumed: dict[str, Any] | None, *, by_partition: bool) -> bool:
     """Go to the positions of the last commit. Returns whether partitions are read from their first offset."""
     if resumed is None:
-        feed.open(None)
+        feed.open(None, None)
         return True
-    steady.restore(resumed["clock_ms"])
     added = sources.open(resumed["sources"])
-    if added and feed.settlement.watermark_ms == END_OF_TIME:
+    if added and by_partition:
+        raise BadInput(
+            f"{names_of(added)} were added, and this run settles each partition by itself (settlement.by: partition): "
+            "ids belong to other partitions now, and would miss what is known of them. Start a new run over topics "
+            "that are keyed anew (`exfm ingest`)"
+        )
+    if added and feed.ended:
         raise BadInput(
             f"this run has read its topics to their end, and {names_of(added)} came after that: it takes no rows "
             "in any more; start a new run for them"
         )
-    feed.open(with_partitions(resumed["merge"], added))
+    feed.open(with_partitions(resumed["merge"], added), resumed["clock_ms"])
     if added:
         log.info("%s: added since the last commit, read from the first offset on", names_of(added))
     return bool(added)

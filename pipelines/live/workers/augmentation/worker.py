@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +36,9 @@ from pipelines.live.rules.scoring_snapshot import (
 )
 from pipelines.live.training.freshness import LearnedToLogit, PublishedVersions, figures_of
 from pipelines.live.workers.augmentation.block import OpenBlock, augment
-from pipelines.live.workers.augmentation.feed import SteadyClock
-from pipelines.live.workers.augmentation.scoring import scorer_of
+from pipelines.live.workers.augmentation.feed import Standing, SteadyClock
+from pipelines.live.workers.augmentation.scoring import Scorer, scorer_of
+from pipelines.live.workers.augmentation.shards import PartitionedScorer, ShardGroup, ShardHost
 from pipelines.live.workers.augmentation.snapshots import Snapshots
 from pipelines.live.workers.augmentation.stream import OpenStream, open_stream
 from pipelines.live.workers.ranks import Ranks, Rendezvous
@@ -46,7 +47,6 @@ from pipelines.live.workers.worker import Worker
 from streaming.intake.intake import UNSEEN_S
 from streaming.intake.merge import END_OF_TIME
 from streaming.lake.withdrawn import record_asked
-from streaming.messages.dead_letters import Kind
 from streaming.messages.undeclared import NewColumns
 
 METRICS_EVERY_ROWS = 20_000
@@ -90,6 +90,9 @@ class AugmentationWorker(Worker):
             now_ms=now_ms,
             clock=clock,
         )
+        self._new_host = partial(
+            ShardHost, config, run_dir, at, self.watch, until_end=until_end, steady=self._steady, clock=clock
+        )
         self._closing, self._abandoning = ExitStack(), ExitStack()
         self._warnings = dict[str, str]()
         self._note: str | None = None
@@ -102,16 +105,25 @@ class AugmentationWorker(Worker):
         ranks = Ranks(self._at)
         self._closing.callback(ranks.close)
         self._abandoning.callback(ranks.close)
-        scorer = scorer_of(self._config, ranks.group)  # at once: the other ranks wait for it
+        scorer: Scorer
+        shards: ShardGroup | None = None
+        if self._config.settlement.by == "partition":
+            shards = ShardGroup(self._new_host(), ranks.group)
+            scorer = PartitionedScorer(shards)
+        else:
+            scorer = scorer_of(self._config, ranks.group)  # at once: the other ranks wait for it
         versions = PublishedVersions(self._run_dir.teacher_versions, spans=True)
         self._freshness = LearnedToLogit(versions, self._now_ms)
         self._snapshots = Snapshots(
             self._run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock, freshness=self._freshness
         )
-        self._open_stream()
+        self._open_stream(shards)
+        if shards is not None:
+            shards.leave()
 
-    def _open_stream(self) -> None:
-        self.stream = stream = self._new_stream(rows_read=self.rows)
+    def _open_stream(self, shards: ShardGroup | None) -> None:
+        self.stream = stream = self._new_stream(rows_read=self.rows, shards=shards)
+        self._shards = shards
         self._closing.callback(stream.close)
         self._abandoning.callback(stream.abandon)
         self._note = stream.repaired or self._note
@@ -129,7 +141,7 @@ class AugmentationWorker(Worker):
 
     def step(self) -> bool:
         self.stream.sources.look()
-        self.stream.feed.settlement.verticals.declare(self.orders.verticals)
+        self.stream.feed.declare(self.orders.verticals)
         for withdrawn in record_asked(self._run_dir.side_tables, self.stream.last_lake_seq + 1):
             log.warning("%s are withdrawn from lake_seq %d on: %s", withdrawn.words, withdrawn.at, withdrawn.why)
         try:
@@ -191,7 +203,7 @@ class AugmentationWorker(Worker):
             newest=newest,
             newest_age_s=self._snapshots.age_s,
             rows_since_newest=self.stream.last_lake_seq - self._snapshots.lake_seq,
-            catching_up=self.stream.feed.intake.known_lag_rows > pace.catchup_rows,
+            catching_up=self.stream.feed.known_lag_rows > pace.catchup_rows,
             max_rows_ahead=pace.max_rows_ahead,
             max_age_s=pace.max_age_s,
             teacher_gone=self.orders.teacher_gone,
@@ -236,8 +248,7 @@ class AugmentationWorker(Worker):
     def _commit(self, rows: pa.RecordBatch | None) -> None:
         """Commit the open block, whose scored rows are `rows`, or progress without rows, and open the next one."""
         stream, feed = self.stream, self.stream.feed
-        counts = self._counts()
-        feed.check_accounts()
+        counts = self._counts(feed.standing())
         opened_s, read_before = self._clock(), self.rows
         meta = {
             "merge": feed.position(),
@@ -253,10 +264,10 @@ class AugmentationWorker(Worker):
             self.log_metrics(stream.last_lake_seq + 1, dict(figures_of(self._freshness_shown)))
         self.block.clear()
         self.block = self._new_block(opened_s, read_before)
-        feed.intake.show_lag()
+        feed.show_lag()
         stream.tidy()
         if self._clock() - opened_s >= UNSEEN_S:
-            feed.intake.await_all()
+            feed.await_all()
 
     def _new_block(self, opened_s: float, read_before: int) -> OpenBlock:
         """The block that follows the last commit. Its size follows from the rows before it, in every start alike."""
@@ -270,13 +281,14 @@ class AugmentationWorker(Worker):
         keep_columns(self._run_dir, new.columns)
         log.warning("impressions have new columns, kept from now on: %s", new)
         self.stream.close()
-        self._open_stream()
+        self._open_stream(self._shards)
         self._note = f"kept, null in rows before them: {new}"
 
     # --- rounds and the end ------------------------------------------------------------------------------------
 
     def _go_on(self, mine: bool) -> bool:
         if not mine:
+            self.stream.feed.standing()  # what the report says of other ranks, before they leave the round
             self._snapshots.scorer.leave()
         return mine
 
@@ -293,22 +305,21 @@ class AugmentationWorker(Worker):
 
     # --- the report --------------------------------------------------------------------------------------------
 
-    def _counts(self) -> dict[str, Any]:
-        for name, words in (self.stream.feed.intake.warnings | self._steady.warnings).items():
+    def _counts(self, feed: Standing) -> dict[str, Any]:
+        for name, words in (feed.warnings | self._steady.warnings).items():
             if name not in self._warnings:
                 self._warnings[name] = words
                 log.warning("%s", words)
-        warnings = [*self._warnings.values(), *filter(None, [self._ahead()])]
-        return self.stream.feed.settlement.counters() | {
+        warnings = [*self._warnings.values(), *filter(None, [self._ahead(feed.watermark_ms)])]
+        return feed.counters | {
             "lake_rows": self.stream.last_lake_seq + 1 + self.block.num_rows,
             "teacher_inferences": self._snapshots.inferences,
-            "offsets": {kind: self.stream.feed.intake.offsets(kind) for kind in get_args(Kind)},
+            "offsets": feed.offsets,
             **({"warnings": warnings} if warnings else {}),
         }
 
-    def _ahead(self) -> str | None:
+    def _ahead(self, watermark_ms: int) -> str | None:
         """Note on a record from the future that moved event time."""
-        watermark_ms = self.stream.feed.intake.watermark_ms
         if not self._config.reads_live or watermark_ms == END_OF_TIME:
             return None
         ahead_s = (watermark_ms - self._steady()) / 1000
@@ -319,21 +330,20 @@ class AugmentationWorker(Worker):
             "old; stop the run, and see what `exfm mend watermark` would do"
         )
 
-    def _awaited(self, counts: dict[str, Any]) -> str | None:
+    def _awaited(self, feed: Standing) -> str | None:
         """Reason why a lake has no rows yet."""
         if self.stream.last_lake_seq >= 0 or self.stream.feed.at_end:
             return None
-        config, settlement = self._config, self.stream.feed.settlement
         if self.block.num_rows:
             return f"the first block fills: {self.block.num_rows:,} of {self.block.size:,} rows"
-        if not counts["impressions_read"]:
-            if (held := self.stream.feed.intake.held) is not None:
-                return held
-            return f"waiting for the first impression on topic `{config.kafka.impressions.topic}`"
-        window_s, passed_s = settlement.first_wait_s
+        if not feed.counters["impressions_read"]:
+            if feed.held is not None:
+                return feed.held
+            return f"waiting for the first impression on topic `{self._config.kafka.impressions.topic}`"
+        window_s, passed_s = feed.first_wait_s
         return (
             f"waiting for the first window to close: {window_s:,g} s of event time, of which {passed_s:,.0f} s have "
-            f"passed ({counts['impressions_read']:,} impressions read)"
+            f"passed ({feed.counters['impressions_read']:,} impressions read)"
         )
 
     @property
@@ -341,18 +351,19 @@ class AugmentationWorker(Worker):
         return {"learned_to_logit_s": self._freshness.delays_s.as_json()}
 
     def describe(self, report: Report) -> None:
-        counts, lake_seq = self._counts(), self.stream.last_lake_seq
-        intake, settlement = self.stream.feed.intake, self.stream.feed.settlement
+        feed = self.stream.feed.standing()
+        counts, lake_seq = self._counts(feed), self.stream.last_lake_seq
         report.lake_seq, report.own_rows = lake_seq, self._snapshots.scorer.rows
         report.teacher_version = self._snapshots.version
         report.teacher_lag_rows = max(0, lake_seq - self._snapshots.lake_seq)
         report.freshness = self._freshness_shown
-        report.lag_rows, report.waits_for_teacher = intake.lag_rows(), self._waits_for_teacher
-        if self._config.pace.mode == "free" and intake.watermark_ms > 0:
-            report.lag_event_time_s = max(0.0, (self._now_ms() - intake.watermark_ms) / 1000)
-        report.note = self._ahead() or self._note or intake.note or self.stream.trouble or self._awaited(counts)
+        report.lag_rows, report.waits_for_teacher = feed.lag_rows, self._waits_for_teacher
+        if self._config.pace.mode == "free" and feed.watermark_ms > 0:
+            report.lag_event_time_s = max(0.0, (self._now_ms() - feed.watermark_ms) / 1000)
+        ahead = self._ahead(feed.watermark_ms)
+        report.note = ahead or self._note or feed.note or self.stream.trouble or self._awaited(feed)
         report.total_rows = counts["impressions_read"] + counts["feedback_read"]
-        bytes_held = {"state_bytes": settlement.state_bytes, "state_disk_bytes": settlement.disk_bytes}
-        report.counts = counts | bytes_held | {"dead_letter_examples": settlement.letters.examples}
+        bytes_held = dict(zip(("state_bytes", "state_disk_bytes"), feed.bytes, strict=True))
+        report.counts = counts | bytes_held | {"dead_letter_examples": feed.examples}
         accounted = counts["impressions_read"] - counts["pending"][self._config.rows.groups[0].name]
         report.progress = (accounted, counts["impressions_read"])

@@ -13,8 +13,8 @@ from pipelines.live.feeds.cuts import block_cuts
 from pipelines.live.feeds.growth import Growth, batch_growth
 from pipelines.live.feeds.teacher import TeacherFeed
 from pipelines.live.workers.ranks import Ranks, Rendezvous
-from streaming.delivery.header import partition_of
 from streaming.delivery.reader import Block, BlockPosition
+from streaming.partitioner import partition_of
 
 PARTITIONS = 4
 EVEN = batch_growth(64, 64)

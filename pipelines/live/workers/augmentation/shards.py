@@ -1,0 +1,424 @@
+"""Processes that share a partitioned stream: rank 0 leads, and commits; the others read, settle and score their part.
+
+    rank 0, the worker                            the other ranks
+    asks       one call, by name and arguments ─note──►  the same call, of their partitions
+               its own partitions meanwhile
+    gathers    ◄── a JSON value and Arrow rows ─────────
+
+All of them hold state between commits only: the ranks are one unit of failure, and begin again at the last commit
+together. So no cut has to be stored: what a commit holds depends neither on cuts nor on the number of ranks
+(streaming/settlement/shard.py), and what is not committed never was.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from exfm.errors import ModelError, OtherFormat
+from exfm.machine import keep_memory, set_threads
+from exfm.models.scorer import TeacherAnswer
+from exfm.parallel.group import RankGroup
+from pipelines.core.config.kept_columns import with_kept_columns
+from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.augmentation.commit import folder_of_state, states_folder
+from pipelines.live.workers.augmentation.feed import Standing, SteadyClock, intake_of
+from pipelines.live.workers.augmentation.scoring import ReplicaScorer, decoded, encoded
+from pipelines.live.workers.ranks import Ranks, Rendezvous
+from pipelines.live.workers.report import Report
+from pipelines.live.workers.stopwatch import Stopwatch
+from pipelines.live.workers.worker import Orders, Worker
+from streaming.intake.merge import Front
+from streaming.messages.dead_letters import Kind
+from streaming.messages.undeclared import NewColumns
+from streaming.schema import Column
+from streaming.settlement.admission import Verticals
+from streaming.settlement.emission import DueRows
+from streaming.settlement.shard import NewVertical, Shard, position_of
+
+DUE = pa.schema([("number", pa.int64()), ("deadline", pa.int64()), ("size", pa.int64())])
+
+
+class Answer(NamedTuple):
+    """What one rank answers: a JSON value, and Arrow rows."""
+
+    value: Any = None
+    rows: Sequence[pa.RecordBatch] = ()
+
+
+class ShardHost:
+    """The partitions of one rank, and the scorer of their rows. Every public method but `close` is a call that rank 0
+    makes on all ranks at once."""
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: RunDir,
+        at: Rendezvous,
+        watch: Stopwatch,
+        *,
+        until_end: bool,
+        steady: SteadyClock,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        partitions = config.kafka.impressions.partitions
+        self.numbers = range(at.rank * partitions // at.ranks, (at.rank + 1) * partitions // at.ranks)
+        self.rows, self._rank = 0, at.rank
+        self.steady = steady
+        self._given, self._run_dir, self._watch = config, run_dir, watch
+        self._until_end, self._clock = until_end, clock
+        self._scorer = ReplicaScorer(config)
+        self._shard: Shard | None = None
+        self._taken: list[pa.RecordBatch] = []
+
+    @property
+    def shard(self) -> Shard:
+        assert self._shard is not None
+        return self._shard
+
+    # --- opening -------------------------------------------------------------------------------------------------
+
+    def open(self, epoch: int, row_bytes: int) -> Answer:
+        """Begin anew, for the writer of this epoch, with the columns that the run has by now."""
+        self.close()
+        config = self._config = with_kept_columns(self._given, self._run_dir)
+        self._states = states_folder(self._run_dir, epoch)
+        intake = intake_of(
+            config,
+            self._run_dir,
+            until_end=self._until_end,
+            watch=self._watch,
+            now_ms=self.steady,
+            clock=self._clock,
+            row_bytes=row_bytes,
+            only=self.numbers,
+        )
+        self._shard = Shard(
+            config.rows,
+            config.settlement,
+            intake,
+            self.numbers,
+            config.kafka.impressions.partitions,
+            states=self._states,
+            verticals=Verticals(config.declared_verticals, config.lake.max_verticals),
+        )
+        return Answer()
+
+    def load(self, state: int) -> Answer:
+        """Continue from the state of this number."""
+        self.shard.load(folder_of_state(self._run_dir, state), str(state))
+        return Answer()
+
+    def begin(self, position: Mapping[str, Any] | None, clock_ms: int | None) -> Answer:
+        """Read on from `position`, or from the beginning."""
+        if clock_ms is not None:
+            self.steady.restore(clock_ms)
+        self.shard.intake.open(None if position is None else position_of(position, self.numbers))
+        return Answer()
+
+    # --- a cycle -------------------------------------------------------------------------------------------------
+
+    def read(self, max_wait_s: float) -> Answer:
+        return Answer(self.shard.intake.read(max_wait_s))
+
+    def front(self, rows_came: bool) -> Answer:
+        """How far the partitions have come (`Front`), and whether all has been read."""
+        front = self.shard.front(rows_came=rows_came)
+        return Answer({"front": list(front), "finished": self.shard.intake.finished})
+
+    def pop(self, cut: int, bound: int, verticals: Sequence[str]) -> Answer:
+        self.shard.verticals.declare(verticals)
+        with self._watch("settle"):
+            return Answer(self.shard.pop(cut, bound))
+
+    def join(self, known: Sequence[str]) -> Answer:
+        """The events of each partition, for as-of features: how many are of impressions, and all of them."""
+        with self._watch("settle"):
+            events = self.shard.join(known)
+            return Answer([each.shown for each in events], [each.events.as_batch() for each in events])
+
+    def rates(self, cut: int, shown: Sequence[Sequence[int]], *events: pa.RecordBatch) -> Answer:
+        """What other ranks need of the rows that were joined; `events` and `shown` are those of all ranks."""
+        each = iter(events)
+        ranks = [[self.shard.events_of(next(each), count) for count in counts] for counts in shown]
+        others = [new for rank, of in enumerate(ranks) if rank != self._rank for new in of]
+        with self._watch("settle"):
+            weights = self.shard.rates(others, cut)
+        names = list(map(str, range(weights.shape[1])))
+        return Answer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, weights.T.copy())), names)])
+
+    def absorb(self, *weights: pa.RecordBatch) -> Answer:
+        """`weights`: `rates` of all ranks; none without as-of features."""
+        others = [batch for rank, batch in enumerate(weights) if rank != self._rank and batch.num_columns]
+        columns = [np.stack([column.to_numpy() for column in batch.columns], axis=1) for batch in others]
+        with self._watch("settle"):
+            settled = self.shard.absorb(np.concatenate(columns) if columns else np.empty((0, 0)))
+        return Answer({"due": self.shard.count_due, "rows": self.shard.rows_popped}, (settled.late, settled.dead))
+
+    def end(self) -> Answer:
+        with self._watch("settle"):
+            settled = self.shard.end()
+        return Answer({"due": self.shard.count_due}, (settled.late, settled.dead))
+
+    def due(self, max_rows: int) -> Answer:
+        with self._watch("settle"):
+            due = self.shard.due(max_rows)
+        numbers = np.repeat(np.array(list(due), np.int64), [len(each.deadlines) for each in due.values()])
+        columns = [numbers, *(np.concatenate(each) for each in zip(*due.values(), strict=True))]
+        return Answer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=DUE)])
+
+    def take(self, counts: Mapping[str, int]) -> Answer:
+        with self._watch("settle"):
+            taken = self.shard.take({int(number): count for number, count in counts.items()})
+        self._taken = [each.batch for each in taken.values()]
+        rows, late, dead = (
+            pa.concat_batches([getattr(each, part) for each in taken.values()]) for part in ("batch", "late", "dead")
+        )
+        return Answer({"due": self.shard.count_due}, (rows, late, dead))
+
+    # --- scoring -------------------------------------------------------------------------------------------------
+
+    def load_snapshot(self, name: str) -> Answer:
+        with self._watch("load"):
+            try:
+                return Answer(("", dict(self._scorer.load(self._run_dir.snapshots / name))))
+            except ModelError as error:
+                return Answer((type(error).__name__, str(error)))
+
+    def score(self, part_rows: int) -> Answer:
+        """Logits, and the representation, of the rows taken last; scoring batches end where a partition's rows do."""
+        with self._watch("score"):
+            answers = [self._scorer.score(rows, part_rows) for rows in self._taken if rows.num_rows]
+        self.rows += sum(rows.num_rows for rows in self._taken)
+        if not answers:
+            return Answer()
+        logits, r = TeacherAnswer.together(answers)
+        values = logits if r is None else np.hstack([logits, r])
+        columns = [pa.array(np.ascontiguousarray(column)) for column in values.T]
+        names = [str(place) for place in range(len(columns))]
+        return Answer(logits.shape[1], [pa.RecordBatch.from_arrays(columns, names)])
+
+    # --- commits and reports -------------------------------------------------------------------------------------
+
+    def save(self, number: int, keep: int) -> Answer:
+        self.shard.save(self._states, str(number), [str(keep)])
+        return Answer()
+
+    def position(self) -> Answer:
+        self.shard.check_accounts()
+        return Answer(self.shard.intake.position())
+
+    def lag(self) -> Answer:
+        return Answer(self.shard.intake.known_lag_rows)
+
+    def standing(self) -> Answer:
+        shard, intake = self.shard, self.shard.intake
+        offsets = {kind: intake.offsets(kind) for kind in get_args(Kind)}
+        standing = Standing(
+            shard.counters(),
+            offsets,
+            shard.examples,
+            shard.bytes_held,
+            shard.first_wait_s,
+            intake.watermark_ms,
+            intake.lag_rows(),
+            intake.warnings,
+            intake.note,
+            intake.held,
+        )
+        return Answer(standing._asdict())
+
+    def show_lag(self) -> Answer:
+        self.shard.intake.show_lag()
+        return Answer()
+
+    def await_all(self) -> Answer:
+        self.shard.intake.await_all()
+        return Answer()
+
+    def close(self) -> None:
+        if self._shard is not None:
+            self._shard.intake.close()
+
+
+CALLS = frozenset(name for name in vars(ShardHost) if not name.startswith("_")) - {"shard", "close"}
+
+
+class ShardGroup:
+    """Rank 0's view of all ranks: a call goes to each of them, its own part is done meanwhile."""
+
+    def __init__(self, local: ShardHost, group: RankGroup | None) -> None:
+        self.local, self._group = local, group
+        self._calls = 0
+
+    def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[Answer]:
+        """The answers of all ranks, in their order; `rows` follow the values. Raises NewColumns if one finds some."""
+        call = self._call(name, values, rows)
+        own, new = _tried(self.local, name, [*values, *rows])
+        answers, found = [own], list(new)
+        for rank in range(1, self.ranks):
+            assert self._group is not None
+            said = json.loads(self._group.hear(note := f"answer/{call}/{rank}"))
+            self._group.forget(note)
+            rows = [decoded(self._group.receive(size, rank)) for size in said["bytes"]]
+            answers.append(Answer(said["value"], rows))
+            found += [Column.model_validate(column) for column in said["columns"]]
+        if found:
+            raise NewColumns(tuple({column.name: column for column in found}.values()))
+        return answers
+
+    @property
+    def ranks(self) -> int:
+        return 1 if self._group is None else self._group.world_size
+
+    def leave(self) -> None:
+        """End the round, so that other ranks may report."""
+        self._call("leave", (), ())
+
+    def _call(self, name: str, values: Sequence[Any], rows: Sequence[pa.RecordBatch]) -> int:
+        if self._group is not None:
+            if self._calls:
+                self._group.forget(f"call/{self._calls}")
+            self._calls += 1
+            messages = [encoded(batch) for batch in rows]
+            self._group.tell(f"call/{self._calls}", json.dumps([name, values, list(map(len, messages))]))
+            for rank in range(1, self.ranks):
+                for message in messages:
+                    self._group.send(message, rank)
+        return self._calls
+
+
+class PartitionedScorer:
+    """The scorer of a partitioned stream: every rank scores the rows of its own partitions with its own replica."""
+
+    def __init__(self, group: ShardGroup) -> None:
+        self._group = group
+
+    @property
+    def rows(self) -> int:
+        return self._group.local.rows
+
+    def load(self, snapshot: Path) -> Mapping[str, Any]:
+        answers = [answer.value for answer in self._group.ask("load_snapshot", snapshot.name)]
+        errors = [(OtherFormat if kind == OtherFormat.__name__ else ModelError)(said) for kind, said in answers if kind]
+        if errors:
+            raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
+        meta: Mapping[str, Any] = answers[0][1]
+        return meta
+
+    def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> TeacherAnswer:
+        """The answer for the rows that were taken last, which are `rows`."""
+        answers = [a for a in self._group.ask("score", part_rows or rows.num_rows) if a.value is not None]
+        T = answers[0].value
+        whole = np.concatenate([np.stack([c.to_numpy() for c in answer.rows[0].columns], 1) for answer in answers])
+        return TeacherAnswer(whole[:, :T], whole[:, T:] if whole.shape[1] > T else None)
+
+    def leave(self) -> None:
+        self._group.leave()
+
+
+class ShardWorker(Worker):
+    """A rank beyond the first of a partitioned stream: it answers rank 0's calls and commits nothing."""
+
+    kind = "augmentation"
+
+    def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous, *, until_end: bool) -> None:
+        super().__init__(f"augmentation-rank{at.rank}")
+        self._config, self._run_dir, self._at, self._until_end = config, run_dir, at, until_end
+        self._heard = 0
+
+    def open(self) -> None:
+        set_threads(self._config.resources.threads)
+        keep_memory()
+        self._ranks = Ranks(self._at)
+        assert self._ranks.group is not None
+        self._group = self._ranks.group
+        steady = SteadyClock(lambda: time.time_ns() // 1_000_000, time.monotonic)
+        self.host = ShardHost(
+            self._config, self._run_dir, self._at, self.watch, until_end=self._until_end, steady=steady
+        )
+        self._answer_round()  # rank 0 opens the stream in all ranks
+
+    def step(self) -> bool:
+        """Answer the next call; False if it ends the round."""
+        with self.watch("wait for orders"):
+            self._heard += 1
+            name, values, sizes = json.loads(self._group.hear(f"call/{self._heard}"))
+            values += [decoded(self._group.receive(size, 0)) for size in sizes]
+        if name == "leave":
+            return False
+        answer, columns = _tried(self.host, name, values)
+        rows = [encoded(batch) for batch in answer.rows]
+        said = {
+            "value": answer.value,
+            "bytes": [len(each) for each in rows],
+            "columns": [column.model_dump(mode="json") for column in columns],
+        }
+        self._group.tell(f"answer/{self._heard}/{self._group.rank}", json.dumps(said))
+        for each in rows:
+            self._group.send(each, 0)
+        return True
+
+    def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
+        """Take part in a round as long as rank 0's."""
+        self.orders = orders
+        self._answer_round()
+        return self.report()
+
+    def _answer_round(self) -> None:
+        while self.step():
+            pass
+
+    @property
+    def done(self) -> bool:
+        return False  # rank 0 says when
+
+    def describe(self, report: Report) -> None:
+        report.own_rows = self.host.rows
+
+    def close(self) -> None:
+        self.host.close()
+        self._ranks.close()
+
+    def abandon(self) -> None:
+        self.close()
+
+
+def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[Answer, Sequence[Column]]:
+    """The answer to a call, and columns that it came upon, which end what it did."""
+    if name not in CALLS:
+        raise ValueError(f"no rank answers to `{name}`")
+    try:
+        answer: Answer = getattr(host, name)(*values)
+    except NewColumns as new:
+        return Answer(), new.columns
+    return answer, ()
+
+
+def fronts(answers: Sequence[Answer]) -> Front:
+    """How far all ranks have come together."""
+    bounds, newest, oldest = zip(*(answer.value["front"] for answer in answers), strict=True)
+    return Front(min(bounds), max(newest), min(oldest))
+
+
+def new_verticals(answers: Sequence[Answer]) -> list[NewVertical]:
+    return [NewVertical(*each) for answer in answers for each in answer.value]
+
+
+def due_rows(answers: Sequence[Answer]) -> dict[int, DueRows]:
+    """Due rows by partition."""
+    rows = pa.Table.from_batches([batch for answer in answers for batch in answer.rows], DUE)
+    number, deadline, size = (column.to_numpy() for column in rows.columns)
+    return {int(n): DueRows(deadline[number == n], size[number == n]) for n in np.unique(number)}
+
+
+def rows_of(answers: Sequence[Answer], place: int) -> pa.RecordBatch:
+    """The rows at this place of all answers, in the order of the ranks."""
+    return pa.concat_batches([answer.rows[place] for answer in answers])

@@ -27,6 +27,7 @@ from streaming.process_limit import too_few_left
 from streaming.program import command
 from streaming.store.files import read_json, write_text
 from streaming.store.lock import file_lock
+from streaming.store.working_copy import MARKER, copy_of
 
 if TYPE_CHECKING:
     from pipelines.teacher.plan.question import Part
@@ -125,6 +126,8 @@ def refuse_foreign(run_dir: RunDir) -> None:
     """Raise BadInput for a non-empty folder without a run: everything in a run's folder belongs to the run, and is
     deleted when it starts over."""
     others = (contents(run_dir.root) or set()) - {run_dir.broker, run_dir.copies}
+    if copy_of(run_dir.root) is not None:  # what lies there is of its run, and of no other
+        return
     if others and not run_dir.lock.exists() and not run_dir.lake.exists():
         raise BadInput(
             f"{run_dir.root} holds {min(others).name} and no run (no {run_dir.lock.name}); a run has a folder to "
@@ -142,14 +145,14 @@ def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Preflig
     except Exception:
         if not found.begun:
             clear(run_dir.root, keep=before or ())
-            if before is None:
+            if before is None and copy_of(run_dir.root) is None:
                 run_dir.root.rmdir()
         raise
 
 
 def clear(folder: Path, keep: Collection[Path]) -> None:
     """Delete the content of a folder, except `keep`."""
-    for path in set(folder.iterdir()) - set(keep):
+    for path in set(folder.iterdir()) - {*keep, folder / MARKER}:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:

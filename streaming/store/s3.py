@@ -161,4 +161,4 @@ def _transfer() -> Any:
 def _date_of(answer: Any) -> datetime:
     """The store's clock, as its answer says."""
     text = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    return datetime.now(UTC) if text is None else parsedate_to_datetime(text)
+    return datetime.now(UTC) if text is None else parsedate_to_datetime(text).astimezone(UTC)

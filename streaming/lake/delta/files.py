@@ -293,11 +293,16 @@ class TableFiles:
                 commit_properties=CommitProperties(app_transactions=[Transaction(*pair) for pair in numbers.items()]),
                 post_commithook_properties=_HOOKS,
             )
-        except CommitFailedError:
+        except (DeltaError, OSError) as error:
+            if not isinstance(error, CommitFailedError) and not is_remote(self.path):
+                raise
             follow(self.path)
             self._handle = DeltaTable(self.path)
             self._look()
-            return False
+            there = {file.path for file in self.files}  # a store may have the commit, and its answer was lost
+            return is_remote(self.path) and there.issuperset(f.path for f in added) and there.isdisjoint(
+                f.path for f in removed
+            )
         before = self.version
         follow(self.path)
         self._handle.update_incremental()

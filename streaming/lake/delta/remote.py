@@ -9,13 +9,20 @@ All of this does nothing for a table in a folder of its own.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from streaming.store.working_copy import WorkingCopy, copy_of
 
 LOG = "_delta_log"
+
+ATTEMPTS, PAUSE_S = 6, 0.1
+T = TypeVar("T")
 
 
 def address(table: Path) -> str | Path:
@@ -32,7 +39,20 @@ def options(table: Path) -> dict[str, str] | None:
 
 def committing(table: Path, version: int | None = None) -> DeltaTable:
     """A handle to commit through. Raises as DeltaTable does."""
-    return DeltaTable(address(table), version=version, storage_options=options(table))
+    return patiently(table, lambda: DeltaTable(address(table), version=version, storage_options=options(table)))
+
+
+def patiently(table: Path, call: Callable[[], T]) -> T:
+    """What `call` returns, which reads a table; at a store it is tried again where that did not answer well: delta-rs
+    itself repeats requests that were refused, but not one whose answer was cut off."""
+    for attempt in range(ATTEMPTS if is_remote(table) else 0):
+        try:
+            return call()
+        except (TableNotFoundError, CommitFailedError):
+            raise
+        except (DeltaError, OSError):
+            time.sleep(PAUSE_S * 2**attempt)
+    return call()
 
 
 def is_remote(table: Path) -> bool:

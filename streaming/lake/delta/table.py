@@ -33,11 +33,13 @@ from streaming.lake.delta.files import add_actions, flush_files, flush_newest_fi
 from streaming.lake.delta.handle import METADATA_KEY, last_metadata, open_table
 from streaming.lake.delta.lock import in_flight_lock
 from streaming.lake.delta.log import damage, flush, unfinished
-from streaming.lake.delta.remote import address, committing, follow, is_remote, options
+from streaming.lake.delta.remote import address, committing, follow, is_remote, options, patiently
 from streaming.lake.delta.vacuum import vacuum_table
 from streaming.store.files import is_disk_full, make_folder, sync
 
 COMMIT_ATTEMPTS = 20
+STORE_ATTEMPTS = 6
+"""A store that did not answer may have the commit: `prepare` looks."""
 CHECKPOINT_EVERY_COMMITS = 20
 LOG_RETENTION = "interval 10 minutes"
 """How long log entries are kept, and at least until a checkpoint covers them. Their number is bounded by the commits in
@@ -139,7 +141,7 @@ class CheckedTable:
 
     def refresh(self) -> None:
         """Pick up commits of other processes."""
-        self._handle.update_incremental()
+        patiently(self.path, self._handle.update_incremental)
 
     def identifier(self, name: str) -> int | None:
         """The identifier's number as of the handle's version; None if it was never committed."""
@@ -156,7 +158,7 @@ class CheckedTable:
         passed on. Raises DiskFull when there is no room (the same call may be made again), StreamingError when the
         disk refuses otherwise, or when others commit the same identifiers faster than we do.
         """
-        for _ in range(COMMIT_ATTEMPTS):
+        for attempt in range(COMMIT_ATTEMPTS):
             commit = prepare()
             if commit is None:
                 self._flush()
@@ -175,7 +177,7 @@ class CheckedTable:
             except (DeltaError, OSError, pa.ArrowException, DiskFull) as error:
                 if isinstance(error, DiskFull) or is_disk_full(error):
                     raise self._disk_full(commit) from error
-                if isinstance(error, CommitFailedError):
+                if isinstance(error, CommitFailedError) or (is_remote(self.path) and attempt < STORE_ATTEMPTS):
                     self._handle = committing(self.path)
                     continue
                 raise StreamingError(

@@ -125,7 +125,9 @@ class S3Store:
             if code in _MISSING:
                 raise FileNotFoundError(where) from None
             if code == "NoSuchBucket":
-                raise BadInput(f"{self.url}: there is no bucket `{self._bucket}`; make it first, or name another") from None
+                raise BadInput(
+                    f"{self.url}: there is no bucket `{self._bucket}`; make it first, or name another"
+                ) from None
             if code in _REFUSED:
                 raise BadInput(
                     f"{where}: refused ({code}: {said}); these credentials need GetObject, PutObject, DeleteObject and "
@@ -133,7 +135,9 @@ class S3Store:
                 ) from None
             raise StreamingError(f"{where}: the store answered {code}: {said}") from error
         except (BotoCoreError, Boto3Error) as error:
-            raise StreamingError(f"{where}: the store cannot be reached ({error}); check the network and try again") from error
+            raise StreamingError(
+                f"{where}: the store cannot be reached ({error}); check the network and try again"
+            ) from error
 
 
 @lru_cache(maxsize=1)
@@ -143,9 +147,7 @@ def _client(process: int) -> Any:
         import boto3
         from botocore.config import Config
     except ModuleNotFoundError as error:
-        raise BadInput(
-            f"{error.name} is not installed; a run on s3:// needs it: pip install 'exfm[s3]'"
-        ) from None
+        raise BadInput(f"{error.name} is not installed; a run on s3:// needs it: pip install 'exfm[s3]'") from None
     retries: Any = {"mode": "standard", "total_max_attempts": ATTEMPTS}
     config = Config(retries=retries, connect_timeout=10, read_timeout=60, max_pool_connections=16)
     return boto3.session.Session().client("s3", config=config)

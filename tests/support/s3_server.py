@@ -265,5 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
         if more:
             lines.append(f"<NextContinuationToken>{escape(found[-1])}</NextContinuationToken>")
         head = f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(found)}</KeyCount>"
-        text = f"<ListBucketResult>{head}<IsTruncated>{str(more).lower()}</IsTruncated>{''.join(lines)}</ListBucketResult>"
+        text = (
+            f"<ListBucketResult>{head}<IsTruncated>{str(more).lower()}</IsTruncated>{''.join(lines)}</ListBucketResult>"
+        )
         return 200, {"Content-Type": "application/xml"}, text.encode()

@@ -19,13 +19,15 @@ def with_working_copies(arguments: Sequence[str]) -> list[str]:
     ...
     streaming.errors.BadInput: `exfm mend` does not work on a run on object storage yet; these do: exfm ...
     """
+    from streaming.store.objects import is_url
+
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
     found = []
     before = ""
     for argument in arguments:
         option, equals, value = argument.partition("=") if argument.startswith("--run-dir=") else ("", "", argument)
         of_a_run = before == "--run-dir" or equals or value.startswith(("s3://", "file://"))
-        if of_a_run and "://" in value and not before.startswith("--set"):
+        if of_a_run and is_url(value):
             value = _fetched(name, value)
         found.append(f"{option}{equals}{value}")
         before = argument

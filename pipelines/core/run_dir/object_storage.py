@@ -101,6 +101,7 @@ def followed(root: Path | None) -> Iterator[None]:
                 working_copy(copy.url, FOLLOWED)
             except (StreamingError, OSError):
                 continue  # what is served stays; the next look may find the store again
+
     thread = threading.Thread(target=follow, name="follow", daemon=True)
     thread.start()
     try:

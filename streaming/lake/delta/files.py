@@ -300,8 +300,10 @@ class TableFiles:
             self._handle = DeltaTable(self.path)
             self._look()
             there = {file.path for file in self.files}  # a store may have the commit, and its answer was lost
-            return is_remote(self.path) and there.issuperset(f.path for f in added) and there.isdisjoint(
-                f.path for f in removed
+            return (
+                is_remote(self.path)
+                and there.issuperset(f.path for f in added)
+                and there.isdisjoint(f.path for f in removed)
             )
         before = self.version
         follow(self.path)

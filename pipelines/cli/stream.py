@@ -190,10 +190,11 @@ def stream(
     of_this = not local and prepare_to_fork()
     gc.disable()  # a fifth of the time is spent looking through what is imported
     from pipelines.core.config.settings import load
-    from pipelines.core.run_dir.object_storage import check_storable, working_copy
+    from pipelines.core.run_dir.object_storage import working_copy
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.live.loop.lifecycle import run, start_over
     from pipelines.live.loop.live_run import CAUGHT_UP
+    from pipelines.live.loop.preflight import check_storable
     from pipelines.live.rules.states import RunState
     from pipelines.report.screens.closing import print_closing
     from pipelines.report.screens.screen import Screen

@@ -53,6 +53,8 @@ _TABLES = "lake/"
 """Data files are put with their commit, and deleted by vacuum."""
 _LAST = "manifest.json"
 """Makes a folder complete, so it comes last, and goes first."""
+_REFER = (_LAST, ".jsonl", "_last_checkpoint")
+"""Files that name others are fetched after them."""
 
 
 class Signature(NamedTuple):
@@ -216,7 +218,7 @@ class WorkingCopy:
         """
         found = [f for prefix in prefixes for f in self.store.list(prefix) if not f.key.startswith(COORDINATORS)]
         wanted = [f for f in found if not _is_data(f.key) and not self._same(self.root / f.key, f.key, f)]
-        for each in sorted(wanted, key=lambda f: (f.key.endswith((_LAST, "_last_checkpoint")), f.key)):
+        for each in sorted(wanted, key=lambda f: (f.key.endswith(_REFER), f.key)):
             self._fetch(each.key, each.age_s)
         keys = [f.key for f in found]
         if whole:
@@ -277,9 +279,9 @@ class WorkingCopy:
             epoch = int(Path(newest.key).stem) + 1
             if not before["ended"] and newest.age_s < GONE_AFTER_S and not _is_gone(before):
                 raise BadInput(
-                    f"{self.url} is being run by pid {before['pid']} on {before['host']}, heard of {newest.age_s:.0f} s "
-                    f"ago; stop it there (exfm stop --run-dir {self.url}). Where that machine is gone, start this again "
-                    f"{GONE_AFTER_S - newest.age_s:.0f} s from now"
+                    f"{self.url} is being run by pid {before['pid']} on {before['host']}, heard of "
+                    f"{newest.age_s:.0f} s ago; stop it there (exfm stop --run-dir {self.url}). Where that machine is "
+                    f"gone, start this again {GONE_AFTER_S - newest.age_s:.0f} s from now"
                 )
         if not self.store.put_if_absent(_of_epoch(epoch), _who(ended=False)):
             raise BadInput(f"{self.url}: another coordinator started at the same moment; it runs, this one does not")

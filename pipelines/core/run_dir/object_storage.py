@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.objects import is_url, normalised
 from streaming.store.working_copy import Mirror, copy_of, open_copy
@@ -18,8 +18,12 @@ from streaming.store.working_copy import Mirror, copy_of, open_copy
 STATUS = ("status.json", "config.yaml")
 FOLLOWED = ("registry/", "snapshots/students/", "students/", "config.yaml")
 """What a server reads of a run."""
+ANSWERS = ("students/", "status.json", "summary.json", "registry/", "config.yaml")
+"""What a command that waits for a run reads again."""
 FOLLOW_S = 5.0
 PULL_WAIT_S = 600.0
+
+_looked_at: dict[Path, float] = {}
 
 
 def working_copy(run: str | os.PathLike[str], prefixes: Sequence[str] = ("",)) -> Path:
@@ -34,40 +38,28 @@ def working_copy(run: str | os.PathLike[str], prefixes: Sequence[str] = ("",)) -
     url = normalised(run)
     root = cache_folder() / url.replace("://", "/").replace("//", "/")
     root.mkdir(parents=True, exist_ok=True)
-    with file_lock(RunDir(root).lock) as idle:
-        if idle:
-            with file_lock(root / ".pull", wait_s=PULL_WAIT_S):
-                open_copy(root, url).pull(prefixes, whole="" in prefixes)
+    with _pulling(root):
+        if _is_idle(root):
+            open_copy(root, url).pull(prefixes, whole="" in prefixes)
     return root
+
+
+@contextmanager
+def _pulling(root: Path) -> Iterator[None]:
+    with file_lock(root / ".pull", wait_s=PULL_WAIT_S) as mine:
+        if not mine:
+            raise StreamingError(f"another command has been fetching files to {root} for {PULL_WAIT_S:g} s; try again")
+        yield
+
+
+def _is_idle(root: Path) -> bool:
+    with file_lock(RunDir(root).lock) as idle:
+        return idle
 
 
 def cache_folder() -> Path:
     """Folder of the working copies, in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exfm" / "runs"
-
-
-def check_storable(config: Config, run_dir: RunDir) -> None:
-    """Raise BadInput where a run on object storage would keep something on this machine that it needs."""
-    if (copy := copy_of(run_dir.root)) is None:
-        return
-    uri = config.tracking.uri
-    if config.tracking.enabled and (uri is None or uri.startswith(("sqlite:", "file:")) or "://" not in uri):
-        raise BadInput(
-            f"{copy.url}: tracking writes {uri or 'a SQLite file in the run directory'}, which object storage cannot "
-            "hold; give the address of an MLflow server (--set tracking.uri=http://HOST:PORT), or leave tracking out "
-            "(--set tracking.enabled=false)"
-        )
-    if config.kafka.bootstrap_servers is None:
-        raise BadInput(
-            f"{copy.url}: the embedded broker keeps its topics on this machine's disk, and the run would be lost with "
-            "it; give the address of a Kafka (--set kafka.bootstrap_servers=HOST:PORT). To try it out: exfm broker "
-            "start --run-dir FOLDER"
-        )
-    if config.resources.address is not None:
-        raise BadInput(
-            f"{copy.url}: workers on other machines than the coordinator's (resources.address) need a folder that all "
-            "of them share, and cannot have working copies of their own yet; leave resources.address out"
-        )
 
 
 @contextmanager
@@ -78,18 +70,32 @@ def coordinating(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[Mirror
     if (copy := copy_of(run_dir.root)) is None:
         yield None
         return
-    epoch = copy.take_over()
-    say(f"{copy.url}: coordinator {epoch}, working in {run_dir.root}")
-    copy.pull()
+    with _pulling(run_dir.root):
+        epoch = copy.take_over()
+        say(f"{copy.url}: coordinator {epoch}, working in {run_dir.root}")
+        copy.pull()
     with Mirror(copy) as mirror:
         yield mirror
+
+
+def is_elsewhere(root: Path | None) -> bool:
+    """True for the working copy of a run whose coordinator does not work in it."""
+    copy = None if root is None else copy_of(root)
+    return copy is not None and _is_idle(copy.root)
+
+
+def look_again(root: Path, *, every_s: float = 2.0) -> None:
+    """Fetch what the run has answered, and its status, where it runs on another machine; at most every `every_s`."""
+    if (copy := copy_of(root)) is not None and time.monotonic() - _looked_at.get(root, -every_s) >= every_s:
+        working_copy(copy.url, ANSWERS)
+        _looked_at[root] = time.monotonic()
 
 
 @contextmanager
 def followed(root: Path | None) -> Iterator[None]:
     """Context in which a working copy follows what is published at the store, every `FOLLOW_S`. Nothing for a run in a
     folder, and where its coordinator works."""
-    copy = None if root is None else copy_of(root)
+    copy = None if root is None or not is_elsewhere(root) else copy_of(root)
     if copy is None:
         yield
         return

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pipelines.teacher.plan.question import Part
 
 GB = 1 << 30
+LOOKED_AT_S = 0.2
+"""Commands hold the lock for a moment, to see whether anybody has it."""
 OF_RAY, OF_WORKER, OF_BROKER = 80, 20, 60
 
 
@@ -229,7 +231,7 @@ def locked(run_dir: RunDir) -> Iterator[None]:
     Raises BadInput where another process has it, or the directory cannot be written.
     """
     writable(run_dir.root)
-    with file_lock(run_dir.lock) as held:
+    with file_lock(run_dir.lock, wait_s=LOOKED_AT_S) as held:
         if not held:
             raise BadInput(
                 f"{run_dir.root} is being run by another process (pid {_pid(run_dir)}); "
@@ -266,3 +268,27 @@ def check_ranks(config: Config, *, local: bool) -> None:
                 f"the {part}'s tables do not fit their ranks: {found}. {part}.ranks is {section.ranks}, "
                 f"{part}.sharding.memory_gb {section.sharding.memory_gb}; exfm plan shows what would fit"
             )
+
+
+def check_storable(config: Config, run_dir: RunDir) -> None:
+    """Raise BadInput where a run on object storage would keep something on this machine that it needs."""
+    if (copy := copy_of(run_dir.root)) is None:
+        return
+    uri = config.tracking.uri
+    if config.tracking.enabled and (uri is None or uri.startswith(("sqlite:", "file:")) or "://" not in uri):
+        raise BadInput(
+            f"{copy.url}: tracking writes {uri or 'a SQLite file in the run directory'}, which object storage cannot "
+            "hold; give the address of an MLflow server (--set tracking.uri=http://HOST:PORT), or leave tracking out "
+            "(--set tracking.enabled=false)"
+        )
+    if config.kafka.bootstrap_servers is None:
+        raise BadInput(
+            f"{copy.url}: the embedded broker keeps its topics on this machine's disk, and the run would be lost with "
+            "it; give the address of a Kafka (--set kafka.bootstrap_servers=HOST:PORT). To try it out: exfm broker "
+            "start --run-dir FOLDER"
+        )
+    if config.resources.address is not None:
+        raise BadInput(
+            f"{copy.url}: workers on other machines than the coordinator's (resources.address) need a folder that all "
+            "of them share, and cannot have working copies of their own yet; leave resources.address out"
+        )

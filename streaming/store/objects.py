@@ -94,7 +94,7 @@ class FolderStore:
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         now_s = self._now_s() if self._root.is_dir() else 0.0
-        for path in sorted(self._root.rglob("*")):
+        for path in sorted(self._root.rglob("*"), key=Path.as_posix):
             key = path.relative_to(self._root).as_posix()
             if not key.startswith(prefix) or path.name.endswith(PART_SUFFIX) or not path.is_file():
                 continue

@@ -40,9 +40,18 @@ class S3Store:
         self.url = f"s3://{bucket}/{prefix}"
 
     def read(self, key: str) -> bytes:
+        from botocore.exceptions import HTTPClientError, IncompleteReadError
+
         with self._named(key):
-            content: bytes = self._client.get_object(Bucket=self._bucket, Key=self._key(key))["Body"].read()
-            return content
+            for attempt in range(1, ATTEMPTS + 1):
+                body = self._client.get_object(Bucket=self._bucket, Key=self._key(key))["Body"]
+                try:
+                    content: bytes = body.read()
+                    break
+                except (HTTPClientError, IncompleteReadError):  # the answer was cut off: boto3 does not try that again
+                    if attempt == ATTEMPTS:
+                        raise
+        return content
 
     def fetch(self, key: str, path: Path) -> None:
         with self._named(key):

@@ -30,6 +30,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import psutil
 
@@ -420,10 +421,10 @@ def _of_epoch(epoch: int) -> str:
 
 
 def _who(*, ended: bool) -> bytes:
-    """This process, such that another one can tell whether it lives."""
+    """This process, such that another one can tell whether it lives; no two answers are the same."""
     process = psutil.Process()
     who: dict[str, Any] = {"host": platform.node(), "machine": _machine(), "pid": process.pid}
-    return json.dumps(who | {"since": process.create_time(), "ended": ended}).encode()
+    return json.dumps(who | {"since": process.create_time(), "ended": ended, "token": uuid4().hex}).encode()
 
 
 def _is_gone(who: dict[str, Any]) -> bool:

@@ -211,7 +211,8 @@ def failed_before_learning(run_dir: RunDir) -> bool:
         return False
     rows = (file for file in run_dir.lake.rglob("*.parquet") if "_delta_log" not in file.parts)
     learners = [run_dir.checkpoints("teacher"), *run_dir.checkpoints("").glob(f"{STUDENT}*/")]
-    return (run_dir.follows or next(rows, None) is None) and not any(map(checkpoint_names, learners))
+    empty = run_dir.follows or (not lake_rows(run_dir) and next(rows, None) is None)
+    return empty and not any(map(checkpoint_names, learners))
 
 
 def _announce(run_dir: RunDir, say: Say) -> None:

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from streaming.store.working_copy import WorkingCopy, copy_of
+from streaming.store.working_copy import WorkingCopy, copy_of, fetched
 
 LOG = "_delta_log"
 
@@ -69,6 +71,13 @@ def follow(table: Path) -> None:
     for path in (table / LOG).glob("*.json"):
         if path.name < oldest:
             path.unlink(missing_ok=True)
+
+
+def fetch_data(table: Path, handle: DeltaTable) -> None:
+    """Fetch the data files that are not here."""
+    if is_remote(table):
+        for path in pa.table(handle.get_add_actions())["path"].to_pylist():
+            fetched(table / unquote(path))
 
 
 def put_entry(table: Path, version: int, content: bytes) -> bool | None:

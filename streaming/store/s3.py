@@ -103,6 +103,7 @@ class S3Store:
         """What delta-rs has to be told beyond what it finds where we do: the endpoint and region of a profile."""
         meta = self._client.meta
         options = {"aws_conditional_put": "etag", "aws_region": meta.region_name or "us-east-1"}
+        options |= {"max_retries": "5", "retry_timeout": "30s"}  # who commits looks at the table, and tries again
         if not meta.endpoint_url.endswith("amazonaws.com"):
             plain = str(meta.endpoint_url.startswith("http://")).lower()
             options |= {"aws_endpoint_url": meta.endpoint_url, "allow_http": plain}

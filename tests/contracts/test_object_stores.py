@@ -8,7 +8,7 @@ import pytest
 
 from streaming.errors import BadInput
 from streaming.store.objects import FolderStore, ObjectStore, normalised, store_at
-from tests.support.s3_server import LOST, TORN, UNAVAILABLE, Faults
+from tests.support.s3_server import LOST, PAGE, TORN, UNAVAILABLE
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -57,10 +57,8 @@ def test_of_many_who_put_if_absent_one_succeeds(store):
 
 def test_a_listing_has_more_than_a_page(s3_server, tmp_path):
     store = store_at(f"s3://bucket/{tmp_path.name}")
-    from tests.support.s3_server import PAGE, Stored
-
     for number in range(PAGE + 5):
-        s3_server.objects[f"{tmp_path.name}/{number:05d}"] = Stored(b"x", 0.0)
+        store.put(f"{number:05d}", b"x")
     assert len({each.key for each in store.list()}) == PAGE + 5
     store.delete(each.key for each in store.list())
     assert list(store.list()) == []
@@ -78,16 +76,13 @@ def test_a_large_file_is_put_in_parts(s3_server, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", [UNAVAILABLE, TORN, LOST])
 def test_requests_that_fail_are_made_again(s3_server, tmp_path, kind):
     store = store_at(f"s3://bucket/{tmp_path.name}")
-    s3_server.faults = faults = Faults(share=0.3, seed=1, kinds=(kind,))
-    try:
+    with s3_server.failing(0.3, seed=1, kinds=[kind]):
         for number in range(10):
             store.put(f"{number}", b"%d" % number * 1000)
         assert store.put_if_absent("epoch", b"mine")
         assert not store.put_if_absent("epoch", b"yours")
         assert [store.read(f"{number}") for number in range(10)] == [b"%d" % number * 1000 for number in range(10)]
-    finally:
-        s3_server.faults = Faults()
-    assert faults.happened[kind] > 3
+    assert s3_server.happened[kind] > 3
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from pipelines.core.run_dir.paths import RunDir
 from streaming.store.working_copy import copy_of
 from tests.support.pipelines.commands import Command
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
-from tests.support.s3_server import Faults
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -71,8 +70,8 @@ def test_a_run_goes_on_where_its_machine_was_lost_with_its_disk(
 ):
     config = small(broker.bootstrap_servers, **SHORT)
     machines = Machines(config, f"s3://bucket/runs/lost-{share}", tmp_path, monkeypatch)
-    s3_server.faults = faults = Faults(share=share, seed=7)
     try:
+        s3_server.fail(share, seed=7)
         for rows in (500, 1800):
             command = machines.start()
             command.until(lambda status, rows=rows: status["lake"]["rows"] >= rows)
@@ -80,11 +79,11 @@ def test_a_run_goes_on_where_its_machine_was_lost_with_its_disk(
         last = machines.start()
         assert last.wait() == 0, last.log.read_text()[-3000:]
     finally:
-        s3_server.faults = Faults()
+        counts = s3_server.counts()
+        s3_server.fail(0.0)
         for command in machines.commands:
             command.clean_up()
-    assert share == 0 or sum(faults.happened.values()) > 10
+    assert share == 0 or sum(counts["happened"].values()) > 10
     found = machines.look(config)
     assert_same_run(undisturbed, found)
     assert_learned_the_lake(found)
-    print(share, dict(s3_server.requests), s3_server.bytes_in, s3_server.bytes_out, dict(faults.happened))

@@ -1,21 +1,31 @@
 """A small server that speaks S3's protocol, for one bucket in memory, and misbehaves on request.
 
-    with S3Server(faults=Faults(share=0.01, seed=1)) as server:
+    with S3Server() as server:
         environment = server.environment        # for boto3 and delta-rs
+        server.fail(0.01, seed=1)
+        server.counts()                         # {"requests": {"GET": 7, …}, "happened": {"503": 1}, …}
 
-It knows objects (PUT, GET with ranges, HEAD, DELETE), `If-None-Match: *`, ListObjectsV2, DeleteObjects and multipart
-uploads; it looks at no signature. Faults are drawn per request: 503 before anything was done, the connection cut in the
-middle of an upload or of an answer, an answer that is lost after the object was stored, and time.
+It runs in a process of its own: delta-rs keeps Python's lock during some requests. It knows objects (PUT, GET with
+ranges, HEAD, DELETE), `If-None-Match: *`, ListObjectsV2, DeleteObjects and multipart uploads; it looks at no signature.
+Faults are drawn per request: 503 before anything was done, the connection cut in the middle of an upload or of an
+answer, an answer that is lost after the object was stored, and time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -24,23 +34,26 @@ from uuid import uuid4
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-BUCKET = "bucket"
+from tests.support.places import ROOT
+
+BUCKET, CONTROL = "bucket", "_control"
 PAGE = 1000
-UNAVAILABLE, TORN, LOST, SLOW = "503", "torn", "answer lost", "slow"
+UNAVAILABLE, TORN, LOST, SLOW = ALL = "503", "torn", "answer lost", "slow"
 
 
-@dataclass
 class Faults:
     """`share` of the requests fail, in one of `kinds`, drawn with `seed`; every request takes `latency_s`."""
 
-    share: float = 0.0
-    seed: int = 0
-    kinds: tuple[str, ...] = (UNAVAILABLE, TORN, LOST, SLOW)
-    latency_s: float = 0.0
-    happened: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self._random, self._lock = random.Random(self.seed), threading.Lock()
+    def __init__(
+        self,
+        share: float = 0.0,
+        seed: int = 0,
+        kinds: Sequence[str] = (UNAVAILABLE, TORN, LOST, SLOW),
+        latency_s: float = 0.0,
+    ) -> None:
+        self.share, self.kinds, self.latency_s = share, kinds, latency_s
+        self.happened: Counter[str] = Counter()
+        self._random, self._lock = random.Random(seed), threading.Lock()
 
     def draw(self) -> str | None:
         with self._lock:
@@ -61,35 +74,62 @@ class Stored:
 
 
 class S3Server:
-    """The server; `objects` by key, `requests` by method, `bytes_in` and `bytes_out` of contents."""
+    """The server's process, until the end of the context."""
 
-    def __init__(self, faults: Faults | None = None) -> None:
-        self.faults = faults or Faults()
-        self.objects: dict[str, Stored] = {}
-        self.uploads: dict[str, dict[int, bytes]] = {}
-        self.requests: Counter[str] = Counter()
-        self.bytes_in = self.bytes_out = 0
-        self.lock = threading.Lock()
-        handler = type("Handler", (_Handler,), {"store": self})
-        self._server = _Listening(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+    def __enter__(self) -> S3Server:
+        words = [sys.executable, "-m", "tests.support.s3_server", str(os.getpid())]
+        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
 
     @property
     def environment(self) -> dict[str, str]:
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         return keys | {"AWS_ENDPOINT_URL": self.url, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
 
-    def keys(self, prefix: str = "") -> list[str]:
-        with self.lock:
-            return sorted(key for key in self.objects if key.startswith(prefix))
+    def fail(self, share: float, **more: Any) -> None:
+        """Have requests fail from now on, as `Faults` says; counts begin anew."""
+        body = json.dumps({"share": share, **more}).encode()
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{CONTROL}", body, method="PUT")).close()
 
-    def __enter__(self) -> S3Server:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
+    @contextmanager
+    def failing(self, share: float, **more: Any) -> Iterator[None]:
+        """Context in which requests fail."""
+        self.fail(share, **more)
+        try:
+            yield
+        finally:
+            self.happened = Counter(self.counts()["happened"])
+            self.fail(0.0)
 
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def counts(self) -> dict[str, Any]:
+        """Requests by method, bytes of contents in and out, and faults by kind, since `fail` was last called."""
+        with urllib.request.urlopen(f"{self.url}/{CONTROL}") as answer:
+            counts: dict[str, Any] = json.loads(answer.read())
+            return counts
+
+
+class _Store:
+    """What the server holds, and counts."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Stored] = {}
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        self.lock = threading.Lock()
+        self.begin(Faults())
+
+    def begin(self, faults: Faults) -> None:
+        self.faults, self.requests = faults, Counter[str]()
+        self.bytes_in = self.bytes_out = 0
+
+    def counts(self) -> dict[str, Any]:
+        counted = {"requests": self.requests, "bytes_in": self.bytes_in, "bytes_out": self.bytes_out}
+        return counted | {"happened": self.faults.happened}
 
 
 class _Listening(ThreadingHTTPServer):
@@ -101,7 +141,7 @@ class _Listening(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    store: S3Server
+    store: _Store
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
@@ -144,7 +184,16 @@ class _Handler(BaseHTTPRequestHandler):
             return content
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
+    def _control(self) -> None:
+        body = self._body()
+        if self.command == "PUT":
+            self.store.begin(Faults(**json.loads(body)))
+        self._answer(200, json.dumps(self.store.counts()).encode(), {})
+
     def _serve(self, answer: Any) -> None:
+        if urlsplit(self.path).path == f"/{CONTROL}":
+            self._control()
+            return
         store, fault = self.store, self.store.faults.draw()
         time.sleep(store.faults.latency_s + (0.5 if fault == SLOW else 0.0))  # work: a distant store
         with store.lock:
@@ -269,3 +318,16 @@ class _Handler(BaseHTTPRequestHandler):
             f"<ListBucketResult>{head}<IsTruncated>{str(more).lower()}</IsTruncated>{''.join(lines)}</ListBucketResult>"
         )
         return 200, {"Content-Type": "application/xml"}, text.encode()
+
+
+def _main(owner: int) -> None:
+    """Serve until the process `owner` is gone."""
+    server = _Listening(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": _Store()}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    while os.getppid() == owner:
+        time.sleep(0.5)  # work: the tests'
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]))

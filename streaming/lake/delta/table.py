@@ -85,8 +85,8 @@ class CheckedTable:
         self.path = path
         self._schema = schema
         self._commits = 0
-        self._handle = open_table(path, schema, to_commit=True) or self._create(
-            list(partition_by), statistics, identifiers or {}
+        self._handle = open_table(path, schema, to_commit=True) or patiently(
+            path, lambda: self._create(list(partition_by), statistics, identifiers or {})
         )
         follow(path)
         if (torn := damage(path)) is not None:  # one that deltalake reads over: an entry without a line
@@ -121,6 +121,10 @@ class CheckedTable:
                 storage_options=options(self.path),
             )
         except (OSError, DiskFull) as error:
+            if is_remote(self.path):  # it may be there, or can be made again
+                if (handle := open_table(self.path, self._schema, to_commit=True)) is not None:
+                    return handle
+                raise
             if isinstance(error, DiskFull) or is_disk_full(error):
                 raise DiskFull(f"the disk is full: no table can be made at {self.path}; free some space") from error
             raise BadInput(f"no table can be made at {self.path}: {error}. Choose a folder you can write") from error

@@ -64,7 +64,7 @@ class ObjectStore(Protocol):
         ...
 
     def delta_options(self) -> dict[str, str]:
-        """What delta-rs has to be told to reach the store, beyond what it finds itself."""
+        """Storage options of delta-rs to reach the store, beyond those that it finds itself."""
         ...
 
 

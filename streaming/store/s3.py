@@ -100,7 +100,7 @@ class S3Store:
                 self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": named, "Quiet": True})
 
     def delta_options(self) -> dict[str, str]:
-        """What delta-rs has to be told beyond what it finds where we do: the endpoint and region of a profile."""
+        """Storage options of delta-rs beyond those that it finds where we do: endpoint and region of a profile."""
         meta = self._client.meta
         options = {"aws_conditional_put": "etag", "aws_region": meta.region_name or "us-east-1"}
         options |= {"max_retries": "5", "retry_timeout": "30s"}  # who commits looks at the table, and tries again

@@ -58,8 +58,8 @@ _REFER = (_LAST, ".jsonl", "_last_checkpoint")
 """Files that name others are fetched after them."""
 
 
-class Signature(NamedTuple):
-    """What tells a changed file from an unchanged one, without reading it."""
+class FileState(NamedTuple):
+    """Size, time and inode of a file, which tell whether it has changed."""
 
     bytes: int
     changed_ns: int
@@ -83,7 +83,7 @@ class WorkingCopy:
     def __init__(self, root: Path, url: str, epoch: int | None) -> None:
         self.root, self.url, self.epoch = root, url, epoch
         self.store: ObjectStore = store_at(url)
-        self._known: dict[str, Signature] = {}
+        self._known: dict[str, FileState] = {}
         self._listed: dict[str, set[str]] = {}
         self._absent: set[str] = set()
         self._asked: dict[str, str] = {}
@@ -104,7 +104,7 @@ class WorkingCopy:
         return None if key is None else f"{self.url}/{key}"
 
     def delta_options(self) -> dict[str, str]:
-        """What delta-rs has to be told to reach the store."""
+        """Storage options of delta-rs to reach the store."""
         return self.store.delta_options()
 
     # --- from here to the store ----------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class WorkingCopy:
             self.put_files([self.root / key])  # one that was made anew meanwhile
 
     def _put(self, keyed: Collection[tuple[Path, str]]) -> None:
-        changed = [(path, key, now) for path, key in keyed if (now := _signature(path)) != self._known.get(key) and now]
+        changed = [(path, key, now) for path, key in keyed if (now := _state_of(path)) != self._known.get(key) and now]
         if not changed:
             return
         self.stand()
@@ -183,11 +183,11 @@ class WorkingCopy:
             elif some:
                 list(_putting(os.getpid()).map(lambda each: self._put_one(*each), some))
 
-    def _put_one(self, path: Path, key: str, signature: Signature) -> None:
+    def _put_one(self, path: Path, key: str, state: FileState) -> None:
         with suppress(FileNotFoundError):  # replaced or deleted meanwhile, by who knows
             self.store.put(key, path)
             with self._lock:
-                self._known[key] = signature
+                self._known[key] = state
 
     def _delete(self, keys: Collection[str]) -> None:
         if keys:
@@ -199,7 +199,7 @@ class WorkingCopy:
 
     def _same(self, path: Path, key: str, found: StoredObject) -> bool:
         """True if the file is the object: it has not changed since we put or fetched it, or its content says so."""
-        now = _signature(path)
+        now = _state_of(path)
         if now is None or now.bytes != found.bytes:
             return False
         if now == self._known.get(key):
@@ -231,10 +231,10 @@ class WorkingCopy:
         return keys
 
     def look_for_requests(self) -> None:
-        """Fetch what other machines have put since the last call: wishes for students, and readers of the lake."""
+        """Fetch what other machines have put since the last call: what students shall be, readers of the lake."""
         for found in self.store.list("students/"):
-            wish = found.key.endswith("/wish.json") or "/start/" in found.key
-            if wish and self._asked.get(found.key) != found.tag:
+            desired = found.key.endswith("/wish.json") or "/start/" in found.key
+            if desired and self._asked.get(found.key) != found.tag:
                 self._asked[found.key] = found.tag
                 if not self._same(self.root / found.key, found.key, found):
                     self._fetch(found.key)
@@ -262,12 +262,12 @@ class WorkingCopy:
             self.store.fetch(key, part)
             put_at = time.time() - age_s
             os.utime(part, (put_at, put_at))  # as old as it is: a snapshot's age decides whether it may score
-            signature = _signature(part)
+            state = _state_of(part)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        if signature is not None:
-            self._known[key] = signature
+        if state is not None:
+            self._known[key] = state
 
     # --- the one coordinator -------------------------------------------------------------------------------------
 
@@ -403,12 +403,12 @@ def _is_data(key: str) -> bool:
     return key.startswith(_TABLES) and key.endswith(".parquet") and "_delta_log/" not in key
 
 
-def _signature(path: Path) -> Signature | None:
+def _state_of(path: Path) -> FileState | None:
     try:
         stat = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Signature(stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    return FileState(stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
 @lru_cache(maxsize=1)
@@ -439,14 +439,14 @@ def _is_gone(who: dict[str, Any]) -> bool:
 
 
 def _machine() -> str:
-    """What numbers processes: a boot of a machine, and there a container."""
+    """Name of the machine, its boot and its container: there a process has its number once."""
     parts = [platform.node()]
     with suppress(OSError):
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
     return " ".join(parts)
 
 
-class Mirror:
+class StoreMirror:
     """A thread that keeps the store up to date while a coordinator works: `mirror` every `MIRROR_S`, and what other
     machines ask for every `ASKED_S`. `fault`: what the store said when it did not answer last; None when it did."""
 
@@ -456,7 +456,7 @@ class Mirror:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
-    def __enter__(self) -> Mirror:
+    def __enter__(self) -> StoreMirror:
         self._thread.start()
         return self
 

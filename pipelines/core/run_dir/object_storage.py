@@ -13,7 +13,7 @@ from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.objects import is_url, normalised
-from streaming.store.working_copy import Mirror, copy_of, open_copy
+from streaming.store.working_copy import StoreMirror, copy_of, open_copy
 
 STATUS = ("status.json", "config.yaml")
 FOLLOWED = ("registry/", "snapshots/students/", "students/", "config.yaml")
@@ -63,7 +63,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def coordinating(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[Mirror | None]:
+def coordinating(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[StoreMirror | None]:
     """Context of the one coordinator of a run on object storage: the working copy is brought up to the store when the
     run is its own, and the store follows it from then on. Nothing for a run in a folder. Raises BadInput while another
     coordinator lives."""
@@ -74,7 +74,7 @@ def coordinating(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[Mirror
         epoch = copy.take_over()
         say(f"{copy.url}: coordinator {epoch}, working in {run_dir.root}")
         copy.pull()
-    with Mirror(copy) as mirror:
+    with StoreMirror(copy) as mirror:
         yield mirror
 
 

@@ -28,13 +28,13 @@ T = TypeVar("T")
 
 
 def address(table: Path) -> str | Path:
-    """Where commits to a table are made."""
+    """The address at which commits to a table are made."""
     copy = copy_of(table)
     return table if copy is None else copy.address(table) or table
 
 
 def options(table: Path) -> dict[str, str] | None:
-    """What delta-rs needs to reach it."""
+    """Storage options of delta-rs to reach it."""
     copy = copy_of(table)
     return None if copy is None or copy.address(table) is None else copy.delta_options()
 
@@ -45,7 +45,7 @@ def committing(table: Path, version: int | None = None) -> DeltaTable:
 
 
 def patiently(table: Path, call: Callable[[], T]) -> T:
-    """What `call` returns, which reads a table; at a store it is tried again where that did not answer well: delta-rs
+    """Result of `call`, which reads a table; at a store it is tried again where that did not answer well: delta-rs
     itself repeats requests that were refused, but not one whose answer was cut off."""
     for attempt in range(ATTEMPTS if is_remote(table) else 0):
         try:

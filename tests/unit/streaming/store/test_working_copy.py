@@ -19,7 +19,7 @@ from streaming.store.files import (
     sync,
     write_json,
 )
-from streaming.store.working_copy import Mirror, WorkingCopy, copy_of, open_copy, put_tree
+from streaming.store.working_copy import StoreMirror, WorkingCopy, copy_of, open_copy, put_tree
 from tests.support.waiting import eventually
 
 
@@ -207,7 +207,7 @@ def test_of_two_that_take_over_at_once_one_does(tmp_path, store, monkeypatch):
 def test_the_end_of_a_coordinator_leaves_everything_at_the_store_and_lets_another_begin(tmp_path, store):
     here = machine(tmp_path, store, "here")
     here.take_over()
-    with Mirror(here, asked_s=0.01):
+    with StoreMirror(here, asked_s=0.01):
         (here.root / "status.json").write_text("done")
     assert stored(store)["status.json"] == "done"
     assert machine(tmp_path, store, "there").take_over() == 2
@@ -221,7 +221,7 @@ def test_a_store_that_fails_is_named_and_asked_again(tmp_path, store, monkeypatc
         raise StreamingError("the store answered SlowDown")
 
     monkeypatch.setattr(here.store, "list", refuse)
-    mirror = Mirror(here, asked_s=0.01)
+    mirror = StoreMirror(here, asked_s=0.01)
     with mirror:
         eventually(lambda: mirror.fault is not None, lambda: "no fault was named")
         assert "SlowDown" in (mirror.fault or "")

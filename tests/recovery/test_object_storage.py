@@ -7,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from exfm.models.served import load_served
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.object_storage import working_copy
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.roster.pipeline import Pipeline
+from pipelines.live.roster.section import SpawnRequest
+from pipelines.serve.sources import model_sources
 from streaming.store.working_copy import copy_of
 from tests.support.pipelines.commands import Command
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
+from tests.support.pipelines.small_runs import (
+    Finished,
+    assert_learned_the_lake,
+    assert_replays,
+    assert_same_run,
+    small,
+    to_the_end,
+)
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -87,3 +98,25 @@ def test_a_run_goes_on_where_its_machine_was_lost_with_its_disk(
     found = machines.look(config)
     assert_same_run(undisturbed, found)
     assert_learned_the_lake(found)
+
+
+def test_others_ask_serve_and_verify_a_run_from_another_machine(s3_server, broker, tmp_path, monkeypatch):
+    config = small(broker.bootstrap_servers, **SHORT)
+    machines = Machines(config, "s3://bucket/runs/asked", tmp_path, monkeypatch)
+    command = machines.start()
+    try:
+        command.until(lambda status: status["lake"]["rows"] >= 300)
+        machines.another()
+        spawned = Pipeline(working_copy(machines.url)).spawn(SpawnRequest("late", verticals=("travel",), like="feed"))
+        assert spawned.state == "joined"
+        assert command.wait() == 0, command.log.read_text()[-3000:]
+    finally:
+        command.clean_up()
+    found = machines.look(config)
+    assert found.summary["students"]["late"]["ctr"]["rows"] > 0
+    assert_replays(found.run_dir.root, "feed", "late")
+    assert not command.run_dir.lake.samefile(found.run_dir.lake)
+    (source,) = model_sources(["late"], found.run_dir.root)
+    wanted = source.wanted()
+    assert wanted is not None
+    assert load_served(wanted.path).tasks == ("ctr", "cvr")

@@ -27,6 +27,7 @@ def with_working_copies(arguments: Sequence[str]) -> list[str]:
     for argument in arguments:
         option, equals, value = argument.partition("=") if argument.startswith("--run-dir=") else ("", "", argument)
         of_a_run = before == "--run-dir" or equals or value.startswith(("s3://", "file://"))
+        of_a_run = of_a_run and before != "--tracking-uri"
         if of_a_run and is_url(value):
             value = _fetched(name, value)
         found.append(f"{option}{equals}{value}")

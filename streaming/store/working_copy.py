@@ -20,6 +20,7 @@ puts something, it looks whether there is a higher one, and stops if so.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import threading
@@ -36,6 +37,8 @@ import psutil
 
 from streaming.errors import BadInput, StreamingError
 from streaming.store.objects import PART_SUFFIX, ObjectStore, StoredObject, md5_of, store_at
+
+log = logging.getLogger(__name__)
 
 MARKER = ".object-store.json"
 """Lies in a working copy, and says which store it is of, and in which epoch."""
@@ -477,6 +480,8 @@ class StoreMirror:
                     next_mirror = time.monotonic() + self._mirror_s
                 self.fault = None
             except (StreamingError, OSError) as error:
+                if self.fault is None:
+                    log.warning("the store does not follow: %s", error)
                 self.fault = str(error)
             if self._ending.wait(self._asked_s):
                 return

@@ -48,7 +48,7 @@ class Machines:
 
     def start(self) -> Command:
         root = self.another()
-        command = Command(self._config, Path(self.url), self._folder / "log", local=True)
+        command = Command(self._config, Path(self.url), self._folder / "log", options=["--local"])
         command.run_dir = RunDir(root)
         self.commands.append(command)
         return command

@@ -281,6 +281,11 @@ def check_storable(config: Config, run_dir: RunDir) -> None:
             "hold; give the address of an MLflow server (--set tracking.uri=http://HOST:PORT), or leave tracking out "
             "(--set tracking.enabled=false)"
         )
+    if config.follows is not None:
+        raise BadInput(
+            f"{copy.url}: a run that follows another's lake has to lie in a folder of the same machine yet; give a "
+            "folder with --run-dir"
+        )
     if config.kafka.bootstrap_servers is None:
         raise BadInput(
             f"{copy.url}: the embedded broker keeps its topics on this machine's disk, and the run would be lost with "

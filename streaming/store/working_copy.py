@@ -223,7 +223,8 @@ class WorkingCopy:
         found = [f for prefix in prefixes for f in self.store.list(prefix) if not f.key.startswith(COORDINATORS)]
         wanted = [f for f in found if not _is_data(f.key) and not self._same(self.root / f.key, f.key, f)]
         for each in sorted(wanted, key=lambda f: (f.key.endswith(_REFER), f.key)):
-            self._fetch(each.key, each.age_s)
+            with suppress(FileNotFoundError):  # a run that lives has deleted it since it was listed
+                self._fetch(each.key, each.age_s)
         keys = [f.key for f in found]
         if whole:
             there = set(keys)
@@ -239,13 +240,15 @@ class WorkingCopy:
             desired = found.key.endswith("/wish.json") or "/start/" in found.key
             if desired and self._asked.get(found.key) != found.tag:
                 self._asked[found.key] = found.tag
-                if not self._same(self.root / found.key, found.key, found):
-                    self._fetch(found.key)
+                with suppress(FileNotFoundError):
+                    if not self._same(self.root / found.key, found.key, found):
+                        self._fetch(found.key)
         there = {found.key: found.tag for found in self.store.list("lake/readers/")}
         for key in there:
-            if not (self.root / key).exists():
-                self._fetch(key)
-                self._asked[key] = there[key]
+            with suppress(FileNotFoundError):
+                if not (self.root / key).exists():
+                    self._fetch(key)
+                    self._asked[key] = there[key]
         for key in [key for key in self._asked if key.startswith("lake/readers/") and key not in there]:
             del self._asked[key]
             (self.root / key).unlink(missing_ok=True)

@@ -130,6 +130,17 @@ def test_a_machine_without_a_cache_has_what_was_flushed_and_one_with_an_old_cach
     assert (there.root / "checkpoints" / "augmentation" / "marks").read_text() == "marks"
 
 
+def test_what_a_run_deletes_while_it_is_fetched_is_passed_over(tmp_path, store, monkeypatch):
+    here, there = machine(tmp_path, store, "here"), machine(tmp_path, store, "there")
+    write_json(here.root / "a.json", {})
+    write_json(here.root / "b.json", {})
+    listed = list(there.store.list())
+    remove_file(here.root / "a.json")
+    monkeypatch.setattr(there.store, "list", lambda prefix="": iter(listed))
+    there.pull()
+    assert [path.name for path in there.root.glob("*.json") if not path.name.startswith(".")] == ["b.json"]
+
+
 def test_data_files_of_the_lake_are_fetched_when_they_are_read(tmp_path, store):
     here, there = machine(tmp_path, store, "here"), machine(tmp_path, store, "there")
     data = make(here.root / "lake" / "augmented_examples") / "part-0.parquet"

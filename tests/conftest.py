@@ -15,6 +15,7 @@ from streaming.broker.broker import LocalBroker
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import ensure_topics
 from tests.support.places import NUMBERS, ROOT, TEST_RUN, run_folder
+from tests.support.s3_server import S3Server
 
 # How long an example takes, to draw and to try, depends on who has the cores.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,6 +68,18 @@ def broker():
 
     Topics' names keep tests apart. Who kills or configures a broker starts one of its own."""
     return LocalBroker(run_folder() / "broker", heap_mb=512).start(wait_s=120)
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """A server of S3's protocol, one for all tests of a process (`S3Server`), where boto3 and delta-rs find it; what
+    they put lies in `s3://bucket`."""
+    before = dict(os.environ)
+    with S3Server() as server:
+        os.environ.update(server.environment)
+        yield server
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from pipelines.cli.tools.working_copies import with_working_copies
 from streaming.process_limit import met_limit
 from streaming.program import command
 
@@ -148,6 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in command_line
     try:
+        command_line = with_working_copies(command_line)
         program = command("exfm")
         as_called(typer.main.get_command(app), program)(
             args=[argument for argument in command_line if argument != "--debug"],

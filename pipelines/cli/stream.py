@@ -190,9 +190,11 @@ def stream(
     of_this = not local and prepare_to_fork()
     gc.disable()  # a fifth of the time is spent looking through what is imported
     from pipelines.core.config.settings import load
+    from pipelines.core.run_dir.object_storage import working_copy
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.live.loop.lifecycle import run, start_over
     from pipelines.live.loop.live_run import CAUGHT_UP
+    from pipelines.live.loop.preflight import check_storable
     from pipelines.live.rules.states import RunState
     from pipelines.report.screens.closing import print_closing
     from pipelines.report.screens.screen import Screen
@@ -206,11 +208,12 @@ def stream(
         context.call_on_close(forks.close)
     private_files()
     settings = load(config, overrides)
-    where = RunDir(run_dir or Path("runs") / settings.name)
+    where = RunDir(run_dir or working_copy(settings.run_dir or Path("runs") / settings.name))
     if until_idle is not None and (until_end or settings.plays):
         raise BadInput("--until-idle is for topics that others feed, without --until-end: a bounded run ends by itself")
     if drop and not evolve:
         raise BadInput(f"--drop {drop[0]} needs --evolve; give both, or neither")
+    check_storable(settings, where)
     _check(settings, where, fresh=fresh, local=local)
     gc.enable()
     if fresh and where.root.exists():

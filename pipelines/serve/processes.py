@@ -25,6 +25,7 @@ import uvicorn
 
 from exfm.machine import set_threads
 from exfm.models.compiled import Packages
+from pipelines.core.run_dir.object_storage import followed, is_elsewhere
 from pipelines.serve.app import RequestLimits, Server
 from pipelines.serve.logged import LogSettings, ServedLog, check_topic
 from pipelines.serve.model_store import open_model_store
@@ -87,10 +88,12 @@ def serve(asked: ServerSettings, processes: int, ready: Callable[[int], None] = 
         raise BadInput(f"--follow live serves fp32, and --tables is {asked.tables.kind}; follow champion with those")
     if asked.compiled and asked.tables.kind != "fp32":
         raise BadInput("--compile serves versions of fp32; leave out --tables, or --compile")
+    if asked.follow == "live" and is_elsewhere(asked.run_dir):
+        raise BadInput("--follow live reads increments where the student trains; on other machines follow champion")
     if asked.logged is not None:
         check_topic(asked.logged)
     sources = asked.sources()  # what cannot be is said here, once
-    with listening(asked.host, asked.port) as at:
+    with listening(asked.host, asked.port) as at, followed(asked.run_dir):
         ready(at.getsockname()[1])
         if processes == 1:
             _serve_here(asked, at, sources)

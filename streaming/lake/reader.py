@@ -27,6 +27,7 @@ from streaming.lake.delta.torn import torn_files
 from streaming.lake.scan import CombinedQuery, Cursor, Query, Scan, ScannedChunk
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
+from streaming.store.working_copy import fetched
 
 CHUNK_ROWS = 131_072
 
@@ -274,7 +275,7 @@ class LakeReader:
             return ScannedChunk(query, low, high, query.empty(self.schema.augmented), np.empty(0, np.int64))
         fragments = [
             self._format.make_fragment(
-                str(self.path / self._files.paths[i]),
+                str(fetched(self.path / self._files.paths[i])),
                 self._disk,
                 self._files.common(i),
             )

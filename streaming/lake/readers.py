@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 from streaming.errors import BadInput
 from streaming.position import NOTHING_YET
-from streaming.store.files import write_text
+from streaming.store.files import remove_file, write_text
 from streaming.store.seal import sealed, unsealed
 
 
@@ -81,7 +81,7 @@ class Readers:
     def retire(self, name: str) -> bool:
         """Remove `name` from the registry; False if it is unknown."""
         try:
-            self._path(name).unlink()
+            remove_file(self._path(name))
         except FileNotFoundError:
             return False
         return True

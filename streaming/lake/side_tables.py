@@ -88,7 +88,7 @@ def side_rows(
     Raises DataLost with the name of a file that is damaged."""
     path, names = Path(folder) / name, schema.names if columns is None else list(columns)
     wanted = pa.schema([schema.field(each) for each in names])
-    handle = open_table(path, schema)
+    handle = open_table(path, schema, to_read=True)
     if handle is None:
         return wanted.empty_table()
     try:

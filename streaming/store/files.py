@@ -2,6 +2,8 @@
 
 A file is written under a temporary name, flushed to the disk, and moved to its own name. The move itself is durable
 once the folder is flushed too (`sync`), which a writer of many files does once, after the last of them.
+
+In the working copy of a run on object storage, what is flushed is put to the store (`working_copy`).
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from typing import Any, BinaryIO
 from uuid import uuid4
 
 from streaming.errors import DataLost, DiskFull, StreamingError
-
-PART_SUFFIX = ".part"
-"""Ends the temporary name of an unfinished file or folder. One that a killed process left behind may be deleted."""
+from streaming.store.objects import PART_SUFFIX
+from streaming.store.working_copy import delete_stored, put_flushed, put_moved
 
 MOST_AT_ONCE = 8
 
@@ -132,10 +133,11 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         part.mkdir()  # its name need not last
     try:
         yield part
-        sync(part)
+        _sync(part)
+        put_moved(part, path)
         shutil.rmtree(path, ignore_errors=True)
         part.rename(path)
-        sync(path.parent)
+        _sync(path.parent)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -146,7 +148,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     with replacing(path) as file:
         file.write(content)
     with suppress(PermissionError):  # a folder that others made for us may not be ours to open
-        sync(path.parent)
+        _sync(path.parent)
+    put_flushed([path])
 
 
 def write_text(path: Path, text: str) -> None:
@@ -181,7 +184,8 @@ def append_line(path: Path, line: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     if new:
-        sync(path.parent)
+        _sync(path.parent)
+    put_flushed([path])
 
 
 def read_json(path: Path) -> Any | None:
@@ -215,6 +219,7 @@ def damage_named(path: Path, remedy: str) -> Iterator[None]:
 def move(source: Path, target: Path) -> None:
     """Rename a file, over any file of that name, or a folder, over none but an empty one; `sync` of the folder around
     it makes that last. Raises OSError."""
+    put_moved(source, target)
     source.replace(target)
 
 
@@ -270,6 +275,12 @@ def share_blocks(copy: Path, of: Path) -> None:
     part.replace(copy)
 
 
+def remove_file(path: Path) -> None:
+    """Delete a file, at the store too. Raises FileNotFoundError."""
+    delete_stored(path)
+    path.unlink()
+
+
 def remove_folder(path: Path) -> None:
     """Delete a folder, renamed first: no half of it ever has its name."""
     doomed = path.with_name(f".{path.name}.{uuid4().hex}")
@@ -298,15 +309,20 @@ def make_folder(path: Path) -> None:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     lowest = missing[-1].parent if missing else path
     with suppress(PermissionError):  # the parent of a folder that others made for us may not be ours to open
-        sync(lowest.parent)
+        _sync(lowest.parent)
     for folder in reversed(missing):
         with disk_full_named(folder):
             folder.mkdir(exist_ok=True)
-        sync(folder.parent)
+        _sync(folder.parent)
 
 
 def sync(path: Path) -> None:
     """Flush to the disk the content of a file, or the names in a folder. Raises DiskFull."""
+    _sync(path)
+    put_flushed([path])
+
+
+def _sync(path: Path) -> None:
     with disk_full_named(path):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -321,9 +337,10 @@ def sync_all(paths: Collection[Path]) -> None:
 
     def flush(path: Path) -> None:
         with suppress(FileNotFoundError):
-            sync(path)
+            _sync(path)
 
     list(_flushing(os.getpid()).map(flush, paths))
+    put_flushed(paths)
 
 
 @lru_cache(maxsize=1)

@@ -35,7 +35,11 @@ def declared(extra: str | None) -> set[str]:
     return {canonicalize_name(requirement.name) for requirement in requirements(extra)} - {"exfm"}
 
 
-ADDED = {"exfm": declared(None), "streaming": declared("streaming"), "pipelines": declared("pipelines")}
+ADDED = {
+    "exfm": declared(None),
+    "streaming": declared("streaming") | declared("s3"),
+    "pipelines": declared("pipelines"),
+}
 ALLOWED = {
     "exfm": ADDED["exfm"],
     "streaming": ADDED["exfm"] | ADDED["streaming"],

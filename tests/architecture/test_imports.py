@@ -108,6 +108,8 @@ OWNERS = {
     "ray": {"pipelines/live/launch/ray.py", "pipelines/live/launch/ray_node.py", "pipelines/serve/ray_serve.py"},
     "mlflow": {"pipelines/track/mlflow.py"},
     "kafka": {"streaming/kafka/client.py", "streaming/kafka/patches.py"},
+    "boto3": {"streaming/store/s3.py"},
+    "botocore": {"streaming/store/s3.py"},
 }
 DYNAMIC = {"importlib.import_module", "import_module", "__import__"}
 

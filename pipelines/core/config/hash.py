@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-ELSEWHERE = ("tracking", "registry", "resources", "lake", "losses", "alarms", "teachers")
+ELSEWHERE = ("run_dir", "tracking", "registry", "resources", "lake", "losses", "alarms", "teachers")
 """Sections that say where a run runs, how it is watched and judged, and who else scores: logits are data."""
 
 RANKS, PLACEMENT = ("teacher", "augmentation"), ("workers", "ranks", "sharding", "read_ahead", "saves")

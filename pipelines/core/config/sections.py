@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from pipelines.core.config.topics import Frozen
 from pipelines.live.feeds.growth import Growth, block_growth
@@ -16,6 +16,7 @@ from streaming.sources.pacer import Pacer
 from streaming.sources.recorded import RecordedConfig, RecordedStream
 from streaming.sources.synthetic.world_config import GeneratorConfig
 from streaming.sources.tables.copies import Copies
+from streaming.store.objects import is_url
 
 Advance = Callable[[str, float], None]
 
@@ -119,6 +120,13 @@ class FollowedLake(Frozen):
     stream: dict[str, Any] | None = Field(
         default=None, description="written by a run: the `source` of the run that is followed"
     )
+
+    @field_validator("lake")
+    @classmethod
+    def _in_a_folder(cls, lake: str) -> str:
+        if is_url(lake):
+            raise ValueError(f"`{lake}`: a lake on object storage cannot be followed yet; name the folder of a run")
+        return lake
 
 
 class MetricsSettings(Frozen):

@@ -66,6 +66,10 @@ class Config(Frozen):
     """The complete config of a run. `rows` says what the stream holds, the rest what is done with it."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run and its registered models")
+    run_dir: str | None = Field(
+        default=None,
+        description="where the run lies: a folder, or s3://BUCKET/PATH; null: runs/NAME. --run-dir comes before it",
+    )
     seed: int = Field(default=1, description="of initial weights, and of which negatives are sampled")
     rows: RowSchema
     source: Annotated[Generated | Recorded | FollowedLake, Field(discriminator="kind")] | None = Field(

@@ -17,6 +17,7 @@ from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.logs import log_to
+from pipelines.core.run_dir.object_storage import coordinating
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.loop.conclusion import Conclusion, earlier_summary, tracker_of
@@ -46,10 +47,11 @@ from pipelines.live.workers.ingest import files_name
 from pipelines.report.results.summary import Summary
 from pipelines.teacher.replace.takeover import TAKES_OVER, take_over
 from streaming.broker.broker import LocalBroker
-from streaming.errors import StreamingError
+from streaming.errors import BadInput, StreamingError
 from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.identifiers import LAKE_SEQ
 from streaming.store.files import write_text
+from streaming.store.working_copy import copy_of
 
 
 def run(
@@ -80,7 +82,12 @@ def run(
     check_processes(config, local=local)
     refuse_foreign(run_dir)
     before = contents(run_dir.root)
-    with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
+    with (
+        locked(run_dir),
+        coordinating(run_dir, say),
+        left_as_found(run_dir, before) as found,
+        interruptible(),
+    ):
         while True:
             status, summary = _attempt(
                 config, run_dir, found, local=local, until_end=until_end, until_idle_s=until_idle_s, evolve=evolve,
@@ -181,6 +188,10 @@ def _finished(config: Config, summary: Summary) -> RunStatus:
 def start_over(run_dir: RunDir) -> None:
     """Delete a run, after stopping its broker. Raises BadInput where the folder holds something else."""
     refuse_foreign(run_dir)
+    if (copy := copy_of(run_dir.root)) is not None:
+        raise BadInput(
+            f"--fresh does not delete {copy.url}: delete it with your provider's tools, or give another address"
+        )
     with locked(run_dir):
         release_rows(run_dir)
         LocalBroker(run_dir.broker).stop()
@@ -200,7 +211,8 @@ def failed_before_learning(run_dir: RunDir) -> bool:
         return False
     rows = (file for file in run_dir.lake.rglob("*.parquet") if "_delta_log" not in file.parts)
     learners = [run_dir.checkpoints("teacher"), *run_dir.checkpoints("").glob(f"{STUDENT}*/")]
-    return (run_dir.follows or next(rows, None) is None) and not any(map(checkpoint_names, learners))
+    empty = run_dir.follows or (not lake_rows(run_dir) and next(rows, None) is None)
+    return empty and not any(map(checkpoint_names, learners))
 
 
 def _announce(run_dir: RunDir, say: Say) -> None:

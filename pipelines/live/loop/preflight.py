@@ -27,11 +27,14 @@ from streaming.process_limit import too_few_left
 from streaming.program import command
 from streaming.store.files import read_json, write_text
 from streaming.store.lock import file_lock
+from streaming.store.working_copy import MARKER, copy_of
 
 if TYPE_CHECKING:
     from pipelines.teacher.plan.question import Part
 
 GB = 1 << 30
+LOOKED_AT_S = 0.2
+"""Commands hold the lock for a moment, to see whether anybody has it."""
 OF_RAY, OF_WORKER, OF_BROKER = 80, 20, 60
 
 
@@ -125,6 +128,8 @@ def refuse_foreign(run_dir: RunDir) -> None:
     """Raise BadInput for a non-empty folder without a run: everything in a run's folder belongs to the run, and is
     deleted when it starts over."""
     others = (contents(run_dir.root) or set()) - {run_dir.broker, run_dir.copies}
+    if copy_of(run_dir.root) is not None:  # what lies there is of its run, and of no other
+        return
     if others and not run_dir.lock.exists() and not run_dir.lake.exists():
         raise BadInput(
             f"{run_dir.root} holds {min(others).name} and no run (no {run_dir.lock.name}); a run has a folder to "
@@ -142,14 +147,14 @@ def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Preflig
     except Exception:
         if not found.begun:
             clear(run_dir.root, keep=before or ())
-            if before is None:
+            if before is None and copy_of(run_dir.root) is None:
                 run_dir.root.rmdir()
         raise
 
 
 def clear(folder: Path, keep: Collection[Path]) -> None:
     """Delete the content of a folder, except `keep`."""
-    for path in set(folder.iterdir()) - set(keep):
+    for path in set(folder.iterdir()) - {*keep, folder / MARKER}:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -226,7 +231,7 @@ def locked(run_dir: RunDir) -> Iterator[None]:
     Raises BadInput where another process has it, or the directory cannot be written.
     """
     writable(run_dir.root)
-    with file_lock(run_dir.lock) as held:
+    with file_lock(run_dir.lock, wait_s=LOOKED_AT_S) as held:
         if not held:
             raise BadInput(
                 f"{run_dir.root} is being run by another process (pid {_pid(run_dir)}); "
@@ -270,3 +275,32 @@ def check_ranks(config: Config, *, local: bool) -> None:
                 f"the {part}'s tables do not fit their ranks: {found}. {part}.ranks is {section.ranks}, "
                 f"{part}.sharding.memory_gb {section.sharding.memory_gb}; exfm plan shows what would fit"
             )
+
+
+def check_storable(config: Config, run_dir: RunDir) -> None:
+    """Raise BadInput where a run on object storage would keep something on this machine that it needs."""
+    if (copy := copy_of(run_dir.root)) is None:
+        return
+    uri = config.tracking.uri
+    if config.tracking.enabled and (uri is None or uri.startswith(("sqlite:", "file:")) or "://" not in uri):
+        raise BadInput(
+            f"{copy.url}: tracking writes {uri or 'a SQLite file in the run directory'}, which object storage cannot "
+            "hold; give the address of an MLflow server (--set tracking.uri=http://HOST:PORT), or leave tracking out "
+            "(--set tracking.enabled=false)"
+        )
+    if config.follows is not None:
+        raise BadInput(
+            f"{copy.url}: a run that follows another's lake has to lie in a folder of the same machine yet; give a "
+            "folder with --run-dir"
+        )
+    if config.kafka.bootstrap_servers is None:
+        raise BadInput(
+            f"{copy.url}: the embedded broker keeps its topics on this machine's disk, and the run would be lost with "
+            "it; give the address of a Kafka (--set kafka.bootstrap_servers=HOST:PORT). To try it out: exfm broker "
+            "start --run-dir FOLDER"
+        )
+    if config.resources.address is not None:
+        raise BadInput(
+            f"{copy.url}: workers on other machines than the coordinator's (resources.address) need a folder that all "
+            "of them share, and cannot have working copies of their own yet; leave resources.address out"
+        )

@@ -21,6 +21,7 @@ from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
+from pipelines.core.run_dir.object_storage import look_again
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import DesiredState, Presence, RequestOutcome
 from pipelines.live.loop.preflight import locked
@@ -258,6 +259,7 @@ class Pipeline:
     def watch(self, name: str, every_s: float = 1.0) -> Iterator[Progress]:
         """Yield a student's progress until it is live, has failed, or its run ends."""
         while True:
+            look_again(self.run_dir.root)
             progress = self.progress(name)
             yield progress
             if progress.live or progress.state in ("failed", "refused", "retired", "paused") or not self.lives:
@@ -301,6 +303,7 @@ class Pipeline:
                     f"--run-dir {self.run_dir.root}"
                 )
             time.sleep(LOOK_EVERY_S)
+            look_again(self.run_dir.root)
         outcome = outcome or _of(
             roster.outcome(desired.name), desired
         )  # the last thing that a run does may be to answer

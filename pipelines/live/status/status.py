@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -353,6 +354,7 @@ class RunStatus:
             "waits_for": self.waits_for,
             "mistaken": self.mistaken,
             "pid": os.getpid(),
+            "host": platform.node(),
             "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "started_at": self.started_at,
             "wall_s": round(self.wall_s, 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import time
 from datetime import datetime
@@ -18,6 +19,7 @@ from pipelines.live.status.status import EarlierAttempts, EarlierWork
 from streaming.errors import BadInput, StreamingError
 from streaming.program import command
 from streaming.store.files import read_json
+from streaming.store.working_copy import GONE_AFTER_S
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(allow_inf_nan=False, gt=-1e12, lt=1e12)]
@@ -98,6 +100,7 @@ class StoredStatus(BaseModel):
     reason: str | None
     mistaken: bool = False
     pid: Annotated[int, Field(gt=0, lt=2**31)]
+    host: Name | None = None
     updated_at: Annotated[str, AfterValidator(_a_time)]
     wall_s: Seconds
     legs: Count
@@ -113,14 +116,22 @@ class StoredStatus(BaseModel):
 
     @property
     def lives(self) -> bool:
-        """True if the coordinator that wrote this still runs. A pid that another process has by now does not count."""
+        """True if the coordinator that wrote this still runs. A pid that another process has by now does not count. On
+        another machine than its own, it runs as long as it is heard of."""
+        written = datetime.fromisoformat(self.updated_at).timestamp()
+        if self.elsewhere:
+            return self.state not in ENDED and time.time() - written < GONE_AFTER_S
         try:
             process = psutil.Process(self.pid)
-            written = datetime.fromisoformat(self.updated_at).timestamp()
             runs = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
             return runs and process.create_time() <= written and self.state not in ENDED
         except psutil.NoSuchProcess:
             return False
+
+    @property
+    def elsewhere(self) -> bool:
+        """True if the coordinator ran on another machine."""
+        return self.host is not None and self.host != platform.node()
 
     def as_json(self) -> dict[str, Any]:
         """Everything that the file holds."""
@@ -179,6 +190,8 @@ def stop_run(status: StoredStatus, root: Path, wait_s: float) -> str:
     """Ask the coordinator to end and wait for it. Raises StreamingError when it does not."""
     if not status.lives:
         return f"nothing runs in {root} ({status.state})"
+    if status.elsewhere:
+        raise BadInput(f"the coordinator of {root} runs on {status.host} (pid {status.pid}); stop it there")
     os.kill(status.pid, signal.SIGTERM)
     end = time.monotonic() + wait_s
     while status.lives:

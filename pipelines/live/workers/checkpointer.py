@@ -42,6 +42,7 @@ from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
 from streaming.store.files import write_json
 from streaming.store.lock import file_lock
+from streaming.store.working_copy import put_tree
 
 REGISTER_EVERY_S = 600.0
 """A worker that has nothing to save for this long renews its registration as a reader of the lake."""
@@ -170,7 +171,9 @@ class Checkpointer:
         rank holds all of it."""
         group = None if alone else self._ranks.group
         together = None if group is None else Together(group.rank, group.world_size, group.token)
-        save_checkpoint(root, name, tensors, meta, kind=kind, parent=parent, together=together)
+        place = save_checkpoint(root, name, tensors, meta, kind=kind, parent=parent, together=together)
+        if self._ranks.first or alone:
+            put_tree(place)
 
     def write_quarantine(self, state: Mapping[str, Any]) -> None:
         """Copy of the checkpoints' quarantine for people; never read back."""

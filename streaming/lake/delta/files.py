@@ -28,8 +28,10 @@ from streaming.lake.delta.encodings import Form
 from streaming.lake.delta.handle import last_metadata, open_table
 from streaming.lake.delta.identifiers import HOUSEKEEPING
 from streaming.lake.delta.log import LOG, flush, goes_beyond, unfinished
+from streaming.lake.delta.remote import committing, follow, is_remote, put_entry
 from streaming.lake.delta.vacuum import retire
 from streaming.store.files import make_folder, move_to_new_name, sync, sync_all
+from streaming.store.working_copy import fetched
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -254,8 +256,8 @@ class TableFiles:
         return tuple(self._handle.metadata().partition_columns)
 
     def place(self, file: DataFile) -> Path:
-        """Path of a file on the disk."""
-        return self.path / file.path
+        """Path of a file on the disk, where it is fetched to from a store."""
+        return fetched(self.path / file.path)
 
     def new_place(self, neighbour: DataFile) -> str:
         """A new name below the table, in the folder of another file of the same partition, or of one around it."""
@@ -275,14 +277,15 @@ class TableFiles:
 
         Call it inside `in_flight_lock`, taken before the first of `added` was written.
         """
-        retire(self.place(file) for file in removed)
+        retire(self.path / file.path for file in removed)
         flush_files(self.place(file) for file in added)
         now_ms = time.time_ns() // 1_000_000
         actions = add_actions(added, rows_change=rows_change)
         actions += [RemoveAction(f.path, rows_change, now_ms, f.bytes, dict(f.partition)) for f in removed]
         numbers = {HOUSEKEEPING: (self.identifier(HOUSEKEEPING) or 0) + 1, **identifiers}
+        handle = committing(self.path, self.version) if is_remote(self.path) else self._handle
         try:
-            self._handle.create_write_transaction(
+            handle.create_write_transaction(
                 actions,
                 mode="append",
                 schema=self._handle.schema(),
@@ -290,11 +293,20 @@ class TableFiles:
                 commit_properties=CommitProperties(app_transactions=[Transaction(*pair) for pair in numbers.items()]),
                 post_commithook_properties=_HOOKS,
             )
-        except CommitFailedError:
+        except (DeltaError, OSError) as error:
+            if not isinstance(error, CommitFailedError) and not is_remote(self.path):
+                raise
+            follow(self.path)
             self._handle = DeltaTable(self.path)
             self._look()
-            return False
+            there = {file.path for file in self.files}  # a store may have the commit, and its answer was lost
+            return (
+                is_remote(self.path)
+                and there.issuperset(f.path for f in added)
+                and there.isdisjoint(f.path for f in removed)
+            )
         before = self.version
+        follow(self.path)
         self._handle.update_incremental()
         flush(self.path, range(before + 1, self.version + 1))  # what was replaced may be deleted from now on
         self._look()
@@ -315,7 +327,7 @@ class TableFiles:
             {"txn": {"appId": HOUSEKEEPING, "version": (self.identifier(HOUSEKEEPING) or 0) + 1}},
             *self._replacing_all(added, now_ms),
         ]
-        retire(self.place(file) for file in self.files)
+        retire(self.path / file.path for file in self.files)
         flush_files(self.place(file) for file in added)
         stored = self._store_entry(self.version + 1, actions)
         self._handle = DeltaTable(self.path)
@@ -357,10 +369,13 @@ class TableFiles:
             }
 
     def _store_entry(self, version: int, actions: Sequence[Mapping[str, Any]]) -> bool:
+        content = "".join(json.dumps(action) + "\n" for action in actions)
+        if (made := put_entry(self.path, version, content.encode())) is not None:
+            return made
         entry = self.path / LOG / f"{version:020d}.json"
         staged = entry.with_name(f"{entry.name}#{os.getpid()}")
         try:
-            staged.write_text("".join(json.dumps(action) + "\n" for action in actions))
+            staged.write_text(content)
             sync(staged)
             stored = move_to_new_name(staged, entry)
         finally:

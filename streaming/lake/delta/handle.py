@@ -12,25 +12,31 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.delta.log import unfinished, unopened
+from streaming.lake.delta.remote import committing, fetch_data
 
 METADATA_KEY = "exfm"
 
 
-def open_table(path: Path, schema: pa.Schema | None = None) -> DeltaTable | None:
-    """Newest handle of the table at `path`, None if it does not exist or is `unfinished`.
+def open_table(
+    path: Path, schema: pa.Schema | None = None, *, to_commit: bool = False, to_read: bool = False
+) -> DeltaTable | None:
+    """Newest handle of the table at `path`, None if it does not exist or is `unfinished`. `to_commit`: one to commit
+    through, where the table is at a store; others read the log here. `to_read`: its data files are fetched, too.
 
     A nullable column may be in one of the two alone: those who read without it do not see it, and rows from before it
     came have null. Raises BadInput when the columns differ otherwise from `schema`, StreamingError when its log cannot
     be read (DataLost: it is damaged).
     """
     try:
-        handle = DeltaTable(path)
+        handle = committing(path) if to_commit else DeltaTable(path)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
         if unfinished(path) is not None:
             return None
         raise unopened(path, error) from error
+    if to_read:
+        fetch_data(path, handle)
     if schema is None:
         return handle
     differing = _differences(pa.schema(handle.schema().to_arrow()), schema, optional=True)

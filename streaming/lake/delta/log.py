@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.errors import DataLost, StreamingError
+from streaming.lake.delta.remote import LOG, follow, is_remote
 from streaming.store.files import sync_all
-
-LOG = "_delta_log"
 
 
 class LogFiles(NamedTuple):
@@ -54,8 +53,12 @@ def goes_beyond(table: Path, version: int) -> bool:
 def flush(table: Path, versions: range) -> None:
     """Flush the entries of these commits, and their checkpoints: Delta leaves that to the system.
 
-    The data files of a commit were flushed before it. What is gone since is passed over.
+    The data files of a commit were flushed before it. What is gone since is passed over. Of a table at a store, which
+    flushes by itself, the log here is brought up to it.
     """
+    if is_remote(table):
+        follow(table)
+        return
     for version in versions:
         entry = table / LOG / f"{version:020d}.json"
         sync_all([entry, entry.with_suffix(".checkpoint.parquet"), entry.parent])

@@ -33,10 +33,13 @@ from streaming.lake.delta.files import add_actions, flush_files, flush_newest_fi
 from streaming.lake.delta.handle import METADATA_KEY, last_metadata, open_table
 from streaming.lake.delta.lock import in_flight_lock
 from streaming.lake.delta.log import damage, flush, unfinished
+from streaming.lake.delta.remote import address, committing, follow, is_remote, options, patiently
 from streaming.lake.delta.vacuum import vacuum_table
 from streaming.store.files import is_disk_full, make_folder, sync
 
 COMMIT_ATTEMPTS = 20
+STORE_ATTEMPTS = 6
+"""A store that did not answer may have the commit: `prepare` looks."""
 CHECKPOINT_EVERY_COMMITS = 20
 LOG_RETENTION = "interval 10 minutes"
 """How long log entries are kept, and at least until a checkpoint covers them. Their number is bounded by the commits in
@@ -82,10 +85,14 @@ class CheckedTable:
         self.path = path
         self._schema = schema
         self._commits = 0
-        self._handle = open_table(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
+        self._handle = open_table(path, schema, to_commit=True) or patiently(
+            path, lambda: self._create(list(partition_by), statistics, identifiers or {})
+        )
+        follow(path)
         if (torn := damage(path)) is not None:  # one that deltalake reads over: an entry without a line
             raise DataLost(f"the table at {path} cannot be written to: {torn}")
-        flush_newest_files(path, self._handle)
+        if not is_remote(path):  # at a store they were put before they were committed
+            flush_newest_files(path, self._handle)
         self._flushed = self._handle.version() - 1
         self._flush()  # the first entry too: others rely on a table that is there
         with suppress(PermissionError):  # a folder that others made for us may lie in one that is not ours to open
@@ -106,18 +113,23 @@ class CheckedTable:
                 log.warning("%s was cut short while its table was being made, which held nothing: made again", torn)
                 torn.unlink()
             return DeltaTable.create(
-                self.path,
+                address(self.path),
                 self._schema,
                 partition_by=partition_by,
                 configuration=configuration,
                 commit_properties=_properties(identifiers, {}),
+                storage_options=options(self.path),
             )
         except (OSError, DiskFull) as error:
+            if is_remote(self.path):  # it may be there, or can be made again
+                if (handle := open_table(self.path, self._schema, to_commit=True)) is not None:
+                    return handle
+                raise
             if isinstance(error, DiskFull) or is_disk_full(error):
                 raise DiskFull(f"the disk is full: no table can be made at {self.path}; free some space") from error
             raise BadInput(f"no table can be made at {self.path}: {error}. Choose a folder you can write") from error
         except DeltaError as error:
-            handle = open_table(self.path, self._schema)  # another process made it meanwhile
+            handle = open_table(self.path, self._schema, to_commit=True)  # another process made it meanwhile
             if handle is None:
                 raise StreamingError(f"no table can be made at {self.path}: {error}") from error
             return handle
@@ -133,7 +145,7 @@ class CheckedTable:
 
     def refresh(self) -> None:
         """Pick up commits of other processes."""
-        self._handle.update_incremental()
+        patiently(self.path, self._handle.update_incremental)
 
     def identifier(self, name: str) -> int | None:
         """The identifier's number as of the handle's version; None if it was never committed."""
@@ -150,7 +162,7 @@ class CheckedTable:
         passed on. Raises DiskFull when there is no room (the same call may be made again), StreamingError when the
         disk refuses otherwise, or when others commit the same identifiers faster than we do.
         """
-        for _ in range(COMMIT_ATTEMPTS):
+        for attempt in range(COMMIT_ATTEMPTS):
             commit = prepare()
             if commit is None:
                 self._flush()
@@ -169,8 +181,8 @@ class CheckedTable:
             except (DeltaError, OSError, pa.ArrowException, DiskFull) as error:
                 if isinstance(error, DiskFull) or is_disk_full(error):
                     raise self._disk_full(commit) from error
-                if isinstance(error, CommitFailedError):
-                    self._handle = DeltaTable(self.path)
+                if isinstance(error, CommitFailedError) or (is_remote(self.path) and attempt < STORE_ATTEMPTS):
+                    self._handle = committing(self.path)
                     continue
                 raise StreamingError(
                     f"{commit.rows.num_rows} rows could not be committed to {self.path}: {error}. "
@@ -206,7 +218,7 @@ class CheckedTable:
     def _holds(self, commit: TableCommit) -> bool:
         """True if the table on the disk has a commit's identifiers."""
         try:
-            now = DeltaTable(self.path)
+            now = committing(self.path)
         except (DeltaError, OSError):
             return False
         there = [now.transaction_version(name) == number for name, number in commit.identifiers.items()]

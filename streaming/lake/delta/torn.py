@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from streaming.lake.delta.files import DataFile, TableFiles
 from streaming.lake.delta.identifiers import BLOCK
-from streaming.lake.delta.log import LOG, LogFiles
+from streaming.lake.delta.log import LogFiles
+from streaming.lake.delta.remote import LOG, is_remote
 
 DECODED_BYTES = 64 * 2**20
 """So much of the newest files is decoded: at 500 MB/s and more, what costs a fraction of a second."""
@@ -43,7 +44,7 @@ def torn_files(table: TableFiles, decoded_bytes: int = DECODED_BYTES) -> list[To
     faults: dict[str, str] = {}
     for file in sorted(table.files, key=lambda f: f.changed_s, reverse=True):
         fault = _short(table, file)
-        if fault is None and decoded_bytes > 0:
+        if fault is None and decoded_bytes > 0 and (table.path / file.path).exists():
             decoded_bytes -= file.bytes
             fault = _undecodable(table, file)
         if fault is not None:
@@ -57,9 +58,9 @@ def torn_files(table: TableFiles, decoded_bytes: int = DECODED_BYTES) -> list[To
 
 def _short(table: TableFiles, file: DataFile) -> str | None:
     try:
-        size = table.place(file).stat().st_size
+        size = (table.path / file.path).stat().st_size
     except FileNotFoundError:
-        return "is gone"
+        return None if is_remote(table.path) else "is gone"  # it is fetched, whole, when it is read
     return None if size == file.bytes else f"has {size:,} of {file.bytes:,} bytes"
 
 

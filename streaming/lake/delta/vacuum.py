@@ -20,7 +20,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from streaming.lake.delta.lock import nothing_in_flight
-from streaming.lake.delta.log import LOG
+from streaming.lake.delta.remote import LOG
+from streaming.store.files import remove_file
 
 
 class Vacuumed(NamedTuple):
@@ -48,7 +49,7 @@ def vacuum_table(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Va
             if older_than_s and now_s - path.stat().st_mtime < older_than_s:
                 waiting += 1
                 continue
-            path.unlink()
+            remove_file(path)
             files, bytes_ = files + 1, bytes_ + size
     return Vacuumed(files, bytes_, waiting)
 

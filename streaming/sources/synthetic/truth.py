@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from streaming.errors import BadInput
 from streaming.hashing import hash64
-from streaming.store.files import damage_named, replacing
+from streaming.store.files import damage_named, replacing, sync
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -71,9 +71,11 @@ class TruthWriter:
             self._rows -= ROWS_PER_PART
 
     def close(self) -> None:
+        """Write what waits; all parts are durable on return."""
         if self._rows or not self._parts:
             self._write_part(pa.Table.from_batches(self._waiting, TRUTH_SCHEMA))
         self._waiting, self._rows = [], 0
+        sync(self._directory)  # whoever finds the stream at its end does not write it again
 
     def _write_part(self, table: pa.Table) -> None:
         part = self._directory / f"part-{self._parts:06d}.parquet"

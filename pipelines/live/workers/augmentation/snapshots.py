@@ -17,6 +17,7 @@ from pipelines.core.run_dir.paths import version_name
 from pipelines.live.training.freshness import LearnedToLogit
 from pipelines.live.workers.augmentation.scoring import Scorer
 from streaming.position import NOTHING_YET
+from streaming.store.working_copy import put_tree
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Snapshots:
         directory = self._folder / version_name(version)
         if not directory.exists():
             return False
+        put_tree(directory)  # rows that it scores outlive this machine, and so does it
         self.version = None  # a scorer that is half loaded scores nothing
         try:
             meta = self.scorer.load(directory)

@@ -19,6 +19,7 @@ from exfm.models.engine import StudentEngine
 from exfm.models.served import check_logits, load_student, save_served
 from exfm.snapshots.checkpoint import prune_checkpoints
 from exfm.snapshots.named import under
+from streaming.store.working_copy import put_tree
 
 KEPT = 2
 
@@ -49,7 +50,7 @@ class Exports:
                     refused = f"export {name} of the {model} was refused: {error}"
                     log.error("%s", refused)
                     continue
-                save_served(served, self._folders[model], name)
+                put_tree(save_served(served, self._folders[model], name))
                 prune_checkpoints(self._folders[model], keep=KEPT)
             self.alarm = refused
 

@@ -38,6 +38,7 @@ from pipelines.live.workers.student.tables import stated_tables
 from pipelines.track.registry.aliases import Action, Aliases
 from pipelines.track.registry.ledger import POLICY, Entry, Ledger, LedgerWriter, aliases_after
 from streaming.store.files import make_folder
+from streaming.store.working_copy import put_tree
 
 FIRST = "the first version: there is no champion to compare it with"
 OF_A_TRIAL = (Action.TRIAL, Action.PROMOTED, Action.ENDED)
@@ -272,7 +273,7 @@ class Versions:
                 return
             if unwritten is not None:
                 make_folder(self._ledger.versions)
-                save_served(unwritten[1], self._ledger.versions, unwritten[0])
+                put_tree(save_served(unwritten[1], self._ledger.versions, unwritten[0]))
             stated = self._stated(entries, unwritten)
             with self._ledger.writing() as ledger:
                 there = {_key(entry) for entry in ledger.entries if entry["by"] == POLICY}

@@ -64,6 +64,7 @@ TABLE = [
     ("metrics.group_by", "user_id", STUDENTS),
     ("metrics.cluster_by", ["user_id", "ad_id"], STUDENTS),
     ("metrics.cluster_by", [], set()),
+    ("run_dir", "s3://ads/runs/demo", set()),
     ("lake.retention_days", 3, set()),
     ("losses.fail_share", 0.9, set()),
     ("alarms.stalled_s", 9.0, set()),

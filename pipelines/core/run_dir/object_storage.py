@@ -1,0 +1,117 @@
+"""Runs on object storage: their working copies on this machine, opened for a command, a coordinator or a server."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipelines.core.run_dir.paths import RunDir
+from streaming.errors import StreamingError
+from streaming.store.lock import file_lock
+from streaming.store.objects import is_url, normalised
+from streaming.store.working_copy import StoreMirror, copy_of, open_copy
+
+STATUS = ("status.json", "config.yaml")
+FOLLOWED = ("registry/", "snapshots/students/", "students/", "config.yaml")
+"""What a server reads of a run."""
+ANSWERS = ("students/", "status.json", "summary.json", "registry/", "config.yaml")
+"""What a command that waits for a run reads again."""
+FOLLOW_S = 5.0
+PULL_WAIT_S = 600.0
+
+_looked_at: dict[Path, float] = {}
+
+
+def working_copy(run: str | os.PathLike[str], prefixes: Sequence[str] = ("",)) -> Path:
+    """Folder of a run: itself, or the working copy of an address, brought up to what is at the store below these
+    prefixes; not where its coordinator works in it, whose copy is the newer one.
+
+    The working copy is a cache: it may be deleted whenever nothing runs in it. Raises BadInput for an address that is
+    none, or that the store refuses, StreamingError where it cannot be reached.
+    """
+    if not is_url(run):
+        return Path(run)
+    url = normalised(run)
+    root = cache_folder() / url.replace("://", "/").replace("//", "/")
+    root.mkdir(parents=True, exist_ok=True)
+    with _pulling(root):
+        if _is_idle(root):
+            open_copy(root, url).pull(prefixes, whole="" in prefixes)
+    return root
+
+
+@contextmanager
+def _pulling(root: Path) -> Iterator[None]:
+    with file_lock(root / ".pull", wait_s=PULL_WAIT_S) as mine:
+        if not mine:
+            raise StreamingError(f"another command has been fetching files to {root} for {PULL_WAIT_S:g} s; try again")
+        yield
+
+
+def _is_idle(root: Path) -> bool:
+    with file_lock(RunDir(root).lock) as idle:
+        return idle
+
+
+def cache_folder() -> Path:
+    """Folder of the working copies, in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exfm" / "runs"
+
+
+@contextmanager
+def coordinating(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[StoreMirror | None]:
+    """Context of the one coordinator of a run on object storage: the working copy is brought up to the store when the
+    run is its own, and the store follows it from then on. Nothing for a run in a folder. Raises BadInput while another
+    coordinator lives."""
+    if (copy := copy_of(run_dir.root)) is None:
+        yield None
+        return
+    with _pulling(run_dir.root):
+        epoch = copy.take_over()
+        say(f"{copy.url}: coordinator {epoch}, working in {run_dir.root}")
+        copy.pull()
+    with StoreMirror(copy) as mirror:
+        yield mirror
+
+
+def is_elsewhere(root: Path | None) -> bool:
+    """True for the working copy of a run whose coordinator does not work in it."""
+    copy = None if root is None else copy_of(root)
+    return copy is not None and _is_idle(copy.root)
+
+
+def look_again(root: Path, *, every_s: float = 2.0) -> None:
+    """Fetch what the run has answered, and its status, where it runs on another machine; at most every `every_s`."""
+    if (copy := copy_of(root)) is not None and time.monotonic() - _looked_at.get(root, -every_s) >= every_s:
+        working_copy(copy.url, ANSWERS)
+        _looked_at[root] = time.monotonic()
+
+
+@contextmanager
+def followed(root: Path | None) -> Iterator[None]:
+    """Context in which a working copy follows what is published at the store, every `FOLLOW_S`. Nothing for a run in a
+    folder, and where its coordinator works."""
+    copy = None if root is None or not is_elsewhere(root) else copy_of(root)
+    if copy is None:
+        yield
+        return
+    ending = threading.Event()
+
+    def follow() -> None:
+        while not ending.wait(FOLLOW_S):
+            try:
+                working_copy(copy.url, FOLLOWED)
+            except (StreamingError, OSError):
+                continue  # what is served stays; the next look may find the store again
+
+    thread = threading.Thread(target=follow, name="follow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()

@@ -1,0 +1,490 @@
+"""The working copy of a run that lies on object storage: a folder whose flushed files are at the store.
+
+Workers read and write files of a folder, as those of any run. Where they flush, because the next step relies on what
+was written, the file is put to the store before the flush returns. So what is at the store is what a disk holds after a
+power failure that spares nothing but what was flushed, and a run goes on from there on another machine as it goes on
+after such a failure.
+
+    flush of a file             the file is put
+    flush of a folder           its files are put, and those that are gone are deleted
+    a folder moved into place   is put before it has its name, its manifest last
+    a commit to a Delta table   is made at the store; the log here follows it (streaming/lake/delta/remote.py)
+
+What need not last, as logs and status.json, follows every `MIRROR_S` (`mirror`). Some files stay on the machine: the
+broker's, copies of a source, locks, whatever begins with a dot.
+
+One coordinator works on a run. It has an epoch, a number that `put_if_absent` gives to one only; before a working copy
+puts something, it looks whether there is a higher one, and stops if so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import psutil
+
+from streaming.errors import BadInput, StreamingError
+from streaming.store.objects import PART_SUFFIX, ObjectStore, StoredObject, md5_of, store_at
+
+log = logging.getLogger(__name__)
+
+MARKER = ".object-store.json"
+"""Lies in a working copy, and says which store it is of, and in which epoch."""
+
+MIRROR_S, ASKED_S = 30.0, 5.0
+"""How often what need not last is put, and how often is looked for what others have put."""
+GONE_AFTER_S = 100.0
+"""A coordinator that was not heard of for so long has ended."""
+AT_ONCE = 8
+
+COORDINATORS = "coordinators/"
+_STAYS = {"broker", "source", "mlflow.db", "mlartifacts", "place.json"}
+_OTHERS_WRITE = ("students/", "lake/readers/")
+"""What other machines put there is never deleted because it is not here yet."""
+_TABLES = "lake/"
+"""Data files are put with their commit, and deleted by vacuum."""
+_LAST = "manifest.json"
+"""Makes a folder complete, so it comes last, and goes first."""
+_REFER = (_LAST, ".jsonl", "_last_checkpoint")
+"""Files that name others are fetched after them."""
+
+
+class FileState(NamedTuple):
+    """Size, time and inode of a file, which tell whether it has changed."""
+
+    bytes: int
+    changed_ns: int
+    inode: int
+
+
+class WorkingCopy:
+    """The working copy in `root` of the run at `url`; `epoch`: of the coordinator that works on it, None without one.
+
+    >>> import tempfile
+    >>> store, here, there = (Path(tempfile.mkdtemp()) for _ in range(3))
+    >>> copy = open_copy(here, store.as_uri())
+    >>> _ = (here / "checkpoints").mkdir(), (here / "checkpoints" / "one").write_text("1")
+    >>> copy.put_folder(here / "checkpoints")
+    >>> open_copy(there, store.as_uri()).pull()
+    ['checkpoints/one']
+    >>> (there / "checkpoints" / "one").read_text()
+    '1'
+    """
+
+    def __init__(self, root: Path, url: str, epoch: int | None) -> None:
+        self.root, self.url, self.epoch = root, url, epoch
+        self.store: ObjectStore = store_at(url)
+        self._known: dict[str, FileState] = {}
+        self._listed: dict[str, set[str]] = {}
+        self._absent: set[str] = set()
+        self._asked: dict[str, str] = {}
+        self._lock = threading.RLock()
+
+    # --- where things are ----------------------------------------------------------------------------------------
+
+    def key(self, path: Path) -> str | None:
+        """The key of a file or folder; None for what stays on this machine."""
+        parts = Path(os.path.abspath(path)).relative_to(self.root).parts
+        if not parts or parts[0] in _STAYS or any(part.startswith(".") or "#" in part for part in parts):
+            return None
+        return None if parts[-1].endswith((PART_SUFFIX, ".lock", ".spool")) else "/".join(parts)
+
+    def address(self, path: Path) -> str | None:
+        """The address of a file or folder at the store; None for what stays on this machine."""
+        key = self.key(path)
+        return None if key is None else f"{self.url}/{key}"
+
+    def delta_options(self) -> dict[str, str]:
+        """Storage options of delta-rs to reach the store."""
+        return self.store.delta_options()
+
+    # --- from here to the store ----------------------------------------------------------------------------------
+
+    def put_files(self, paths: Iterable[Path]) -> None:
+        """Put files that have changed; those that are gone are passed over. Raises StreamingError where another
+        coordinator works on the run."""
+        keyed = [(path, key) for path in paths if (key := self.key(path)) is not None]
+        self._put(keyed)
+
+    def put_folder(self, folder: Path) -> None:
+        """Make the store's files of a folder, without those in folders below it, what they are here."""
+        key = self.key(folder) if folder != self.root else ""
+        if key is None or f"{key}/".startswith(_TABLES):
+            return
+        under = f"{key}/" if key else ""
+        names = {path.name for path in _files_of(folder)}
+        self.put_files(folder / name for name in names)
+        if self.epoch is None or under.startswith(_OTHERS_WRITE):
+            return
+        with self._lock:
+            if under not in self._listed:
+                keys = (found.key.removeprefix(under) for found in self.store.list(under))
+                self._listed[under] = {name for name in keys if "/" not in name}
+            gone = self._listed[under] - names
+            self._listed[under] = {name for name in names if self.key(folder / name) is not None}
+        self._delete([f"{under}{name}" for name in gone if self.key(folder / name) is not None])
+
+    def put_tree(self, tree: Path, name: Path) -> None:
+        """Put a whole folder under the name that it is about to get."""
+        if self.key(name) is None:
+            return
+        keyed = []
+        for path in sorted(tree.rglob("*")):
+            key = self.key(name / path.relative_to(tree))
+            if key is not None and path.is_file():
+                keyed.append((path, key))
+        self._put(keyed)
+
+    def delete(self, path: Path) -> None:
+        """Delete a file or a folder at the store."""
+        key = self.key(path)
+        if key is not None:
+            below = [found.key for found in self.store.list(f"{key}/")] if not path.suffix else []
+            self._delete([key, *below])
+
+    def mirror(self) -> None:
+        """Make the store what the working copy is: what need not last is put, what went is deleted. What is not here
+        is deleted only where it was not here at the last call either."""
+        listed = {found.key: found for found in self.store.list() if not found.key.startswith(COORDINATORS)}
+        keyed = []
+        for path in _files_below(self.root):
+            key = self.key(path)
+            if key is None or key.startswith(_TABLES):
+                continue
+            found = listed.pop(key, None)
+            if found is None or not self._same(path, key, found):
+                keyed.append((path, key))
+        self._put(keyed)
+        absent = {key for key in listed if not key.startswith((_TABLES, *_OTHERS_WRITE))}
+        gone = [key for key in absent & self._absent if not (self.root / key).exists()]
+        self._absent = absent
+        self._delete(sorted(gone, key=lambda key: not key.endswith(_LAST)))
+        for key in gone:
+            self.put_files([self.root / key])  # one that was made anew meanwhile
+
+    def _put(self, keyed: Collection[tuple[Path, str]]) -> None:
+        changed = [(path, key, now) for path, key in keyed if (now := _state_of(path)) != self._known.get(key) and now]
+        if not changed:
+            return
+        self.stand()
+        for last in (False, True):
+            some = [each for each in changed if each[1].endswith(_LAST) == last]
+            if len(some) == 1:
+                self._put_one(*some[0])
+            elif some:
+                list(_putting(os.getpid()).map(lambda each: self._put_one(*each), some))
+
+    def _put_one(self, path: Path, key: str, state: FileState) -> None:
+        with suppress(FileNotFoundError):  # replaced or deleted meanwhile, by who knows
+            self.store.put(key, path)
+            with self._lock:
+                self._known[key] = state
+
+    def _delete(self, keys: Collection[str]) -> None:
+        if keys:
+            self.stand()
+            self.store.delete(keys)
+            with self._lock:
+                for key in keys:
+                    self._known.pop(key, None)
+
+    def _same(self, path: Path, key: str, found: StoredObject) -> bool:
+        """True if the file is the object: it has not changed since we put or fetched it, or its content says so."""
+        now = _state_of(path)
+        if now is None or now.bytes != found.bytes:
+            return False
+        if now == self._known.get(key):
+            return True
+        if md5_of(path) != found.tag:
+            return False
+        self._known[key] = now
+        return True
+
+    # --- from the store to here ----------------------------------------------------------------------------------
+
+    def pull(self, prefixes: Collection[str] = ("",), *, whole: bool = True) -> list[str]:
+        """Make the working copy what the store is, below these prefixes; returns the keys that are there. Data files of
+        tables are fetched when they are read (`fetched`).
+
+        whole  files that are not at the store are deleted: they were never flushed
+        """
+        found = [f for prefix in prefixes for f in self.store.list(prefix) if not f.key.startswith(COORDINATORS)]
+        wanted = [f for f in found if not _is_data(f.key) and not self._same(self.root / f.key, f.key, f)]
+        for each in sorted(wanted, key=lambda f: (f.key.endswith(_REFER), f.key)):
+            with suppress(FileNotFoundError):  # a run that lives has deleted it since it was listed
+                self._fetch(each.key, each.age_s)
+        keys = [f.key for f in found]
+        if whole:
+            there = set(keys)
+            for path in _files_below(self.root):
+                key = self.key(path)
+                if key is not None and key.startswith(tuple(prefixes)) and key not in there:
+                    path.unlink(missing_ok=True)
+        return keys
+
+    def look_for_requests(self) -> None:
+        """Fetch what other machines have put since the last call: what students shall be, readers of the lake."""
+        for found in self.store.list("students/"):
+            desired = found.key.endswith("/wish.json") or "/start/" in found.key
+            if desired and self._asked.get(found.key) != found.tag:
+                self._asked[found.key] = found.tag
+                with suppress(FileNotFoundError):
+                    if not self._same(self.root / found.key, found.key, found):
+                        self._fetch(found.key)
+        there = {found.key: found.tag for found in self.store.list("lake/readers/")}
+        for key in there:
+            with suppress(FileNotFoundError):
+                if not (self.root / key).exists():
+                    self._fetch(key)
+                    self._asked[key] = there[key]
+        for key in [key for key in self._asked if key.startswith("lake/readers/") and key not in there]:
+            del self._asked[key]
+            (self.root / key).unlink(missing_ok=True)
+
+    def fetched(self, path: Path) -> Path:
+        """`path`, fetched if it is not here. Raises FileNotFoundError where the store has none."""
+        key = self.key(path)
+        if key is not None and not path.exists():
+            self._fetch(key)
+        return path
+
+    def _fetch(self, key: str, age_s: float = 0.0) -> None:
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}{PART_SUFFIX}")
+        try:
+            self.store.fetch(key, part)
+            put_at = time.time() - age_s
+            os.utime(part, (put_at, put_at))  # as old as it is: a snapshot's age decides whether it may score
+            state = _state_of(part)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        if state is not None:
+            self._known[key] = state
+
+    # --- the one coordinator -------------------------------------------------------------------------------------
+
+    def take_over(self) -> int:
+        """Become the run's coordinator, the only one; returns the epoch. Raises BadInput where one lives."""
+        newest = max(self.store.list(COORDINATORS), key=lambda found: found.key, default=None)
+        epoch = 1
+        if newest is not None:
+            before = json.loads(self.store.read(newest.key))
+            epoch = int(Path(newest.key).stem) + 1
+            if not before["ended"] and newest.age_s < GONE_AFTER_S and not _is_gone(before):
+                raise BadInput(
+                    f"{self.url} is being run by pid {before['pid']} on {before['host']}, heard of "
+                    f"{newest.age_s:.0f} s ago; stop it there (exfm stop --run-dir {self.url}). Where that machine is "
+                    f"gone, start this again {GONE_AFTER_S - newest.age_s:.0f} s from now"
+                )
+        if not self.store.put_if_absent(_of_epoch(epoch), _who(ended=False)):
+            raise BadInput(f"{self.url}: another coordinator started at the same moment; it runs, this one does not")
+        self._mark(epoch)
+        return epoch
+
+    def stand(self) -> None:
+        """Raise StreamingError if a later coordinator has taken the run over."""
+        if self.epoch is None:
+            return
+        try:
+            later = json.loads(self.store.read(_of_epoch(self.epoch + 1)))
+        except FileNotFoundError:
+            return
+        raise StreamingError(
+            f"fenced: {self.url} was taken over by pid {later['pid']} on {later['host']}; this coordinator (epoch "
+            f"{self.epoch}) and its workers must end"
+        )
+
+    def heard_of(self, *, ended: bool = False) -> None:
+        """Let others know that this coordinator lives, or has ended."""
+        assert self.epoch is not None
+        self.stand()
+        self.store.put(_of_epoch(self.epoch), _who(ended=ended))
+        if ended:
+            self._mark(None)
+
+    def _mark(self, epoch: int | None) -> None:
+        self.epoch = epoch
+        part = self.root / f"{MARKER}{PART_SUFFIX}"
+        part.write_text(json.dumps({"url": self.url, "epoch": epoch}) + "\n")
+        part.replace(self.root / MARKER)
+
+
+def open_copy(root: Path, url: str) -> WorkingCopy:
+    """Make `root` a working copy of the run at `url`, or take the one it is; without an epoch. Raises BadInput where
+    it is one of another run."""
+    root.mkdir(parents=True, exist_ok=True)
+    copy = WorkingCopy(root.resolve(), url, None)
+    copy._mark(None)
+    _copy_around.cache_clear()
+    _opened.cache_clear()
+    return copy_of(copy.root) or copy
+
+
+def copy_of(path: Path) -> WorkingCopy | None:
+    """The working copy that `path` is, or lies in; None for a folder of its own."""
+    folder = path if path.is_dir() else path.parent
+    root = _copy_around(folder)
+    return None if root is None else _opened(root, os.getpid())
+
+
+def put_flushed(paths: Iterable[Path]) -> None:
+    """Put what was flushed, where it lies in a working copy."""
+    files: dict[WorkingCopy, list[Path]] = {}
+    for path in paths:
+        if (copy := copy_of(path)) is None:
+            continue
+        if path.is_dir():
+            copy.put_folder(path)
+        else:
+            files.setdefault(copy, []).append(path)
+    for copy, some in files.items():
+        copy.put_files(some)
+
+
+def put_moved(source: Path, target: Path) -> None:
+    """Put a folder that is about to be moved into place in a working copy."""
+    if source.is_dir() and (copy := copy_of(target)) is not None:
+        copy.put_tree(source, target)
+
+
+def put_tree(folder: Path) -> None:
+    """Put a folder in a working copy, with all that it holds, as far as it is not at the store."""
+    put_moved(folder, folder)
+
+
+def delete_stored(path: Path) -> None:
+    """Delete a file or folder at the store, where it lies in a working copy."""
+    if (copy := copy_of(path)) is not None:
+        copy.delete(path)
+
+
+def fetched(path: Path) -> Path:
+    """`path`, fetched where it lies in a working copy and is not there yet."""
+    if not path.exists() and (copy := copy_of(path)) is not None:
+        copy.fetched(path)
+    return path
+
+
+@lru_cache(maxsize=4096)
+def _copy_around(folder: Path) -> Path | None:
+    folder = Path(os.path.abspath(folder))
+    return next((each for each in (folder, *folder.parents) if (each / MARKER).exists()), None)
+
+
+@lru_cache(maxsize=16)
+def _opened(root: Path, process: int) -> WorkingCopy:
+    marked = json.loads((root / MARKER).read_text())
+    return WorkingCopy(root, marked["url"], marked["epoch"])
+
+
+def _files_of(folder: Path) -> list[Path]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return [Path(entry.path) for entry in os.scandir(folder) if entry.is_file()]
+    return []
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        top = Path(folder) == root
+        folders[:] = [name for name in folders if not name.startswith(".") and not (top and name in _STAYS)]
+        yield from (Path(folder) / name for name in names)
+
+
+def _is_data(key: str) -> bool:
+    """True for a data file of a table."""
+    return key.startswith(_TABLES) and key.endswith(".parquet") and "_delta_log/" not in key
+
+
+def _state_of(path: Path) -> FileState | None:
+    try:
+        stat = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return FileState(stat.st_size, stat.st_mtime_ns, stat.st_ino)
+
+
+@lru_cache(maxsize=1)
+def _putting(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(AT_ONCE, "put")
+
+
+def _of_epoch(epoch: int) -> str:
+    return f"{COORDINATORS}{epoch:08d}.json"
+
+
+def _who(*, ended: bool) -> bytes:
+    """This process, such that another one can tell whether it lives; no two answers are the same."""
+    process = psutil.Process()
+    who: dict[str, Any] = {"host": platform.node(), "machine": _machine(), "pid": process.pid}
+    return json.dumps(who | {"since": process.create_time(), "ended": ended, "token": uuid4().hex}).encode()
+
+
+def _is_gone(who: dict[str, Any]) -> bool:
+    """True if a process is known to have ended: it was one of this machine."""
+    if who["machine"] != _machine():
+        return False
+    try:
+        process = psutil.Process(who["pid"])
+        return process.create_time() != who["since"] or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _machine() -> str:
+    """Name of the machine, its boot and its container: there a process has its number once."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
+    return " ".join(parts)
+
+
+class StoreMirror:
+    """A thread that keeps the store up to date while a coordinator works: `mirror` every `MIRROR_S`, and what other
+    machines ask for every `ASKED_S`. `fault`: what the store said when it did not answer last; None when it did."""
+
+    def __init__(self, copy: WorkingCopy, *, mirror_s: float = MIRROR_S, asked_s: float = ASKED_S) -> None:
+        self._copy, self._mirror_s, self._asked_s = copy, mirror_s, asked_s
+        self.fault: str | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+
+    def __enter__(self) -> StoreMirror:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+        self._copy.mirror()
+        self._copy.heard_of(ended=True)
+
+    def _work(self) -> None:
+        next_mirror = 0.0
+        while True:
+            try:
+                self._copy.look_for_requests()
+                if time.monotonic() >= next_mirror:
+                    self._copy.heard_of()
+                    self._copy.mirror()
+                    next_mirror = time.monotonic() + self._mirror_s
+                self.fault = None
+            except (StreamingError, OSError) as error:
+                if self.fault is None:
+                    log.warning("the store does not follow: %s", error)
+                self.fault = str(error)
+            if self._ending.wait(self._asked_s):
+                return

@@ -1,0 +1,94 @@
+"""Tables at an object store: commits that fail half-way, writers on two machines, readers elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streaming.errors import StreamingError
+from streaming.lake.compaction import merge
+from streaming.lake.delta.files import TableFiles
+from streaming.lake.delta.remote import follow
+from streaming.lake.delta.table import CheckedTable, TableCommit
+from streaming.lake.writer import LakeTable
+from streaming.schema import Column, RowSchema, Task
+from streaming.store.s3 import _client
+from streaming.store.working_copy import copy_of, open_copy
+
+SCHEMA = pa.schema([("lake_seq", pa.int64())])
+ROWS = RowSchema(columns=[Column(name="user_id")], tasks=[Task(name="ctr", window_s=60)])
+
+
+def machine(tmp_path, name: str) -> Path:
+    return open_copy(tmp_path / name, f"s3://bucket/{tmp_path.name}").root
+
+
+def rows_of(table: Path) -> list[int]:
+    files = TableFiles(table)
+    return sorted(row for f in files.files for row in pq.read_table(files.place(f))["lake_seq"].to_pylist())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tenth_of_the_requests_fail_and_every_row_is_there_once(s3_server, tmp_path, seed):
+    path = machine(tmp_path, "here") / "lake" / "table"
+    with s3_server.failing(0.1, seed=seed):
+        table = CheckedTable(path, SCHEMA, identifiers={"n": 0}, statistics=["lake_seq"])
+        for number in range(25):
+
+            def prepare(number=number) -> TableCommit | None:
+                if table.identifier("n") == number + 1:
+                    return None
+                assert table.identifier("n") == number
+                rows = pa.table({"lake_seq": [2 * number, 2 * number + 1]}, schema=SCHEMA)
+                return TableCommit(rows, {"n": number + 1}, {})
+
+            table.commit(prepare)
+            if number % 10 == 9:
+                assert any(merge(files, files.files) for files in (TableFiles(path) for _ in range(5)))
+    assert s3_server.happened.total() > 20
+    assert rows_of(path) == list(range(50))
+    there = machine(tmp_path, "there") / "lake" / "table"
+    follow(there)
+    assert rows_of(there) == list(range(50))
+
+
+def test_a_commit_that_the_store_refuses_is_seen_by_nobody(s3_server, tmp_path, monkeypatch):
+    monkeypatch.setattr("streaming.store.s3.ATTEMPTS", 2)
+    _client.cache_clear()
+    path = machine(tmp_path, "here") / "lake" / "table"
+    table = CheckedTable(path, SCHEMA, identifiers={"n": 0})
+    with s3_server.failing(1.0, kinds=["503"]), pytest.raises(StreamingError):
+        table.commit(lambda: TableCommit(pa.table({"lake_seq": [1]}, schema=SCHEMA), {"n": 1}, {}))
+    _client.cache_clear()
+    assert rows_of(path) == []
+
+
+def test_of_two_writers_on_two_machines_the_later_one_writes(s3_server, tmp_path):
+    first = LakeTable(machine(tmp_path, "here") / "lake" / "augmented_examples", ROWS).open_writer()
+    first.commit(None, state=1, metadata={})
+    second = LakeTable(machine(tmp_path, "there") / "lake" / "augmented_examples", ROWS).open_writer()
+    assert (second.epoch, second.state) == (first.epoch + 1, 1)
+    with pytest.raises(StreamingError, match="fenced"):
+        first.commit(None, state=2, metadata={})
+    second.commit(None, state=3, metadata={})
+    with pytest.raises(StreamingError, match="fenced"):
+        first.check()
+    follow(tmp_path / "here" / "lake" / "augmented_examples")
+    assert TableFiles(tmp_path / "here" / "lake" / "augmented_examples").identifier("exfm/state") == 3
+
+
+def test_the_log_here_loses_the_entries_that_were_deleted_at_the_store(s3_server, tmp_path):
+    path = machine(tmp_path, "here") / "lake" / "table"
+    table = CheckedTable(path, SCHEMA, identifiers={"n": 0})
+    for number in range(1, 25):
+        table.commit(lambda number=number: TableCommit(SCHEMA.empty_table(), {"n": number}, {}))
+    copy = copy_of(path)
+    assert copy is not None
+    old = [f"lake/table/_delta_log/{version:020d}.json" for version in range(10)]
+    copy.store.delete(old)
+    follow(path)
+    assert min(entry.name for entry in (path / "_delta_log").glob("*.json")) == f"{10:020d}.json"
+    assert TableFiles(path).identifier("n") == 24

@@ -1,0 +1,92 @@
+"""Addresses of runs on a command line, and what a run on object storage refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from pipelines.cli.console import main
+from pipelines.cli.tools.working_copies import with_working_copies
+from pipelines.core.run_dir.object_storage import is_elsewhere, working_copy
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.preflight import check_storable
+from pipelines.live.status.stored import StoredStatus
+from streaming.errors import BadInput
+from streaming.store import s3
+from tests.support.pipelines.small_runs import small
+
+
+@pytest.fixture
+def address(tmp_path, monkeypatch) -> str:
+    """A run at a store, whose status says that it ran on another machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "store" / "run").mkdir(parents=True)
+    (tmp_path / "store" / "run" / "config.yaml").write_text("name: x\n")
+    return (tmp_path / "store" / "run").as_uri()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status", "--run-dir", "gs://ads/runs/demo"], "`gs://` is not supported"),
+        (["status", "s3://"], "names no bucket"),
+        (["students", "--run-dir=s3://ads"], "names no path in the bucket"),
+        (["mend", "--run-dir", "s3://ads/runs/demo"], "`exfm mend` does not work on a run on object storage yet"),
+    ],
+)
+def test_what_is_no_address_or_no_command_for_one_is_said_with_exit_code_2(arguments, words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_no_credentials(monkeypatch, tmp_path, capsys):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    s3._client.cache_clear()
+    with pytest.raises(SystemExit) as end:
+        main(["status", "--run-dir", "s3://ads/runs/demo"])
+    assert end.value.code == 2
+    s3._client.cache_clear()
+    assert "no credentials for s3://ads/runs/demo" in capsys.readouterr().err
+
+
+def test_an_address_becomes_the_folder_of_its_working_copy(address, tmp_path):
+    changed = with_working_copies(["students", address, "--json"])
+    assert changed[0::2] == ["students", "--json"]
+    assert (RunDir(working_copy(address)).config).read_text() == "name: x\n"
+    assert changed[1] == str(working_copy(address))
+    assert is_elsewhere(working_copy(address))
+    assert with_working_copies(["stream", "c.yaml", "--set", "tracking.uri=http://m"])[-1] == "tracking.uri=http://m"
+    assert working_copy(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tracking__enabled": True}, "SQLite"),
+        ({"tracking__enabled": True, "tracking__uri": "sqlite:///m.db"}, "sqlite:///m.db"),
+        ({"kafka__bootstrap_servers": None}, "embedded broker"),
+        ({"resources__address": "auto"}, "resources.address"),
+    ],
+)
+def test_what_would_be_lost_with_the_machine_is_refused(address, tmp_path, changes, words):
+    config = small("kafka:9092", **changes)
+    check_storable(config, RunDir(tmp_path / "a folder of its own"))
+    with pytest.raises(BadInput, match=words):
+        check_storable(config, RunDir(working_copy(address)))
+
+
+def test_a_run_of_another_machine_lives_as_long_as_it_is_heard_of():
+    fields = dict.fromkeys(StoredStatus.model_fields) | {"name": "x", "state": "running", "pid": 1, "host": "elsewhere"}
+    status = StoredStatus.model_construct(**fields | {"updated_at": datetime.now(UTC).isoformat()})
+    assert status.lives
+    assert not StoredStatus.model_construct(**fields | {"updated_at": "2026-01-01T00:00:00+00:00"}).lives
+    ended = fields | {"state": "done", "updated_at": datetime.now(UTC).isoformat()}
+    assert not StoredStatus.model_construct(**ended).lives

@@ -1,4 +1,4 @@
-"""Which partition of a topic an id belongs to, as its producers decide it."""
+"""Partition of a topic that an id belongs to, as its producers decide it."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     @property
     def front(self) -> Front:
-        """How far the partitions have come."""
+        """Place that the partitions have reached."""
         return self._merge.front
 
     @property

@@ -73,7 +73,7 @@ class MergedChunk:
 
 
 class Front(NamedTuple):
-    """How far partitions have come, as key times.
+    """Place that partitions have reached, as key times.
 
     bound   no row before it can still come
     newest  of the newest row that has come
@@ -208,7 +208,7 @@ class Merge:
 
     @property
     def front(self) -> Front:
-        """How far these partitions have come."""
+        """Place that these partitions have reached."""
         feeds = self._feeds.values()
         waiting = [first for feed in feeds if (first := feed.first_key) is not None]
         return Front(self._bound(), max(feed.running_max for feed in feeds), min(waiting, default=END_OF_TIME))

@@ -91,7 +91,7 @@ class Shard:
         return SharedAsOf(self._asof.streams[number], self._asof if number == 0 else None)
 
     def front(self, *, rows_came: bool) -> Front:
-        """How far the partitions have come. `rows_came`: rows were read by some process since the last cut."""
+        """Place that the partitions have reached. `rows_came`: rows were read by some process since the last cut."""
         if rows_came:
             self.intake.confirm_idle()
         return self.intake.front

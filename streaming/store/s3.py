@@ -111,7 +111,7 @@ class S3Store:
 
     @property
     def _client(self) -> BaseClient:
-        return _client(os.getpid())
+        return client_of(os.getpid())
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}/{key}"
@@ -151,7 +151,7 @@ class S3Store:
 
 
 @lru_cache(maxsize=1)
-def _client(process: int) -> Any:
+def client_of(process: int) -> Any:
     """The client of this process; one that was forked makes its own."""
     try:
         import boto3

@@ -15,7 +15,7 @@ from streaming.lake.delta.remote import follow
 from streaming.lake.delta.table import CheckedTable, TableCommit
 from streaming.lake.writer import LakeTable
 from streaming.schema import Column, RowSchema, Task
-from streaming.store.s3 import _client
+from streaming.store.s3 import client_of
 from streaming.store.working_copy import copy_of, open_copy
 
 SCHEMA = pa.schema([("lake_seq", pa.int64())])
@@ -57,12 +57,12 @@ def test_a_tenth_of_the_requests_fail_and_every_row_is_there_once(s3_server, tmp
 
 def test_a_commit_that_the_store_refuses_is_seen_by_nobody(s3_server, tmp_path, monkeypatch):
     monkeypatch.setattr("streaming.store.s3.ATTEMPTS", 2)
-    _client.cache_clear()
+    client_of.cache_clear()
     path = machine(tmp_path, "here") / "lake" / "table"
     table = CheckedTable(path, SCHEMA, identifiers={"n": 0})
     with s3_server.failing(1.0, kinds=["503"]), pytest.raises(StreamingError):
         table.commit(lambda: TableCommit(pa.table({"lake_seq": [1]}, schema=SCHEMA), {"n": 1}, {}))
-    _client.cache_clear()
+    client_of.cache_clear()
     assert rows_of(path) == []
 
 

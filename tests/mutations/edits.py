@@ -157,10 +157,10 @@ MUTATIONS = (
         "what a commit leaves behind is forgotten by a crash",
         KEPT,
         COMMIT,
-        """            record = CommitRecord.load(states, state)
+        """            record = CommitRecord.load(folder_of_state(self._run_dir, state), state)
             self._outbox.deliver(record)
 """,
-        """            record = CommitRecord.load(states, state)
+        """            record = CommitRecord.load(folder_of_state(self._run_dir, state), state)
 """,
         f"{CRASHES} -k delivers",
     ),

@@ -73,14 +73,14 @@ class Feed(Protocol):
     def known_lag_rows(self) -> int:
         """Rows still to be read, or their last known number."""
 
-    def standing(self) -> Standing:
+    def status(self) -> FeedStatus:
         """Counts and notes for reports."""
 
     def close(self) -> None: ...
 
 
-class Standing(NamedTuple):
-    """How a feed stands.
+class FeedStatus(NamedTuple):
+    """Counts and notes of a feed.
 
     counters      `Settlement.counters`
     offsets       counts of offsets by kind (`OffsetAccounts.counts`)
@@ -191,9 +191,9 @@ class SettledFeed:
     def known_lag_rows(self) -> int:
         return self.intake.known_lag_rows
 
-    def standing(self) -> Standing:
+    def status(self) -> FeedStatus:
         intake, settlement = self.intake, self.settlement
-        return Standing(
+        return FeedStatus(
             settlement.counters(),
             {kind: intake.offsets(kind) for kind in get_args(Kind)},
             settlement.letters.examples,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.live.workers.augmentation.feed import Standing
+from pipelines.live.workers.augmentation.feed import FeedStatus
 from pipelines.live.workers.augmentation.shards import (
-    Answer,
+    RankAnswer,
     ShardGroup,
     due_rows,
     fronts,
@@ -60,7 +60,7 @@ class PartitionedFeed:
         self._due_since: float | None = None
         self._at_end = False
         self._read_something = True
-        self._standing: Standing | None = None
+        self._status: FeedStatus | None = None
         group.ask("open", epoch, row_bytes)
 
     @property
@@ -69,11 +69,11 @@ class PartitionedFeed:
 
     def open(self, position: dict[str, Any] | None, clock_ms: int | None) -> None:
         self._group.ask("begin", position, clock_ms)
-        self.standing()
+        self.status()
 
     def load(self, state: int) -> None:
         self._group.ask("load", state)
-        self._standing = None
+        self._status = None
         self._verticals.restore(self._group.local.shard.verticals.known)
 
     def save(self, state: int, keep: int) -> None:
@@ -94,7 +94,7 @@ class PartitionedFeed:
         return self._at_end
 
     def next(self, max_rows: int, max_bytes: int) -> SettledRows | None:
-        self._standing = None
+        self._status = None
         absorbed = None if self._at_end else self._absorbed()
         block = self._block(max_rows, max_bytes)
         parts = [part for part in (absorbed, block) if part is not None]
@@ -131,7 +131,7 @@ class PartitionedFeed:
         nothing = empty_batch(self._schema.settled)
         return SettledRows(nothing, rows_of(taken_in, 0), rows_of(taken_in, 1), cut, self._due > 0)
 
-    def _now_due(self, answers: Sequence[Answer]) -> None:
+    def _now_due(self, answers: Sequence[RankAnswer]) -> None:
         self._due = sum(answer.value["due"] for answer in answers)
         if not self._due:
             self._due_since = None
@@ -169,11 +169,11 @@ class PartitionedFeed:
     def known_lag_rows(self) -> int:
         return sum(answer.value for answer in self._group.ask("lag"))
 
-    def standing(self) -> Standing:
-        if self._standing is None:
-            each = [Standing(**answer.value) for answer in self._group.ask("standing")]
+    def status(self) -> FeedStatus:
+        if self._status is None:
+            each = [FeedStatus(**answer.value) for answer in self._group.ask("status")]
             lags = [one.lag_rows for one in each]
-            self._standing = Standing(
+            self._status = FeedStatus(
                 counters=added(*(one.counters for one in each)),
                 offsets=added(*(one.offsets for one in each)),
                 examples=_joined([one.examples for one in each]),
@@ -185,7 +185,7 @@ class PartitionedFeed:
                 note=next((one.note for one in each if one.note), None),
                 held=next((one.held for one in each if one.held), None),
             )
-        return self._standing
+        return self._status
 
     def close(self) -> None:
         self._group.local.close()

@@ -29,7 +29,7 @@ from pipelines.core.config.kept_columns import with_kept_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import folder_of_state, states_folder
-from pipelines.live.workers.augmentation.feed import Standing, SteadyClock, intake_of
+from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock, intake_of
 from pipelines.live.workers.augmentation.scoring import ReplicaScorer, decoded, encoded
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
@@ -46,8 +46,8 @@ from streaming.settlement.shard import NewVertical, Shard, position_of
 DUE = pa.schema([("number", pa.int64()), ("deadline", pa.int64()), ("size", pa.int64())])
 
 
-class Answer(NamedTuple):
-    """What one rank answers: a JSON value, and Arrow rows."""
+class RankAnswer(NamedTuple):
+    """Answer of one rank: a JSON value, and Arrow rows."""
 
     value: Any = None
     rows: Sequence[pa.RecordBatch] = ()
@@ -85,7 +85,7 @@ class ShardHost:
 
     # --- opening -------------------------------------------------------------------------------------------------
 
-    def open(self, epoch: int, row_bytes: int) -> Answer:
+    def open(self, epoch: int, row_bytes: int) -> RankAnswer:
         """Begin anew, for the writer of this epoch, with the columns that the run has by now."""
         self.close()
         config = self._config = with_kept_columns(self._given, self._run_dir)
@@ -109,119 +109,119 @@ class ShardHost:
             states=self._states,
             verticals=Verticals(config.declared_verticals, config.lake.max_verticals),
         )
-        return Answer()
+        return RankAnswer()
 
-    def load(self, state: int) -> Answer:
+    def load(self, state: int) -> RankAnswer:
         """Continue from the state of this number."""
         self.shard.load(folder_of_state(self._run_dir, state), str(state))
-        return Answer()
+        return RankAnswer()
 
-    def begin(self, position: Mapping[str, Any] | None, clock_ms: int | None) -> Answer:
+    def begin(self, position: Mapping[str, Any] | None, clock_ms: int | None) -> RankAnswer:
         """Read on from `position`, or from the beginning."""
         if clock_ms is not None:
             self.steady.restore(clock_ms)
         self.shard.intake.open(None if position is None else position_of(position, self.numbers))
-        return Answer()
+        return RankAnswer()
 
     # --- a cycle -------------------------------------------------------------------------------------------------
 
-    def read(self, max_wait_s: float) -> Answer:
-        return Answer(self.shard.intake.read(max_wait_s))
+    def read(self, max_wait_s: float) -> RankAnswer:
+        return RankAnswer(self.shard.intake.read(max_wait_s))
 
-    def front(self, rows_came: bool) -> Answer:
-        """How far the partitions have come (`Front`), and whether all has been read."""
+    def front(self, rows_came: bool) -> RankAnswer:
+        """Place that the partitions have reached (`Front`), and whether all has been read."""
         front = self.shard.front(rows_came=rows_came)
-        return Answer({"front": list(front), "finished": self.shard.intake.finished})
+        return RankAnswer({"front": list(front), "finished": self.shard.intake.finished})
 
-    def pop(self, cut: int, bound: int, verticals: Sequence[str]) -> Answer:
+    def pop(self, cut: int, bound: int, verticals: Sequence[str]) -> RankAnswer:
         self.shard.verticals.declare(verticals)
         with self._watch("settle"):
-            return Answer(self.shard.pop(cut, bound))
+            return RankAnswer(self.shard.pop(cut, bound))
 
-    def join(self, known: Sequence[str]) -> Answer:
+    def join(self, known: Sequence[str]) -> RankAnswer:
         """The events of each partition, for as-of features: how many are of impressions, and all of them."""
         with self._watch("settle"):
             events = self.shard.join(known)
-            return Answer([each.shown for each in events], [each.events.as_batch() for each in events])
+            return RankAnswer([each.shown for each in events], [each.events.as_batch() for each in events])
 
-    def rates(self, cut: int, shown: Sequence[Sequence[int]], *events: pa.RecordBatch) -> Answer:
-        """What other ranks need of the rows that were joined; `events` and `shown` are those of all ranks."""
+    def rates(self, cut: int, shown: Sequence[Sequence[int]], *events: pa.RecordBatch) -> RankAnswer:
+        """Values that other ranks need of the rows that were joined; `events` and `shown` are those of all ranks."""
         each = iter(events)
         ranks = [[self.shard.events_of(next(each), count) for count in counts] for counts in shown]
         others = [new for rank, of in enumerate(ranks) if rank != self._rank for new in of]
         with self._watch("settle"):
             weights = self.shard.rates(others, cut)
         names = list(map(str, range(weights.shape[1])))
-        return Answer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, weights.T.copy())), names)])
+        return RankAnswer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, weights.T.copy())), names)])
 
-    def absorb(self, *weights: pa.RecordBatch) -> Answer:
+    def absorb(self, *weights: pa.RecordBatch) -> RankAnswer:
         """`weights`: `rates` of all ranks; none without as-of features."""
         others = [batch for rank, batch in enumerate(weights) if rank != self._rank and batch.num_columns]
         columns = [np.stack([column.to_numpy() for column in batch.columns], axis=1) for batch in others]
         with self._watch("settle"):
             settled = self.shard.absorb(np.concatenate(columns) if columns else np.empty((0, 0)))
-        return Answer({"due": self.shard.count_due, "rows": self.shard.rows_popped}, (settled.late, settled.dead))
+        return RankAnswer({"due": self.shard.count_due, "rows": self.shard.rows_popped}, (settled.late, settled.dead))
 
-    def end(self) -> Answer:
+    def end(self) -> RankAnswer:
         with self._watch("settle"):
             settled = self.shard.end()
-        return Answer({"due": self.shard.count_due}, (settled.late, settled.dead))
+        return RankAnswer({"due": self.shard.count_due}, (settled.late, settled.dead))
 
-    def due(self, max_rows: int) -> Answer:
+    def due(self, max_rows: int) -> RankAnswer:
         with self._watch("settle"):
             due = self.shard.due(max_rows)
         numbers = np.repeat(np.array(list(due), np.int64), [len(each.deadlines) for each in due.values()])
         columns = [numbers, *(np.concatenate(each) for each in zip(*due.values(), strict=True))]
-        return Answer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=DUE)])
+        return RankAnswer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=DUE)])
 
-    def take(self, counts: Mapping[str, int]) -> Answer:
+    def take(self, counts: Mapping[str, int]) -> RankAnswer:
         with self._watch("settle"):
             taken = self.shard.take({int(number): count for number, count in counts.items()})
         self._taken = [each.batch for each in taken.values()]
         rows, late, dead = (
             pa.concat_batches([getattr(each, part) for each in taken.values()]) for part in ("batch", "late", "dead")
         )
-        return Answer({"due": self.shard.count_due}, (rows, late, dead))
+        return RankAnswer({"due": self.shard.count_due}, (rows, late, dead))
 
     # --- scoring -------------------------------------------------------------------------------------------------
 
-    def load_snapshot(self, name: str) -> Answer:
+    def load_snapshot(self, name: str) -> RankAnswer:
         with self._watch("load"):
             try:
-                return Answer(("", dict(self._scorer.load(self._run_dir.snapshots / name))))
+                return RankAnswer(("", dict(self._scorer.load(self._run_dir.snapshots / name))))
             except ModelError as error:
-                return Answer((type(error).__name__, str(error)))
+                return RankAnswer((type(error).__name__, str(error)))
 
-    def score(self, part_rows: int) -> Answer:
+    def score(self, part_rows: int) -> RankAnswer:
         """Logits, and the representation, of the rows taken last; scoring batches end where a partition's rows do."""
         with self._watch("score"):
             answers = [self._scorer.score(rows, part_rows) for rows in self._taken if rows.num_rows]
         self.rows += sum(rows.num_rows for rows in self._taken)
         if not answers:
-            return Answer()
+            return RankAnswer()
         logits, r = TeacherAnswer.together(answers)
         values = logits if r is None else np.hstack([logits, r])
         columns = [pa.array(np.ascontiguousarray(column)) for column in values.T]
         names = [str(place) for place in range(len(columns))]
-        return Answer(logits.shape[1], [pa.RecordBatch.from_arrays(columns, names)])
+        return RankAnswer(logits.shape[1], [pa.RecordBatch.from_arrays(columns, names)])
 
     # --- commits and reports -------------------------------------------------------------------------------------
 
-    def save(self, number: int, keep: int) -> Answer:
+    def save(self, number: int, keep: int) -> RankAnswer:
         self.shard.save(self._states, str(number), [str(keep)])
-        return Answer()
+        return RankAnswer()
 
-    def position(self) -> Answer:
+    def position(self) -> RankAnswer:
         self.shard.check_accounts()
-        return Answer(self.shard.intake.position())
+        return RankAnswer(self.shard.intake.position())
 
-    def lag(self) -> Answer:
-        return Answer(self.shard.intake.known_lag_rows)
+    def lag(self) -> RankAnswer:
+        return RankAnswer(self.shard.intake.known_lag_rows)
 
-    def standing(self) -> Answer:
+    def status(self) -> RankAnswer:
         shard, intake = self.shard, self.shard.intake
         offsets = {kind: intake.offsets(kind) for kind in get_args(Kind)}
-        standing = Standing(
+        status = FeedStatus(
             shard.counters(),
             offsets,
             shard.examples,
@@ -233,15 +233,15 @@ class ShardHost:
             intake.note,
             intake.held,
         )
-        return Answer(standing._asdict())
+        return RankAnswer(status._asdict())
 
-    def show_lag(self) -> Answer:
+    def show_lag(self) -> RankAnswer:
         self.shard.intake.show_lag()
-        return Answer()
+        return RankAnswer()
 
-    def await_all(self) -> Answer:
+    def await_all(self) -> RankAnswer:
         self.shard.intake.await_all()
-        return Answer()
+        return RankAnswer()
 
     def close(self) -> None:
         if self._shard is not None:
@@ -258,7 +258,7 @@ class ShardGroup:
         self.local, self._group = local, group
         self._calls = 0
 
-    def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[Answer]:
+    def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[RankAnswer]:
         """The answers of all ranks, in their order; `rows` follow the values. Raises NewColumns if one finds some."""
         call = self._call(name, values, rows)
         own, new = _tried(self.local, name, [*values, *rows])
@@ -268,7 +268,7 @@ class ShardGroup:
             said = json.loads(self._group.hear(note := f"answer/{call}/{rank}"))
             self._group.forget(note)
             rows = [decoded(self._group.receive(size, rank)) for size in said["bytes"]]
-            answers.append(Answer(said["value"], rows))
+            answers.append(RankAnswer(said["value"], rows))
             found += [Column.model_validate(column) for column in said["columns"]]
         if found:
             raise NewColumns(tuple({column.name: column for column in found}.values()))
@@ -347,7 +347,7 @@ class ShardWorker(Worker):
         self._answer_round()  # rank 0 opens the stream in all ranks
 
     def step(self) -> bool:
-        """Answer the next call; False if it ends the round."""
+        """RankAnswer the next call; False if it ends the round."""
         with self.watch("wait for orders"):
             self._heard += 1
             name, values, sizes = json.loads(self._group.hear(f"call/{self._heard}"))
@@ -391,34 +391,34 @@ class ShardWorker(Worker):
         self.close()
 
 
-def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[Answer, Sequence[Column]]:
+def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[RankAnswer, Sequence[Column]]:
     """The answer to a call, and columns that it came upon, which end what it did."""
     if name not in CALLS:
         raise ValueError(f"no rank answers to `{name}`")
     try:
-        answer: Answer = getattr(host, name)(*values)
+        answer: RankAnswer = getattr(host, name)(*values)
     except NewColumns as new:
-        return Answer(), new.columns
+        return RankAnswer(), new.columns
     return answer, ()
 
 
-def fronts(answers: Sequence[Answer]) -> Front:
-    """How far all ranks have come together."""
+def fronts(answers: Sequence[RankAnswer]) -> Front:
+    """Place that all ranks have reached together."""
     bounds, newest, oldest = zip(*(answer.value["front"] for answer in answers), strict=True)
     return Front(min(bounds), max(newest), min(oldest))
 
 
-def new_verticals(answers: Sequence[Answer]) -> list[NewVertical]:
+def new_verticals(answers: Sequence[RankAnswer]) -> list[NewVertical]:
     return [NewVertical(*each) for answer in answers for each in answer.value]
 
 
-def due_rows(answers: Sequence[Answer]) -> dict[int, DueRows]:
+def due_rows(answers: Sequence[RankAnswer]) -> dict[int, DueRows]:
     """Due rows by partition."""
     rows = pa.Table.from_batches([batch for answer in answers for batch in answer.rows], DUE)
     number, deadline, size = (column.to_numpy() for column in rows.columns)
     return {int(n): DueRows(deadline[number == n], size[number == n]) for n in np.unique(number)}
 
 
-def rows_of(answers: Sequence[Answer], place: int) -> pa.RecordBatch:
+def rows_of(answers: Sequence[RankAnswer], place: int) -> pa.RecordBatch:
     """The rows at this place of all answers, in the order of the ranks."""
     return pa.concat_batches([answer.rows[place] for answer in answers])

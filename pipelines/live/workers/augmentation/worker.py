@@ -36,7 +36,7 @@ from pipelines.live.rules.scoring_snapshot import (
 )
 from pipelines.live.training.freshness import LearnedToLogit, PublishedVersions, figures_of
 from pipelines.live.workers.augmentation.block import OpenBlock, augment
-from pipelines.live.workers.augmentation.feed import Standing, SteadyClock
+from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock
 from pipelines.live.workers.augmentation.scoring import Scorer, scorer_of
 from pipelines.live.workers.augmentation.shards import PartitionedScorer, ShardGroup, ShardHost
 from pipelines.live.workers.augmentation.snapshots import Snapshots
@@ -248,7 +248,7 @@ class AugmentationWorker(Worker):
     def _commit(self, rows: pa.RecordBatch | None) -> None:
         """Commit the open block, whose scored rows are `rows`, or progress without rows, and open the next one."""
         stream, feed = self.stream, self.stream.feed
-        counts = self._counts(feed.standing())
+        counts = self._counts(feed.status())
         opened_s, read_before = self._clock(), self.rows
         meta = {
             "merge": feed.position(),
@@ -288,7 +288,7 @@ class AugmentationWorker(Worker):
 
     def _go_on(self, mine: bool) -> bool:
         if not mine:
-            self.stream.feed.standing()  # what the report says of other ranks, before they leave the round
+            self.stream.feed.status()  # what the report says of other ranks, before they leave the round
             self._snapshots.scorer.leave()
         return mine
 
@@ -305,7 +305,7 @@ class AugmentationWorker(Worker):
 
     # --- the report --------------------------------------------------------------------------------------------
 
-    def _counts(self, feed: Standing) -> dict[str, Any]:
+    def _counts(self, feed: FeedStatus) -> dict[str, Any]:
         for name, words in (feed.warnings | self._steady.warnings).items():
             if name not in self._warnings:
                 self._warnings[name] = words
@@ -330,7 +330,7 @@ class AugmentationWorker(Worker):
             "old; stop the run, and see what `exfm mend watermark` would do"
         )
 
-    def _awaited(self, feed: Standing) -> str | None:
+    def _awaited(self, feed: FeedStatus) -> str | None:
         """Reason why a lake has no rows yet."""
         if self.stream.last_lake_seq >= 0 or self.stream.feed.at_end:
             return None
@@ -351,7 +351,7 @@ class AugmentationWorker(Worker):
         return {"learned_to_logit_s": self._freshness.delays_s.as_json()}
 
     def describe(self, report: Report) -> None:
-        feed = self.stream.feed.standing()
+        feed = self.stream.feed.status()
         counts, lake_seq = self._counts(feed), self.stream.last_lake_seq
         report.lake_seq, report.own_rows = lake_seq, self._snapshots.scorer.rows
         report.teacher_version = self._snapshots.version

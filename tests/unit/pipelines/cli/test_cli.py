@@ -160,7 +160,7 @@ def test_a_run_is_the_last_argument_or_an_option_whichever_comes_to_mind(name, c
 
 
 OF_THE_LEADER = {
-    *(("broker", name) for name in ("stop", "status")),
+    *(("broker", name) for name in ("stop", "status", "move")),
     *(("dead-letters", name) for name in ("list", "show", "replay")),
     *(("lake", name) for name in ("compact", "retain", "asof", "vacuum")),
     *(("teacher", name) for name in ("list", "replace", "rollback", "revoke")),

@@ -49,11 +49,11 @@ def test_no_credentials(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    s3._client.cache_clear()
+    s3.client_of.cache_clear()
     with pytest.raises(SystemExit) as end:
         main(["status", "--run-dir", "s3://ads/runs/demo"])
     assert end.value.code == 2
-    s3._client.cache_clear()
+    s3.client_of.cache_clear()
     assert "no credentials for s3://ads/runs/demo" in capsys.readouterr().err
 
 

@@ -398,7 +398,9 @@ def _beyond(what: str, now: float) -> str:
     if what in (CORES, MEMORY):
         return f"{number} machines, joined by resources.address"
     if what == "augmentation":
-        return f"{number} augmentation workers, which ExFM does not have; augmentation.ranks share the scoring alone"
+        return (
+            f"augmentation.workers: {number} (settlement.by: partition); the first commits for all, which is not priced"
+        )
     if what.startswith(STUDENT):
         return f"{number} students that share its rows (verticals, where); one student over ranks is not built"
     return f"teacher.ranks: {number}, and what they exchange, which is not priced"

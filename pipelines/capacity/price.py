@@ -399,7 +399,7 @@ def _beyond(what: str, now: float) -> str:
         return f"{number} machines, joined by resources.address"
     if what == "augmentation":
         return (
-            f"augmentation.workers: {number} (settlement.by: partition); the first commits for all, which is not priced"
+            f"augmentation.workers: {number} (settlement.by: partition), of which the first commits for all"
         )
     if what.startswith(STUDENT):
         return f"{number} students that share its rows (verticals, where); one student over ranks is not built"

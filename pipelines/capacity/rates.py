@@ -186,7 +186,8 @@ def engine_seconds(config: Config, engines: Mapping[Engine, EngineRate]) -> dict
 def raw_row_bytes(rows: RowSchema) -> int:
     """Bytes of an impression's columns in memory, texts and lists counted as 32.
 
-    >>> raw_row_bytes(RowSchema(columns=[{"name": "ad"}, {"name": "bid", "type": "float32"}], tasks=[]))
+    >>> tasks = [{"name": "ctr", "window_s": 60}]
+    >>> raw_row_bytes(RowSchema(columns=[{"name": "ad"}, {"name": "bid", "type": "float32"}], tasks=tasks))
     28
     """
     widths = {"int64": 8, "float32": 4}

@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 import streaming.lake.delta.handle as handle_module
+import streaming.lake.delta.remote as remote_module
 import streaming.lake.delta.table as table_module
 from streaming.errors import BadInput
 from streaming.lake.delta.handle import METADATA_KEY
@@ -40,8 +41,10 @@ def delta(request, monkeypatch) -> Delta:
         return Delta(DeltaTable, DeltaTable.create, append_rows)
     tables = Tables(Scheduler(0))
     made = Delta(tables.handle, tables.create, tables.write)
-    handles = type("Handles", (), {"__new__": lambda cls, p: tables.handle(p), "create": staticmethod(tables.create)})
-    for module in (handle_module, table_module):
+    handles = type(
+        "Handles", (), {"__new__": lambda cls, p, **_: tables.handle(p), "create": staticmethod(tables.create)}
+    )
+    for module in (handle_module, remote_module, table_module):
         monkeypatch.setattr(module, "DeltaTable", handles)
     monkeypatch.setattr(table_module, "append_rows", tables.write)
     monkeypatch.setattr(table_module, "flush", tables.flush)

@@ -100,13 +100,13 @@ FURTHER = (
     Planted(
         "the folder of a commit record is not flushed",
         "streaming/store/files.py",
-        "        part.rename(path)\n        sync(path.parent)\n",
+        "        part.rename(path)\n        _sync(path.parent)\n",
         "        part.rename(path)\n",
     ),
     Planted(
         "the state of the last commit is deleted before the next commit",
-        COMMIT,
-        "keep=[str(self.lake.state)])",
+        FEED,
+        "keep=[str(keep)])",
         "keep=[])",
     ),
     Planted(

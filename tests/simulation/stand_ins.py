@@ -19,6 +19,7 @@ import streaming.kafka.reader as reader_module
 import streaming.kafka.topics as topics_module
 import streaming.kafka.writer as writer_module
 import streaming.lake.delta.handle as handle_module
+import streaming.lake.delta.remote as remote_module
 import streaming.lake.delta.table as table_module
 import streaming.lake.writer as lake_writer_module
 from exfm.models.scorer import TeacherAnswer
@@ -61,7 +62,7 @@ class Handles:
         self._tables = tables
         self.create = tables.create
 
-    def __call__(self, path: str | Path) -> Any:
+    def __call__(self, path: str | Path, **_: Any) -> Any:
         return self._tables.handle(path)
 
 
@@ -80,7 +81,7 @@ def stand_ins(broker: Broker, tables: Tables, rows: int, take_in: Callable[..., 
     nothing = SimpleNamespace(maybe=lambda: None, close=lambda: None, trouble=None)
     fakes: list[tuple[Any, str, Any]] = [
         *((module, "connect", broker.connect) for module in (reader_module, writer_module, topics_module, lag_module)),
-        *((module, "DeltaTable", Handles(tables)) for module in (handle_module, table_module)),
+        *((module, "DeltaTable", Handles(tables)) for module in (handle_module, remote_module, table_module)),
         (table_module, "append_rows", tables.write),
         (table_module, "flush", tables.flush),
         (table_module, "in_flight_lock", tables.no_lock),

@@ -67,6 +67,7 @@ class Tables:
         partition_by: Sequence[str],
         configuration: Mapping[str, str],
         commit_properties: Any,
+        storage_options: Mapping[str, str] | None = None,
     ) -> FakeDeltaTable:
         self.scheduler.point(f"create table {Path(path).name}", writes=True)
         if str(path) in self.logs:

@@ -84,7 +84,7 @@ def test_as_of_features_are_those_of_the_whole_stream(broker, tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.check)])
 def test_several_processes_make_the_bytes_of_one(broker, tmp_path, workers):
     one = finished_once(featured, broker.bootstrap_servers, tmp_path / "one")
     config = featured(broker.bootstrap_servers, augmentation__workers=workers)

@@ -75,8 +75,8 @@ class SettledRows:
 
 
 class SharedAsOf(NamedTuple):
-    """As-of features that several settlements share: the keys of one's own impressions, and, for the one whose state
-    they are stored with, the tables."""
+    """Part of one settlement in as-of features that several share: the keys of its own impressions, and, where they are
+    stored with its state, the tables."""
 
     keys: ImpressionKeys
     tables: AsOfState | None

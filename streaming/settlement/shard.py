@@ -152,7 +152,7 @@ class Shard:
         return {number: settlement.due(max_rows) for number, settlement in self._settlements.items()}
 
     def take(self, counts: Mapping[int, int]) -> dict[int, SettledRows]:
-        """As many rows of each number as `counts` has."""
+        """Release so many due rows of each number, in their order. `counts`: rows by number."""
         return {n: settlement.release_exactly(counts.get(n, 0)) for n, settlement in self._settlements.items()}
 
     def counters(self) -> Counts:

@@ -80,7 +80,7 @@ class S3Store:
             self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=body)
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """As `ObjectStore` says. An answer that was lost on the way makes the next attempt find our own content."""
+        """Put the object unless there is one. An answer that was lost makes the next attempt find our own content."""
         from botocore.exceptions import ClientError
 
         with self._named(key):

@@ -4,72 +4,24 @@ the stream is another. And a run goes on under another number of them."""
 from __future__ import annotations
 
 import os
-import re
 import signal
-from typing import Any
 
 import numpy as np
 import pytest
 
-from pipelines.core.config.settings import Config, dump
-from pipelines.core.run_dir.paths import RunDir
-from tests.support.pipelines.commands import Command
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, everything
+from tests.support.pipelines.resumed_commands import finished, newest_pid, resumed_commands, rows_in_lake
+from tests.support.pipelines.small_runs import assert_learned_the_lake, assert_same_run
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 
-MODEL = {"width": 4, "trunk": {"name": "dlrm", "mlp": [16], "bottom": [8]}}
-STUDENT = {"name": "feed", "batch_rows": 100, "checkpoint_every_rows": 300, "model": MODEL}
-SETTINGS: dict[str, Any] = {
-    "source__impressions": 3000,
-    "source__malformed_rate": 0.0,  # `expected_rows` does without
-    "source__chunk_rows": 50,
-    "source__rate": "400",
-    "pace__block_rows": 128,
-    "augmentation__score_rows": 50,
-    "augmentation__sharding": {"types": ["table_wise", "row_wise"], "tables": {"user_id": "row_wise"}},
-    "students": [STUDENT],
-    "resources": {"min_free_disk_gb": 0, "max_restarts": 1000, "restart_window_s": 1, "cpus_per_worker": 0.1},
-}
+SETTINGS = {"augmentation__sharding": {"types": ["table_wise", "row_wise"], "tables": {"user_id": "row_wise"}}}
 
 
 @pytest.fixture
 def stream(broker, tmp_path):
-    """Starts `exfm stream` in tmp_path/NAME, or goes on with it; nothing of it outlives the test."""
-    commands: list[Command] = []
-    configs: dict[str, Config] = {}
-
-    def start(name: str, **changes: Any) -> tuple[Command, Config]:
-        before = configs.get(name)
-        config = everything(broker.bootstrap_servers, **SETTINGS | changes)
-        if before is not None:
-            config = config.model_copy(update={"kafka": before.kafka})
-        configs[name] = config
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(dump(config))
-        commands.append(Command(path, tmp_path / name, path.with_suffix(".log")))
-        return commands[-1], config
-
-    yield start
-    for command in commands:
-        command.clean_up()
-
-
-def finished(command: Command, config: Config) -> Finished:
-    code = command.wait()
-    assert code == 0, command.log.read_text()[-2000:]
-    return Finished(config, command.run_dir.root)
-
-
-def scoring_pid(run_dir: RunDir) -> int:
-    """The newest process of augmentation's second rank."""
-    told = re.findall(r" pid (\d+) on ", (run_dir.logs / "augmentation-rank1.log").read_text())
-    return int(told[-1])
-
-
-def rows_in_lake(at_least: int) -> Any:
-    return lambda status: status["lake"]["rows"] >= at_least
+    with resumed_commands(broker.bootstrap_servers, tmp_path, SETTINGS) as start:
+        yield start
 
 
 @pytest.mark.timeout(900)
@@ -77,7 +29,7 @@ def test_a_scoring_rank_killed_in_the_midst_changes_no_bit(stream):
     command, config = stream("killed", augmentation__ranks=2)
     for number, rows in enumerate((300, 900, 1500), start=1):
         command.until(rows_in_lake(rows))
-        os.kill(scoring_pid(command.run_dir), signal.SIGKILL)
+        os.kill(newest_pid(command.run_dir, "augmentation-rank1"), signal.SIGKILL)
         command.until(lambda status, n=number: status["workers"]["augmentation"]["restarts"] >= n)
     killed = finished(command, config)
     assert lake_rows(killed.lake) == expected_rows(config)

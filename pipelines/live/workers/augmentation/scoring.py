@@ -188,10 +188,8 @@ def scorer_of(config: Config, group: RankGroup | None) -> Scorer:
     return ReplicaScorer(config) if group is None else LeadingScorer(config, group)
 
 
-class ScoringWorker(Worker):
-    """A rank that scores along with augmentation: it follows rank 0's orders and commits nothing."""
-
-    kind = "scoring"
+class FurtherRank(Worker):
+    """A rank of augmentation beyond the first: it does as rank 0 says, in rounds, and commits nothing."""
 
     def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous) -> None:
         super().__init__(f"augmentation-rank{at.rank}")
@@ -206,6 +204,38 @@ class ScoringWorker(Worker):
         self._held.callback(ranks.close)
         assert ranks.group is not None
         self._group = ranks.group
+
+    def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
+        """Take part in a round as long as rank 0's."""
+        self.orders = orders
+        self._follow_round()
+        return self.report()
+
+    def _follow_round(self) -> None:
+        while self.step():
+            pass
+
+    @property
+    def done(self) -> bool:
+        return False  # rank 0 says when
+
+    def describe(self, report: Report) -> None:
+        report.own_rows = self.rows
+
+    def close(self) -> None:
+        self._held.close()
+
+    def abandon(self) -> None:
+        self._held.close()
+
+
+class ScoringWorker(FurtherRank):
+    """A rank that scores along with augmentation."""
+
+    kind = "scoring"
+
+    def open(self) -> None:
+        super().open()
         self.shards = _Shards(self._config, self._group)
 
     def step(self) -> bool:
@@ -230,26 +260,6 @@ class ScoringWorker(Worker):
         except ModelError as error:
             kind, text = type(error).__name__, str(error)
         self._group.tell(f"loaded/{self._group.rank}", json.dumps([kind, text]))
-
-    def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
-        """Take part in a round as long as rank 0's."""
-        self.orders = orders
-        while self.step():
-            pass
-        return self.report()
-
-    @property
-    def done(self) -> bool:
-        return False  # rank 0 says when
-
-    def describe(self, report: Report) -> None:
-        report.own_rows = self.rows
-
-    def close(self) -> None:
-        self._held.close()
-
-    def abandon(self) -> None:
-        self._held.close()
 
 
 def in_parts(rows: pa.RecordBatch, part_rows: int | None) -> list[pa.RecordBatch]:

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.errors import ModelError, OtherFormat
-from exfm.machine import keep_memory, set_threads
 from exfm.models.scorer import TeacherAnswer
 from exfm.parallel.group import RankGroup
 from pipelines.core.config.kept_columns import with_kept_columns
@@ -30,11 +29,9 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import folder_of_state, states_folder
 from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock, intake_of
-from pipelines.live.workers.augmentation.scoring import ReplicaScorer, decoded, encoded
-from pipelines.live.workers.ranks import Ranks, Rendezvous
-from pipelines.live.workers.report import Report
+from pipelines.live.workers.augmentation.scoring import FurtherRank, ReplicaScorer, decoded, encoded
+from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.stopwatch import Stopwatch
-from pipelines.live.workers.worker import Orders, Worker
 from streaming.intake.merge import Front
 from streaming.messages.dead_letters import Kind
 from streaming.messages.undeclared import NewColumns
@@ -324,30 +321,26 @@ class PartitionedScorer:
         self._group.leave()
 
 
-class ShardWorker(Worker):
-    """A rank beyond the first of a partitioned stream: it answers rank 0's calls and commits nothing."""
+class ShardWorker(FurtherRank):
+    """A rank beyond the first of a partitioned stream: it answers rank 0's calls."""
 
     kind = "augmentation"
 
     def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous, *, until_end: bool) -> None:
-        super().__init__(f"augmentation-rank{at.rank}")
-        self._config, self._run_dir, self._at, self._until_end = config, run_dir, at, until_end
-        self._heard = 0
+        super().__init__(config, run_dir, at)
+        self._until_end = until_end
 
     def open(self) -> None:
-        set_threads(self._config.resources.threads)
-        keep_memory()
-        self._ranks = Ranks(self._at)
-        assert self._ranks.group is not None
-        self._group = self._ranks.group
+        super().open()
         steady = SteadyClock(lambda: time.time_ns() // 1_000_000, time.monotonic)
         self.host = ShardHost(
             self._config, self._run_dir, self._at, self.watch, until_end=self._until_end, steady=steady
         )
-        self._answer_round()  # rank 0 opens the stream in all ranks
+        self._held.callback(self.host.close)
+        self._follow_round()  # rank 0 opens the stream in all ranks
 
     def step(self) -> bool:
-        """RankAnswer the next call; False if it ends the round."""
+        """Answer the next call; False if it ends the round."""
         with self.watch("wait for orders"):
             self._heard += 1
             name, values, sizes = json.loads(self._group.hear(f"call/{self._heard}"))
@@ -364,31 +357,8 @@ class ShardWorker(Worker):
         self._group.tell(f"answer/{self._heard}/{self._group.rank}", json.dumps(said))
         for each in rows:
             self._group.send(each, 0)
+        self.rows = self.host.rows
         return True
-
-    def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
-        """Take part in a round as long as rank 0's."""
-        self.orders = orders
-        self._answer_round()
-        return self.report()
-
-    def _answer_round(self) -> None:
-        while self.step():
-            pass
-
-    @property
-    def done(self) -> bool:
-        return False  # rank 0 says when
-
-    def describe(self, report: Report) -> None:
-        report.own_rows = self.host.rows
-
-    def close(self) -> None:
-        self.host.close()
-        self._ranks.close()
-
-    def abandon(self) -> None:
-        self.close()
 
 
 def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[RankAnswer, Sequence[Column]]:

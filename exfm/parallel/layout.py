@@ -141,6 +141,10 @@ class Sharding(BaseModel):
                     f"sharding.{setting} names `{table}`, which is not a table; "
                     + (f"did you mean {', '.join(close)}?" if close else f"choose from {', '.join(sorted(tables))}")
                 )
+        self.check_cuts(tables, optimizer)
+
+    def check_cuts(self, tables: Collection[str], optimizer: SparseOptimizer | None) -> None:
+        """Raises ConfigError for cuts of these tables under which `optimizer` is another one."""
         if optimizer != "row_wise_adagrad" or self.per_shard_row_wise:
             return
         for table, cuts in self.cut_by_columns(tables).items():

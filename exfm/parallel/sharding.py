@@ -75,8 +75,9 @@ def sharding_planner(
     Raises ConfigError where `sharding` does not suit the tables or their optimizer.
     """
     constraints = {}
+    sharding.check([table.name for part in parts.values() for table in part.tables], None)
     for part in parts.values():
-        sharding.check([table.name for table in part.tables], part.optimizer)
+        sharding.check_cuts([table.name for table in part.tables], part.optimizer)
         for table in part.tables:
             if table.width % 4:
                 raise ConfigError(f"table `{table.name}` is {table.width} wide; FBGEMM needs a multiple of 4")

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from streaming.errors import DataLost
 from streaming.intake.account import OffsetAccounts
-from streaming.intake.merge import BUFFER_BYTES, Front, Merge, MergedChunk
+from streaming.intake.merge import BUFFER_BYTES, END_OF_TIME, Front, Merge, MergedChunk
 from streaming.messages.codecs import CodecName, make_codec
 from streaming.messages.dead_letters import Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES
@@ -60,7 +60,39 @@ class InputTopic:
 
     @property
     def all(self) -> list[Partition]:
-        return [Partition(self.topic, number) for number in self.only or range(self.partitions)]
+        numbers = range(self.partitions) if self.only is None else self.only
+        return [Partition(self.topic, number) for number in numbers]
+
+
+class HeldRows(NamedTuple):
+    """Rows that were read and wait for partitions.
+
+    >>> print(HeldRows(70, 9.0, ["clicks/0 (empty)"], idle_s=None).words)
+    70 rows were read and wait for the next of clicks/0 (empty). In lockstep every partition is waited for until it ...
+    """
+
+    rows: int
+    waited_s: float
+    names: list[str]
+    idle_s: float | None
+
+    @property
+    def words(self) -> str | None:
+        """A sentence about them; None if none wait."""
+        if not self.rows or not self.names:
+            return None
+        passed = (
+            "In lockstep every partition is waited for until it ends: send to it, write its end marker, or use "
+            "pace.mode=free"
+            if self.idle_s is None
+            else f"One that stands at its end is passed over after {self.idle_s:g} s (augmentation.idle_s)"
+        )
+        return f"{self.rows:,} rows were read and wait for the next of {', '.join(self.names)}. {passed}"
+
+    @property
+    def note(self) -> str | None:
+        """`words`, once they are news."""
+        return self.words if self.waited_s >= HELD_S else None
 
 
 class Intake(Source[dict[str, Any], MergedChunk]):
@@ -189,24 +221,15 @@ class Intake(Source[dict[str, Any], MergedChunk]):
             return "the broker does not answer; event time stands still"
         if undecided := self._source.undecided:
             return f"event time waits for the end of open transactions on {names_of(undecided)}"
-        if self._held_since is not None and self._clock() - self._held_since >= HELD_S:
-            return self.held
         return None
 
     @property
-    def held(self) -> str | None:
-        """Partitions that the buffered rows wait for, in words; None if none wait."""
-        if not (rows := self._merge.buffered_rows) or not (waited_for := self._merge.held_by()):
-            return None
-        empty = set(self._merge.empty())
-        names = ", ".join(f"{names_of([p])}{' (empty)' if p in empty else ''}" for p in sorted(waited_for))
-        passed = (
-            "In lockstep every partition is waited for until it ends: send to it, write its end marker, or use "
-            "pace.mode=free"
-            if self._idle_s is None
-            else f"One that stands at its end is passed over after {self._idle_s:g} s (augmentation.idle_s)"
-        )
-        return f"{rows:,} rows were read and wait for the next of {names}. {passed}"
+    def held(self) -> HeldRows:
+        """The buffered rows, and what they wait for."""
+        waited_for, empty = sorted(self._merge.held_by()), set(self._merge.empty())
+        names = [f"{names_of([p])}{' (empty)' if p in empty else ''}" for p in waited_for]
+        since = 0.0 if self._held_since is None else self._clock() - self._held_since
+        return HeldRows(self._merge.buffered_rows, since, names, self._idle_s)
 
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
         """The next rows of the merged order, from the buffer or else by reading. Raises NewColumns where what was
@@ -238,21 +261,20 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         """True if every partition has ended and every row was handed out."""
         return self._merge.finished
 
-    def pop_to(self, cut: int, bound: int) -> MergedChunk:
+    def pop_to(self, cut: int) -> MergedChunk:
         """`Merge.pop_to`."""
         with self._watch("merge"):
-            chunk = self._merge.pop_to(cut, bound)
-        held = not len(chunk) and self._merge.buffered_rows > 0
-        self._held_since = (self._held_since or self._clock()) if held else None
-        return chunk
+            return self._merge.pop_to(cut)
 
     def confirm_idle(self) -> None:
         """Look again whether idle partitions stand at their end: others have brought rows elsewhere."""
         for partition in self._idle - self._at_end(self._idle, max_age_s=0.0):
             self._await(partition)
 
-    def read(self, max_wait_s: float) -> bool:
-        """Take what the source has, as far as the buffers allow; False when there was nothing."""
+    def read(self, max_wait_s: float, slowest: int = END_OF_TIME) -> bool:
+        """Take what the source has, as far as the buffers allow; False when there was nothing. `slowest`: the key time
+        that the slowest partition has reached, of those too that others read."""
+        self._merge.slowest = slowest
         wanted = {p for p in self._source.partitions if p not in self._source.ended and self._merge.wants(p)}
         if not wanted:
             return False

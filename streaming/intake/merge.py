@@ -10,7 +10,8 @@ Where nothing can leave so, and a partition holds as much as it may, rows of an 
 order allows (`_bounds`).
 
 Partitions that are settled by themselves (`settlement.by: partition`) are popped up to a cut instead, an event time
-that all of them have reached: `front` says how far this merge has, `pop_to` takes the rows before the cut.
+that all of them have reached: `front` says how far this merge has, `pop_to` takes the rows before the cut. Where a
+buffer is full, the cut is just beyond what all have reached.
 
 Refused rows (undecodable, with an event time in the future or in seconds) take the key of the row before them and leave
 in the same order, so that positions and counts cover them, but never move event time.
@@ -78,11 +79,13 @@ class Front(NamedTuple):
     bound   no row before it can still come
     newest  of the newest row that has come
     oldest  of the oldest row that waits; END_OF_TIME where none does
+    full    a partition holds as much as it may
     """
 
     bound: int
     newest: int
     oldest: int
+    full: bool
 
 
 class Merge:
@@ -127,7 +130,8 @@ class Merge:
         self._now_ms = now_ms
         self._buffer_rows, self._buffer_bytes = buffer_rows, buffer_bytes
         self._next_order = 0
-        self._others = END_OF_TIME  # the key time that the slowest partition of all merges has reached
+        self.slowest = END_OF_TIME
+        """The key time that the slowest partition of all merges has reached, where partitions are shared."""
         self.watermark_ms = NO_TIME
         self.warnings: dict[str, str] = {}
 
@@ -211,14 +215,11 @@ class Merge:
         """Place that these partitions have reached."""
         feeds = self._feeds.values()
         waiting = [first for feed in feeds if (first := feed.first_key) is not None]
-        return Front(self._bound(), max(feed.running_max for feed in feeds), min(waiting, default=END_OF_TIME))
+        newest, oldest = max(feed.running_max for feed in feeds), min(waiting, default=END_OF_TIME)
+        return Front(self._bound(), newest, oldest, any(self._is_full(feed) for feed in feeds))
 
-    def pop_to(self, cut: int, bound: int) -> MergedChunk:
-        """The rows with a key time before `cut`, possibly none. `bound`: the key time that the slowest partition of all
-        merges has reached; while a buffer is full, rows of that very time leave too."""
-        self._others = bound
-        if cut <= bound and any(self._is_full(feed) for feed in self._feeds.values()):
-            cut = min(bound, END_OF_TIME - 1) + 1
+    def pop_to(self, cut: int) -> MergedChunk:
+        """The rows with a key time before `cut`, possibly none."""
         taken = [feed.take(cut) for feed in self._feeds.values()]
         self.watermark_ms = max(self.watermark_ms, cut - 1)
         return self._chunk(taken)
@@ -229,8 +230,10 @@ class Merge:
         return all(feed.ended and not feed.buffered for feed in self._feeds.values())
 
     def held_by(self) -> list[Partition]:
-        """The partitions that event time waits for: those whose last running maximum is the lowest."""
-        bound = self._bound()
+        """The partitions that event time waits for: those whose last running maximum is the lowest. None where it waits
+        for a partition of another merge."""
+        if (bound := self._bound()) > self.slowest:
+            return []
         return [p for p, feed in self._feeds.items() if not (feed.ended or feed.idle) and feed.running_max == bound]
 
     def empty(self) -> list[Partition]:
@@ -240,7 +243,7 @@ class Merge:
     def wants(self, partition: Partition) -> bool:
         """True to read more of `partition`: false while its buffer is full and another one holds event time up."""
         feed = self._feed(partition)
-        return not self._is_full(feed) or (partition in self.held_by() and feed.running_max <= self._others)
+        return not self._is_full(feed) or partition in self.held_by()
 
     def _is_full(self, feed: PartitionBuffer) -> bool:
         return feed.buffered >= self._buffer_rows or feed.buffered_bytes >= self._buffer_bytes

@@ -106,20 +106,34 @@ class Emission:
 
     def due(self, pending: RowLog, labels: LabelJoin, watermark_ms: int, max_rows: int) -> DueRows:
         """The next rows that leave, at most `max_rows`, which stay."""
-        starts, stops = self.cursors, self._due(pending, watermark_ms)
-        leaves, deadlines = self._leaves(labels, starts, stops), self._deadlines(pending, starts, stops)
-        in_order = np.argsort(deadlines, kind="stable")
-        first = in_order[leaves[in_order]][:max_rows]
-        numbers = np.concatenate([np.arange(start, stop) for start, stop in zip(starts, stops, strict=True)])[first]
-        return DueRows(deadlines[first], settled_bytes(pending.take(numbers), self._schema))
+        in_order, leaves, stops = self._next_due(pending, labels, watermark_ms, max_rows)
+        first, spans = in_order[leaves][:max_rows], zip(self.cursors, stops, strict=True)
+        numbers = np.concatenate([np.arange(start, stop) for start, stop in spans])[first]
+        deadlines = self._deadlines(pending, self.cursors, stops)[first]
+        return DueRows(deadlines, settled_bytes(pending.take(numbers), self._schema))
 
     def release(self, pending: RowLog, labels: LabelJoin, watermark_ms: int, rows: int) -> pa.RecordBatch:
         """The next `rows` rows, which are due (`due`); what leaves for no group before the one after them is passed."""
-        starts, stops = self.cursors, self._due(pending, watermark_ms)
-        in_order = np.argsort(self._deadlines(pending, starts, stops), kind="stable")
-        left = np.cumsum(self._leaves(labels, starts, stops)[in_order])
-        self.cursors = self._behind(in_order[: int(np.searchsorted(left, rows, side="right"))], starts, stops)
+        starts = self.cursors
+        in_order, leaves, stops = self._next_due(pending, labels, watermark_ms, rows)
+        passed = int(np.searchsorted(np.cumsum(leaves), rows, side="right"))
+        self.cursors = self._behind(in_order[:passed], starts, stops)
         return self._settle(pending, labels, starts, self.cursors)
+
+    def _next_due(
+        self, pending: RowLog, labels: LabelJoin, watermark_ms: int, rows: int
+    ) -> tuple[np.ndarray, np.ndarray, list[int]]:
+        """The next due rows in order, until more than `rows` leave or there are no more: their places among those of
+        [cursor, stop) of every group, which of them leave, and the stops."""
+        starts, due = self.cursors, self._due(pending, watermark_ms)
+        most = 2 * rows + LOOKED_AT
+        while True:
+            stops = [min(start + most, stop) for start, stop in zip(starts, due, strict=True)]
+            in_order = np.argsort(self._deadlines(pending, starts, stops), kind="stable")[:most]
+            leaves = self._leaves(labels, starts, stops)[in_order]
+            if leaves.sum() > rows or len(in_order) == sum(due) - sum(starts):
+                return in_order, leaves, stops
+            most *= 2
 
     def count_due(self, pending: RowLog, watermark_ms: int) -> int:
         """Number of rows that are due, those included that leave for no group."""

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.asof.features import NO_LABELS, AsOfState, ImpressionKeys, LabelEvents, NewEvents
-from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.errors import BadInput, StreamingError
 from streaming.evolution import schema_changes
 from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, integers_of, merged_schema
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
@@ -49,7 +49,7 @@ from streaming.settlement.label_join import (
 )
 from streaming.settlement.orphans import Orphans
 from streaming.settlement.pending import SEGMENT_ROWS, RowLog, empty_batch
-from streaming.settlement.state import SettlementState
+from streaming.settlement.state import SettlementState, held_together
 
 __all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "late_schema"]
 
@@ -132,6 +132,7 @@ class Settlement:
         self._nothing_settled = empty_batch(schema.settled)
 
         self._spill = spill
+        self._shares_asof = asof is not None
         self._asof: ImpressionKeys | None = None
         self._tables: AsOfState | None = None  # of as-of features, where they are stored with this state
         if asof is not None:
@@ -397,9 +398,8 @@ class Settlement:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of memory for pending impressions, the id index and waiting feedback."""
-        asof = self._tables or self._asof
-        held = 0 if asof is None else asof.nbytes
+        """Bytes of memory for pending impressions, the id index, waiting feedback, and as-of features of its own."""
+        held = 0 if self._tables is None or self._shares_asof else self._tables.nbytes
         return held + sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
 
     @property
@@ -506,11 +506,6 @@ class Settlement:
     def load(self, directory: Path, name: str) -> Any:
         """Continue on a new Settlement from the state saved as `name`; returns its `extra`."""
         state, extra = SettlementState.load(directory, name)
-        try:
+        with held_together(directory, name):
             self.restore(state)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
-            raise DataLost(
-                f"the settlement state `{name}` in {directory} does not hold together: {error!r}; put the folder back "
-                "from a copy of the run directory, or start a new run"
-            ) from error
         return extra

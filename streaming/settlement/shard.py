@@ -4,7 +4,7 @@ Where both topics are keyed by `impression_id` and have as many partitions, what
 partitions of one number. Each number has a `Settlement` of its own, so that processes share the numbers in any way:
 
     read    rows of the own partitions, as far as buffers allow
-    front   how far they have come; the slowest of all processes decides the cut, an event time
+    front   how far they have come; the slowest of all processes decides the cut, an event time (`next_cut`)
     pop     the rows before the cut
     join    joins feedback to impressions; all processes learn of all events, for as-of features
     absorb  admits the impressions
@@ -36,7 +36,7 @@ from streaming.settlement.admission import Verticals, placed
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import DueRows
 from streaming.settlement.settlement import SettledRows, Settlement, SharedAsOf
-from streaming.settlement.state import SettlementState, partition_folder
+from streaming.settlement.state import SettlementState, held_together, partition_folder
 
 Counts = dict[str, Any]
 
@@ -67,7 +67,7 @@ class Shard:
         verticals: Verticals,
     ) -> None:
         self.intake, self.numbers, self.verticals = intake, numbers, verticals
-        self._schema, self._horizon = schema, config.horizon_ms(schema)
+        self._horizon = config.horizon_ms(schema)
         self._owner = Partitioner(config.partitioner, partitions)
         self._asof = AsOfState(schema, streams=partitions) if schema.asof.features else None
         self._settlements = {
@@ -80,6 +80,7 @@ class Shard:
             )
             for number in numbers
         }
+        self._came = False
         self._popped: dict[int, MergedChunk] = {}
         self.rows_popped = 0
         """Number of rows before the last cut that were not before the one before it."""
@@ -90,15 +91,20 @@ class Shard:
             return None
         return SharedAsOf(self._asof.streams[number], self._asof if number == 0 else None)
 
+    def read(self, max_wait_s: float, slowest: int) -> bool:
+        """`Intake.read`."""
+        self._came = self.intake.read(max_wait_s, slowest)
+        return self._came
+
     def front(self, *, rows_came: bool) -> Front:
-        """Place that the partitions have reached. `rows_came`: rows were read by some process since the last cut."""
-        if rows_came:
+        """Place that the partitions have reached. `rows_came`: some process has read rows."""
+        if rows_came and not self._came:  # else `read` has looked
             self.intake.confirm_idle()
         return self.intake.front
 
-    def pop(self, cut: int, bound: int) -> list[NewVertical]:
-        """Take the rows before `cut`, and tell which verticals are new with them. `bound`: of all fronts."""
-        whole = self.intake.pop_to(cut, bound)
+    def pop(self, cut: int) -> list[NewVertical]:
+        """Take the rows before `cut`, and tell which verticals are new with them."""
+        whole = self.intake.pop_to(cut)
         self.rows_popped = len(whole)
         self._popped = {number: self._refused(self._of(whole, number), number) for number in self.numbers}
         return [new for number, chunk in self._popped.items() for new in self._new_verticals(chunk, number)]
@@ -136,11 +142,11 @@ class Shard:
             except StopIteration as end:
                 self._columns = end.value
         settlements = zip(self._settlements.values(), self._columns or [], strict=True)
-        return _together(self._schema, [settlement.absorb(each) for settlement, each in settlements])
+        return _together([settlement.absorb(each) for settlement, each in settlements])
 
     def end(self) -> SettledRows:
         """End event time: every window closes."""
-        return _together(self._schema, [settlement.end() for settlement in self._settlements.values()])
+        return _together([settlement.end() for settlement in self._settlements.values()])
 
     @property
     def count_due(self) -> int:
@@ -172,7 +178,8 @@ class Shard:
     def bytes_held(self) -> tuple[int, int]:
         """Bytes of memory of the state, and of the files of the last save."""
         each = self._settlements.values()
-        return sum(s.state_bytes for s in each), sum(s.disk_bytes for s in each)
+        asof = 0 if self._asof is None else self._asof.nbytes
+        return asof + sum(s.state_bytes for s in each), sum(s.disk_bytes for s in each)
 
     @property
     def first_wait_s(self) -> tuple[float, float]:
@@ -199,9 +206,11 @@ class Shard:
         for number, settlement in self._settlements.items():
             settlement.load(states / partition_folder(number), name)
         if self._asof is not None and 0 not in self.numbers:
-            state, _ = SettlementState.load(states / partition_folder(0), name)
-            assert state.asof is not None
-            self._asof.restore(state.asof)
+            state, _ = SettlementState.load(folder := states / partition_folder(0), name)
+            with held_together(folder, name):
+                if state.asof is None:
+                    raise LookupError("no as-of features")
+                self._asof.restore(state.asof)
 
     def _of(self, chunk: MergedChunk, number: int) -> MergedChunk:
         if len(self.numbers) == 1:
@@ -237,6 +246,24 @@ class Shard:
         for name in names.unique().to_pylist():
             if name not in known:
                 yield NewVertical(int(key[pc.index(names, name).as_py()]), number, name)
+
+
+def next_cut(front: Front, last: int, longest_ms: int | None) -> int | None:
+    """Event time before which the next rows are taken, from the place that all processes have reached together; None:
+    there are none. While a buffer is full, rows of the very time that all have reached leave too, in all processes
+    alike. `last`: the cut before; `longest_ms`: from the oldest row that waits, at most.
+
+    >>> next_cut(Front(50, 90, 40, full=False), 40, None), next_cut(Front(50, 90, 50, full=True), 50, None)
+    (50, 51)
+    >>> next_cut(Front(50, 90, 50, full=False), 50, None), next_cut(Front(50, 90, 10, full=True), 5, 30)
+    (None, 40)
+    """
+    cut = min(front.bound, front.newest + 1)
+    if front.full and cut == front.bound:
+        cut += 1
+    if longest_ms is not None:
+        cut = min(cut, max(last, front.oldest) + longest_ms)
+    return cut if cut > last or front.oldest < cut else None
 
 
 def admitted(verticals: Verticals, new: Iterable[NewVertical]) -> list[str]:
@@ -298,6 +325,7 @@ def merged_position(positions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "accounts": {
             "rows_before": accounts[0]["rows_before"],
             "partitions": sorted(row for account in accounts for row in account["partitions"]),
+            "trails": sorted(row for account in accounts for row in account["trails"]),
         },
         "epochs": sorted(row for position in positions for row in position["epochs"]),
     }
@@ -313,7 +341,7 @@ def position_of(position: Mapping[str, Any], numbers: range) -> dict[str, Any]:
     return {
         **position,
         "partitions": own(position["partitions"]),
-        "accounts": {**accounts, "partitions": own(accounts["partitions"])},
+        "accounts": {**accounts, "partitions": own(accounts["partitions"]), "trails": own(accounts.get("trails", []))},
         "epochs": own(position["epochs"]),
     }
 
@@ -329,7 +357,7 @@ def _wrong_partition(rows: pa.RecordBatch, kind: Kind, owner: np.ndarray, by: Pa
     return placed(letters, integers_of(rows, key), integers_of(rows, order))
 
 
-def _together(schema: RowSchema, settled: Sequence[SettledRows]) -> SettledRows:
+def _together(settled: Sequence[SettledRows]) -> SettledRows:
     return SettledRows(
         pa.concat_batches([each.batch for each in settled]),
         pa.concat_batches([each.late for each in settled]),

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from streaming.asof.features import AsOfFiles
 from streaming.errors import BadInput, DataLost, StreamingError
@@ -101,6 +103,18 @@ class SettlementState:
             return state, manifest["extra"]
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(path, repr(error)) from error
+
+
+@contextmanager
+def held_together(directory: Path, name: str) -> Iterator[None]:
+    """A context in which the state saved as `name` is restored. Raises DataLost where its parts do not fit."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+        raise DataLost(
+            f"the settlement state `{name}` in {directory} does not hold together: {error!r}; put the folder back "
+            "from a copy of the run directory, or start a new run"
+        ) from error
 
 
 def partition_folder(number: int) -> str:

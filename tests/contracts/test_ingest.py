@@ -252,8 +252,10 @@ def test_what_a_predecessor_sent_is_there_once_though_it_comes_after_its_success
     predecessor.checkpoint()
     try:  # refused, unless its requests happen to be cut as the predecessor's were: then the broker knows them
         to_the_end(successor)
-    except StreamingError as refused:
-        assert OVERTAKEN in str(refused)
+        refused = OVERTAKEN
+    except StreamingError as error:
+        refused = str(error)
+    assert OVERTAKEN in refused
     last = playing()
     to_the_end(last)
     assert whole(kafka, topics)

@@ -88,12 +88,12 @@ class OpenBlock:
         waited = pace.mode == "free" and now_s - self._began_s >= pace.commit_interval_s
         return self._whole or self.rows_left <= 0 or self.bytes_left <= 0 or at_end or waited
 
-    def progress_is_due(self, pace: Pace, now_s: float, rows_read: int) -> bool:
+    def progress_is_due(self, pace: Pace, now_s: float, rows_read: int, *, rows_due: bool) -> bool:
         """True if progress is to be committed without rows: to deliver dead letters, and in free pace to record read
-        positions while nothing settles."""
+        positions while nothing settles. `rows_due`: rows will leave soon, and their commit records positions too."""
         if self.num_rows:
             return False
-        waited = pace.mode == "free" and now_s - self._opened_s >= pace.commit_interval_s
+        waited = pace.mode == "free" and not rows_due and now_s - self._opened_s >= pace.commit_interval_s
         return self.dead_rows >= DEAD_ROWS or (waited and rows_read > self._read_before)
 
     def rows(self) -> pa.RecordBatch:

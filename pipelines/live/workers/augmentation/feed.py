@@ -12,7 +12,7 @@ from pipelines.core.config.topics import Topic
 from pipelines.core.run_dir.end_offsets import stored_ends
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.stopwatch import Stopwatch
-from streaming.intake.intake import InputTopic, Intake
+from streaming.intake.intake import HeldRows, InputTopic, Intake
 from streaming.intake.merge import END_OF_TIME
 from streaming.kafka.reader import TopicReader
 from streaming.messages.dead_letters import Kind
@@ -42,6 +42,10 @@ class Feed(Protocol):
     @property
     def ended(self) -> bool:
         """True if the loaded state is that of a stream that has ended."""
+
+    @property
+    def rows_due(self) -> bool:
+        """True if rows are known to be due that `next` has not returned."""
 
     def open(self, position: dict[str, Any] | None, clock_ms: int | None) -> None:
         """Continue from `position`, with this machine's clock not before `clock_ms`; None: at the topics' beginning."""
@@ -90,7 +94,7 @@ class FeedStatus(NamedTuple):
     lag_rows      still to be read; None while the broker does not answer
     warnings      about rows that were accepted nevertheless
     note          why no rows arrive; None if simply none were sent
-    held          what the buffered rows wait for
+    held          rows that were read, and what they wait for
     """
 
     counters: dict[str, Any]
@@ -102,7 +106,20 @@ class FeedStatus(NamedTuple):
     lag_rows: int | None
     warnings: dict[str, str]
     note: str | None
-    held: str | None
+    held: HeldRows
+
+    @classmethod
+    def of(cls, intake: Intake, clock: SteadyClock, **settled: Any) -> FeedStatus:
+        """That of an intake, and of what has `settled`: counters, examples, bytes and the first wait."""
+        return cls(
+            **settled,
+            offsets={kind: intake.offsets(kind) for kind in get_args(Kind)},
+            watermark_ms=intake.watermark_ms,
+            lag_rows=intake.lag_rows(),
+            warnings=intake.warnings | clock.warnings,
+            note=intake.note,
+            held=intake.held,
+        )
 
 
 class SettledFeed:
@@ -161,6 +178,10 @@ class SettledFeed:
     def at_end(self) -> bool:
         return self._at_end
 
+    @property
+    def rows_due(self) -> bool:
+        return self._more
+
     def next(self, max_rows: int, max_bytes: int | None = None) -> SettledRows | None:
         if self._more:
             with self._watch("settle"):
@@ -192,18 +213,14 @@ class SettledFeed:
         return self.intake.known_lag_rows
 
     def status(self) -> FeedStatus:
-        intake, settlement = self.intake, self.settlement
-        return FeedStatus(
-            settlement.counters(),
-            {kind: intake.offsets(kind) for kind in get_args(Kind)},
-            settlement.letters.examples,
-            (settlement.state_bytes, settlement.disk_bytes),
-            settlement.first_wait_s,
-            intake.watermark_ms,
-            intake.lag_rows(),
-            intake.warnings,
-            intake.note,
-            intake.held,
+        settlement = self.settlement
+        return FeedStatus.of(
+            self.intake,
+            self._steady,
+            counters=settlement.counters(),
+            examples=settlement.letters.examples,
+            bytes=(settlement.state_bytes, settlement.disk_bytes),
+            first_wait_s=settlement.first_wait_s,
         )
 
     def close(self) -> None:

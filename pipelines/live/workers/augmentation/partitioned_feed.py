@@ -21,15 +21,21 @@ from pipelines.live.workers.augmentation.shards import (
     new_verticals,
     rows_of,
 )
+from streaming.intake.intake import LAG_EVERY_S, HeldRows
 from streaming.intake.merge import END_OF_TIME, NO_TIME
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.schema import RowSchema
 from streaming.settlement.admission import Verticals
+from streaming.settlement.label_join import late_schema
 from streaming.settlement.pending import empty_batch
 from streaming.settlement.settlement import SettledRows
-from streaming.settlement.shard import added, admitted, merged_position, next_block
+from streaming.settlement.shard import added, admitted, merged_position, next_block, next_cut
 
 WAIT_S = 0.05
 """How long a read waits for messages after one that brought none."""
+
+FEW_ROWS = 256
+"""Fewer due rows are not looked at for whether their bytes make a block."""
 
 
 class PartitionedFeed:
@@ -44,7 +50,6 @@ class PartitionedFeed:
         group: ShardGroup,
         schema: RowSchema,
         horizon_ms: int,
-        verticals: Verticals,
         *,
         epoch: int,
         row_bytes: int,
@@ -53,14 +58,18 @@ class PartitionedFeed:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rows_read = rows_read
-        self._group, self._schema, self._verticals = group, schema, verticals
-        self._horizon_ms, self._wait_s, self._clock = horizon_ms, wait_s, clock
-        self._cut = NO_TIME
+        self._group, self._schema = group, schema
+        self._horizon_ms = horizon_ms if schema.asof.features else None  # no id recurs beyond it before the cut
+        self._wait_s, self._clock = wait_s, clock
+        self._cut = self._reached = NO_TIME
+        self._still_since: float | None = None  # event time stands
         self._due = 0  # rows, those included that leave for no group
         self._due_since: float | None = None
+        self._look_at = 0  # fewer due rows are no block
         self._at_end = False
         self._read_something = True
         self._status: FeedStatus | None = None
+        self._lag = (-LAG_EVERY_S, 0)
         group.ask("open", epoch, row_bytes)
 
     @property
@@ -74,7 +83,6 @@ class PartitionedFeed:
     def load(self, state: int) -> None:
         self._group.ask("load", state)
         self._status = None
-        self._verticals.restore(self._group.local.shard.verticals.known)
 
     def save(self, state: int, keep: int) -> None:
         self._group.ask("save", state, keep)
@@ -84,6 +92,14 @@ class PartitionedFeed:
 
     def declare(self, verticals: Collection[str]) -> None:
         self._verticals.declare(verticals)
+
+    @property
+    def _verticals(self) -> Verticals:
+        return self._group.local.shard.verticals
+
+    @property
+    def rows_due(self) -> bool:
+        return self._due > 0
 
     @property
     def finished(self) -> bool:
@@ -104,18 +120,17 @@ class PartitionedFeed:
 
     def _absorbed(self) -> SettledRows | None:
         """Read, and take in the rows before the next cut; None where nothing came and event time stands."""
-        came = any([answer.value for answer in self._group.ask("read", 0.0 if self._read_something else WAIT_S)])
-        self._read_something = came
+        wait_s = 0.0 if self._read_something else WAIT_S
+        came = self._read_something = any([a.value for a in self._group.ask("read", wait_s, self._reached)])
         answers = self._group.ask("front", came)
         front = fronts(answers)
-        cut = min(front.bound, front.newest + 1)
-        if self._schema.asof.features:  # no id recurs beyond the horizon before the cut
-            cut = min(cut, max(self._cut, front.oldest) + self._horizon_ms)
-        if came or cut > self._cut:
-            new = new_verticals(self._group.ask("pop", cut, front.bound, self._verticals.known))
-            self._verticals.declare(names := admitted(self._verticals, new))
-            self._cut = max(self._cut, cut)
-            joined = self._group.ask("join", names)
+        self._reached = front.bound
+        cut = next_cut(front, self._cut, self._horizon_ms)
+        nothing = empty_batch(self._schema.settled)
+        if cut is not None:
+            self._cut, self._still_since = max(self._cut, cut), None
+            new = new_verticals(self._group.ask("pop", cut, self._verticals.known))
+            joined = self._group.ask("join", admitted(self._verticals, new))
             weights: list[pa.RecordBatch] = []
             if self._schema.asof.features:
                 events = [batch for answer in joined for batch in answer.rows]
@@ -126,10 +141,11 @@ class PartitionedFeed:
         elif all(answer.value["finished"] for answer in answers):
             self._at_end, taken_in = True, self._group.ask("end")
         else:
-            return None
+            self._still_since = self._clock() if self._still_since is None else self._still_since
+            no_late, no_dead = empty_batch(late_schema(self._schema)), empty_batch(DEAD_LETTER_SCHEMA)
+            return SettledRows(nothing, no_late, no_dead, self._cut, self._due > 0) if came else None
         self._now_due(taken_in)
-        nothing = empty_batch(self._schema.settled)
-        return SettledRows(nothing, rows_of(taken_in, 0), rows_of(taken_in, 1), cut, self._due > 0)
+        return SettledRows(nothing, rows_of(taken_in, 0), rows_of(taken_in, 1), self._cut, self._due > 0)
 
     def _now_due(self, answers: Sequence[RankAnswer]) -> None:
         self._due = sum(answer.value["due"] for answer in answers)
@@ -142,20 +158,19 @@ class PartitionedFeed:
         """The next block, if one is due."""
         waited = self._due_since is not None and self._wait_s is not None
         waited = waited and self._clock() - (self._due_since or 0.0) >= (self._wait_s or 0.0)
-        if not self._due or not (self._at_end or waited or self._due >= max_rows or self._large(max_bytes)):
+        enough = self._due >= (self._look_at or min(max_rows, FEW_ROWS))
+        if not self._due or not (enough or self._at_end or waited):
             return None
         counts, full = next_block(due_rows(self._group.ask("due", max_rows)), max_rows, max_bytes)
         if not (full or self._at_end or waited):
+            # Some leave for no group, and some may be large: so they are looked at again when twice as many are due.
+            self._look_at = self._due + min(self._due, max_rows - sum(counts.values()))
             return None
         answers = self._group.ask("take", counts)
-        self._due_since = None
+        self._due_since, self._look_at = None, 0
         self._now_due(answers)
         rows, late, dead = (rows_of(answers, place) for place in range(3))
         return SettledRows(rows, late, dead, self._cut, self._due > 0, whole=rows.num_rows > 0)
-
-    def _large(self, max_bytes: int) -> bool:
-        """True if so many bytes may wait that they are a block, however few rows they are."""
-        return self._group.local.shard.bytes_held[0] * self._group.ranks >= max_bytes // 2
 
     # --- reports ---------------------------------------------------------------------------------------------------
 
@@ -167,7 +182,10 @@ class PartitionedFeed:
 
     @property
     def known_lag_rows(self) -> int:
-        return sum(answer.value for answer in self._group.ask("lag"))
+        now = self._clock()
+        if now - self._lag[0] >= LAG_EVERY_S:
+            self._lag = (now, sum(answer.value for answer in self._group.ask("lag")))
+        return self._lag[1]
 
     def status(self) -> FeedStatus:
         if self._status is None:
@@ -183,9 +201,15 @@ class PartitionedFeed:
                 lag_rows=None if None in lags else sum(lag or 0 for lag in lags),
                 warnings=_joined([one.warnings for one in each]),
                 note=next((one.note for one in each if one.note), None),
-                held=next((one.held for one in each if one.held), None),
+                held=self._held([HeldRows(*one.held) for one in each]),
             )
         return self._status
+
+    def _held(self, each: Sequence[HeldRows]) -> HeldRows:
+        """Rows that wait anywhere, and the partitions that event time waits for, whoever reads them."""
+        waited_s = 0.0 if self._still_since is None else self._clock() - self._still_since
+        names = [name for one in each for name in one.names]
+        return HeldRows(sum(one.rows for one in each), waited_s, names, each[0].idle_s)
 
     def close(self) -> None:
         self._group.local.close()

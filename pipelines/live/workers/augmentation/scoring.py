@@ -17,7 +17,7 @@ or the disk as long as it must, and no time-out runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,18 +145,15 @@ class LeadingScorer:
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         self._say("load", snapshot=snapshot.name)
         meta: Mapping[str, Any] = {}
-        errors: list[ModelError] = []
+        said: list[tuple[str, Any]] = []
         try:
             meta = self.shards.load(snapshot)
         except ModelError as error:
-            errors.append(error)
+            said.append(said_error(error))
         for rank in range(1, self._group.world_size):
-            kind, text = json.loads(self._group.hear(answer := f"loaded/{rank}"))
+            said.append(json.loads(self._group.hear(answer := f"loaded/{rank}")))
             self._group.forget(answer)
-            if text:
-                errors.append((OtherFormat if kind == OtherFormat.__name__ else ModelError)(text))
-        if errors:
-            raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
+        raise_first(said)
         return meta
 
     def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> TeacherAnswer:
@@ -254,12 +251,25 @@ class ScoringWorker(FurtherRank):
         return bool(order["do"] != "leave")
 
     def _load(self, name: str) -> None:
-        kind = text = ""
+        said = ("", "")
         try:
             self.shards.load(self._run_dir.snapshots / name)
         except ModelError as error:
-            kind, text = type(error).__name__, str(error)
-        self._group.tell(f"loaded/{self._group.rank}", json.dumps([kind, text]))
+            said = said_error(error)
+        self._group.tell(f"loaded/{self._group.rank}", json.dumps(said))
+
+
+def said_error(error: ModelError) -> tuple[str, str]:
+    """An error as one rank tells another."""
+    return type(error).__name__, str(error)
+
+
+def raise_first(said: Sequence[tuple[str, Any]]) -> None:
+    """Raise the first error that ranks have told, one about a format before others; the kind is empty where a rank had
+    none."""
+    errors = [(OtherFormat if kind == OtherFormat.__name__ else ModelError)(words) for kind, words in said if kind]
+    if errors:
+        raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
 
 
 def in_parts(rows: pa.RecordBatch, part_rows: int | None) -> list[pa.RecordBatch]:

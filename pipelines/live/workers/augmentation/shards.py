@@ -16,12 +16,12 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from exfm.errors import ModelError, OtherFormat
+from exfm.errors import ModelError
 from exfm.models.scorer import TeacherAnswer
 from exfm.parallel.group import RankGroup
 from pipelines.core.config.kept_columns import with_kept_columns
@@ -29,11 +29,17 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import folder_of_state, states_folder
 from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock, intake_of
-from pipelines.live.workers.augmentation.scoring import FurtherRank, ReplicaScorer, decoded, encoded
+from pipelines.live.workers.augmentation.scoring import (
+    FurtherRank,
+    ReplicaScorer,
+    decoded,
+    encoded,
+    raise_first,
+    said_error,
+)
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.intake.merge import Front
-from streaming.messages.dead_letters import Kind
 from streaming.messages.undeclared import NewColumns
 from streaming.schema import Column
 from streaming.settlement.admission import Verticals
@@ -122,18 +128,18 @@ class ShardHost:
 
     # --- a cycle -------------------------------------------------------------------------------------------------
 
-    def read(self, max_wait_s: float) -> RankAnswer:
-        return RankAnswer(self.shard.intake.read(max_wait_s))
+    def read(self, max_wait_s: float, slowest: int) -> RankAnswer:
+        return RankAnswer(self.shard.read(max_wait_s, slowest))
 
     def front(self, rows_came: bool) -> RankAnswer:
         """Place that the partitions have reached (`Front`), and whether all has been read."""
         front = self.shard.front(rows_came=rows_came)
         return RankAnswer({"front": list(front), "finished": self.shard.intake.finished})
 
-    def pop(self, cut: int, bound: int, verticals: Sequence[str]) -> RankAnswer:
+    def pop(self, cut: int, verticals: Sequence[str]) -> RankAnswer:
         self.shard.verticals.declare(verticals)
         with self._watch("settle"):
-            return RankAnswer(self.shard.pop(cut, bound))
+            return RankAnswer(self.shard.pop(cut))
 
     def join(self, known: Sequence[str]) -> RankAnswer:
         """The events of each partition, for as-of features: how many are of impressions, and all of them."""
@@ -187,13 +193,14 @@ class ShardHost:
             try:
                 return RankAnswer(("", dict(self._scorer.load(self._run_dir.snapshots / name))))
             except ModelError as error:
-                return RankAnswer((type(error).__name__, str(error)))
+                return RankAnswer(said_error(error))
 
     def score(self, part_rows: int) -> RankAnswer:
         """Logits, and the representation, of the rows taken last; scoring batches end where a partition's rows do."""
         with self._watch("score"):
             answers = [self._scorer.score(rows, part_rows) for rows in self._taken if rows.num_rows]
         self.rows += sum(rows.num_rows for rows in self._taken)
+        self._taken = []
         if not answers:
             return RankAnswer()
         logits, r = TeacherAnswer.together(answers)
@@ -216,19 +223,14 @@ class ShardHost:
         return RankAnswer(self.shard.intake.known_lag_rows)
 
     def status(self) -> RankAnswer:
-        shard, intake = self.shard, self.shard.intake
-        offsets = {kind: intake.offsets(kind) for kind in get_args(Kind)}
-        status = FeedStatus(
-            shard.counters(),
-            offsets,
-            shard.examples,
-            shard.bytes_held,
-            shard.first_wait_s,
-            intake.watermark_ms,
-            intake.lag_rows(),
-            intake.warnings,
-            intake.note,
-            intake.held,
+        shard = self.shard
+        status = FeedStatus.of(
+            shard.intake,
+            self.steady,
+            counters=shard.counters(),
+            examples=shard.examples,
+            bytes=shard.bytes_held,
+            first_wait_s=shard.first_wait_s,
         )
         return RankAnswer(status._asdict())
 
@@ -264,7 +266,11 @@ class ShardGroup:
             assert self._group is not None
             said = json.loads(self._group.hear(note := f"answer/{call}/{rank}"))
             self._group.forget(note)
+            if said["bytes"]:  # a rank that sends waits for half a minute only: it is told when it is heard
+                self._group.tell(ready := f"ready/{call}/{rank}", "")
             rows = [decoded(self._group.receive(size, rank)) for size in said["bytes"]]
+            if said["bytes"]:
+                self._group.forget(ready)
             answers.append(RankAnswer(said["value"], rows))
             found += [Column.model_validate(column) for column in said["columns"]]
         if found:
@@ -304,9 +310,7 @@ class PartitionedScorer:
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         answers = [answer.value for answer in self._group.ask("load_snapshot", snapshot.name)]
-        errors = [(OtherFormat if kind == OtherFormat.__name__ else ModelError)(said) for kind, said in answers if kind]
-        if errors:
-            raise next((error for error in errors if isinstance(error, OtherFormat)), errors[0])
+        raise_first(answers)
         meta: Mapping[str, Any] = answers[0][1]
         return meta
 
@@ -355,6 +359,8 @@ class ShardWorker(FurtherRank):
             "columns": [column.model_dump(mode="json") for column in columns],
         }
         self._group.tell(f"answer/{self._heard}/{self._group.rank}", json.dumps(said))
+        if rows:
+            self._group.hear(f"ready/{self._heard}/{self._group.rank}")
         for each in rows:
             self._group.send(each, 0)
         self.rows = self.host.rows
@@ -374,8 +380,8 @@ def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[RankAnswe
 
 def fronts(answers: Sequence[RankAnswer]) -> Front:
     """Place that all ranks have reached together."""
-    bounds, newest, oldest = zip(*(answer.value["front"] for answer in answers), strict=True)
-    return Front(min(bounds), max(newest), min(oldest))
+    bounds, newest, oldest, full = zip(*(answer.value["front"] for answer in answers), strict=True)
+    return Front(min(bounds), max(newest), min(oldest), any(full))
 
 
 def new_verticals(answers: Sequence[RankAnswer]) -> list[NewVertical]:

@@ -116,7 +116,6 @@ def open_stream(
 
     try:
         lake = LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
-        verticals = Verticals(config.declared_verticals, config.lake.max_verticals)
         inputs = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
         sources = SourceWatch(kafka, inputs, clock=clock)
         outbox = Outbox(run_dir.side_tables, kafka, kafka.dead_letters.topic, config.rows)
@@ -132,7 +131,6 @@ def open_stream(
                 shards,
                 config.rows,
                 config.settlement.horizon_ms(config.rows),
-                verticals,
                 epoch=lake.epoch,
                 row_bytes=row_bytes,
                 wait_s=config.pace.commit_interval_s if config.pace.mode == "free" else None,
@@ -145,7 +143,12 @@ def open_stream(
                 intake_of(
                     config, run_dir, until_end=until_end, watch=watch, now_ms=steady, clock=clock, row_bytes=row_bytes
                 ),
-                Settlement(config.rows, config.settlement, spill=states, verticals=verticals),
+                Settlement(
+                    config.rows,
+                    config.settlement,
+                    spill=states,
+                    verticals=Verticals(config.declared_verticals, config.lake.max_verticals),
+                ),
                 watch,
                 steady,
                 states=states,

@@ -171,7 +171,7 @@ class AugmentationWorker(Worker):
         pace, now_s, feed = self.stream.config.pace, self._clock(), self.stream.feed
         if self.block.is_due(pace, now_s, at_end=feed.finished) or feed.finished:
             return True
-        return not feed.at_end and self.block.progress_is_due(pace, now_s, self.rows)
+        return not feed.at_end and self.block.progress_is_due(pace, now_s, self.rows, rows_due=feed.rows_due)
 
     def _settle(self) -> bool:
         """Settle the next rows, or read more."""
@@ -306,7 +306,7 @@ class AugmentationWorker(Worker):
     # --- the report --------------------------------------------------------------------------------------------
 
     def _counts(self, feed: FeedStatus) -> dict[str, Any]:
-        for name, words in (feed.warnings | self._steady.warnings).items():
+        for name, words in feed.warnings.items():
             if name not in self._warnings:
                 self._warnings[name] = words
                 log.warning("%s", words)
@@ -337,8 +337,8 @@ class AugmentationWorker(Worker):
         if self.block.num_rows:
             return f"the first block fills: {self.block.num_rows:,} of {self.block.size:,} rows"
         if not feed.counters["impressions_read"]:
-            if feed.held is not None:
-                return feed.held
+            if feed.held.words is not None:
+                return feed.held.words
             return f"waiting for the first impression on topic `{self._config.kafka.impressions.topic}`"
         window_s, passed_s = feed.first_wait_s
         return (
@@ -361,7 +361,7 @@ class AugmentationWorker(Worker):
         if self._config.pace.mode == "free" and feed.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - feed.watermark_ms) / 1000)
         ahead = self._ahead(feed.watermark_ms)
-        report.note = ahead or self._note or feed.note or self.stream.trouble or self._awaited(feed)
+        report.note = ahead or self._note or feed.note or feed.held.note or self.stream.trouble or self._awaited(feed)
         report.total_rows = counts["impressions_read"] + counts["feedback_read"]
         bytes_held = dict(zip(("state_bytes", "state_disk_bytes"), feed.bytes, strict=True))
         report.counts = counts | bytes_held | {"dead_letter_examples": feed.examples}

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 
 from streaming.intake.intake import InputTopic, Intake
+from streaming.intake.merge import Front
 from streaming.partitioner import Partitioner
 from streaming.position import Partition
 from streaming.schema import RowSchema
 from streaming.settlement.admission import Verticals
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import DueRows
-from streaming.settlement.shard import Shard, admitted, merged_position, next_block, position_of
+from streaming.settlement.shard import Shard, admitted, merged_position, next_block, next_cut, position_of
 from tests.support.streams.scripted import EOF, ScriptedTopics, Timed
 
 PARTITIONS = 3
@@ -35,13 +36,14 @@ CONFIG = SettlementConfig(by="partition", lateness_s=0.2)
 OWNER = Partitioner("exfm", PARTITIONS)
 
 
-def messages(seed: int) -> dict[Partition, list[Any]]:
-    """A stream of 300 impressions and their feedback; every row lies where its id belongs, but for one."""
+def messages(seed: int, step_ms: int = 1) -> dict[Partition, list[Any]]:
+    """A stream of 300 impressions and their feedback; every row lies where its id belongs, but for one. Event times are
+    multiples of `step_ms`."""
     random = np.random.default_rng(seed)
     rows: dict[Partition, list[tuple[int, dict[str, Any]]]] = {
         Partition(topic, number): [] for topic in ("ads", "clicks") for number in range(PARTITIONS)
     }
-    times = np.sort(random.integers(0, 20_000, 300))
+    times = np.sort(random.integers(0, 20_000, 300)) // step_ms * step_ms
     for number, time in enumerate(times.tolist()):
         owner = int(OWNER(pa.array([number]))[0])
         vertical = ["feed", "shop", "video", "news"][number % 4]
@@ -49,7 +51,7 @@ def messages(seed: int) -> dict[Partition, list[Any]]:
         rows[Partition("ads", owner)].append((time, row))
         for task, most_ms in (("ctr", 1500), ("cvr", 6000)):
             if random.random() < 0.4:
-                came = time + int(random.integers(most_ms))
+                came = (time + int(random.integers(most_ms))) // step_ms * step_ms
                 rows[Partition("clicks", owner)].append(
                     (came, {"impression_id": number, "event_time_ms": came, "task": task})
                 )
@@ -66,15 +68,17 @@ def messages(seed: int) -> dict[Partition, list[Any]]:
 class Shared:
     """A stream that `shards` processes share, in one process, which is cut as `random` says."""
 
-    def __init__(self, seed: int, shards: list[range], folder: Any, cuts: int) -> None:
-        self.random = np.random.default_rng(cuts)
+    def __init__(
+        self, seed: int, shards: list[range], folder: Any, cuts: int, *, step_ms: int = 1, at_a_time: int | None = None
+    ) -> None:
+        self.random, self.at_a_time = np.random.default_rng(cuts), at_a_time
         self.verticals = Verticals(["feed"], most=3)
-        sent = messages(seed)
+        sent = messages(seed, step_ms)
         self.shards = [self._shard(sent, numbers, folder / str(number)) for number, numbers in enumerate(shards)]
 
     def _shard(self, sent: dict[Partition, list[Any]], numbers: range, folder: Any) -> Shard:
         own = {partition: script for partition, script in sent.items() if partition.partition in numbers}
-        topics = ScriptedTopics(own, at_a_time=int(self.random.integers(1, 30)), give_up_s=60)
+        topics = ScriptedTopics(own, at_a_time=self.at_a_time or int(self.random.integers(1, 30)), give_up_s=60)
         kinds = [
             InputTopic("ads", PARTITIONS, "json", "impression", only=numbers),
             InputTopic("clicks", PARTITIONS, "json", "feedback", only=numbers),
@@ -93,13 +97,16 @@ class Shared:
 
     def take_in(self) -> bool:
         """One cycle up to some cut; False at the end."""
-        came = any([shard.intake.read(0.0) for shard in self.shards if self.random.random() < 0.8])
-        fronts = [shard.front(rows_came=came) for shard in self.shards]
-        bound = min(front.bound for front in fronts)
-        cut = min(bound, max(front.newest for front in fronts) + 1)
-        cut = min(cut, max(self.cut, min(front.oldest for front in fronts)) + CONFIG.horizon_ms(SCHEMA))
+        came = any([shard.read(0.0, self.reached) for shard in self.shards if self.random.random() < 0.8])
+        bounds, newest, oldest, full = zip(*(shard.front(rows_came=came) for shard in self.shards), strict=True)
+        front = Front(min(bounds), max(newest), min(oldest), any(full))
+        self.reached = front.bound
+        cut = next_cut(front, self.cut, CONFIG.horizon_ms(SCHEMA))
+        if cut is None:
+            return not all(shard.intake.finished for shard in self.shards)
         self.cut = max(self.cut, cut)
-        new = [each for shard in self.shards for each in shard.pop(cut, bound)]
+        self.full_cuts += front.full and cut == front.bound + 1
+        new = [each for shard in self.shards for each in shard.pop(cut)]
         self.verticals.declare(names := admitted(self.verticals, new))
         events = [shard.join(names) for shard in self.shards]
         others = [[e for m, of in enumerate(events) if m != n for e in of] for n in range(len(self.shards))]
@@ -107,9 +114,11 @@ class Shared:
         for n, shard in enumerate(self.shards):
             theirs = [w for m, w in enumerate(weights) if m != n and w.size]
             self.dead += shard.absorb(np.concatenate(theirs) if theirs else np.empty((0, 0))).dead.to_pylist()
-        return not all(shard.intake.finished for shard in self.shards)
+        return True
 
-    cut = -1
+    cut = reached = -1
+    full_cuts = 0
+    """How often rows left that are as old as what all have reached."""
 
     def blocks(self, size: int) -> list[dict[str, Any]]:
         """Rows of all blocks, in order."""
@@ -130,11 +139,28 @@ class Shared:
                     shard.end()
 
 
+WAYS = {"one": [range(3)], "two": [range(2), range(2, 3)], "three": [range(1), range(1, 2), range(2, 3)]}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_as_old_as_what_all_have_reached_leave_full_buffers_and_blocks_are_the_same(tmp_path, seed):
+    """Event times in whole seconds, where ticks begin."""
+    found, full = {}, 0
+    for name, shards in WAYS.items():
+        for at_a_time in (3, 1000):
+            shared = Shared(seed, shards, tmp_path / f"{name}-{at_a_time}", 7, step_ms=1000, at_a_time=at_a_time)
+            found[name, at_a_time] = shared.blocks(size=20)
+            full += shared.full_cuts
+    assert full
+    first, *others = found.values()
+    assert len(first) > 250
+    assert all(other == first for other in others)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_blocks_are_the_same_however_partitions_are_shared_and_streams_are_cut(tmp_path, seed):
-    ways = {"one": [range(3)], "two": [range(2), range(2, 3)], "three": [range(1), range(1, 2), range(2, 3)]}
     found = {}
-    for cuts, (name, shards) in enumerate(ways.items()):
+    for cuts, (name, shards) in enumerate(WAYS.items()):
         shared = Shared(seed, shards, tmp_path / name, cuts)
         found[name] = shared.blocks(size=20)
         refused = {"wrong_partition", "too_many_verticals", "unknown_impression"}  # the last is feedback of the others
@@ -157,7 +183,7 @@ def test_a_position_is_shared_and_put_together_again():
         "watermark_ms": 9,
         "next_order": 7,
         "partitions": [["ads", 0, 1, 0, 9], ["ads", 1, 2, 0, 8], ["clicks", 0, 3, 0, 9], ["clicks", 1, 4, 0, 9]],
-        "accounts": {"rows_before": {}, "partitions": [["ads", 0, 1], ["ads", 1, 2]]},
+        "accounts": {"rows_before": {}, "partitions": [["ads", 0, 1], ["ads", 1, 2]], "trails": [["ads", 1, []]]},
         "epochs": [["ads", 0, 3], ["ads", 1, 3]],
     }
     parts = [position_of(position, range(1)), position_of(position, range(1, 2))]

@@ -64,10 +64,10 @@ class InputTopic:
         return [Partition(self.topic, number) for number in numbers]
 
 
-class HeldRows(NamedTuple):
+class AwaitedRows(NamedTuple):
     """Rows that were read and wait for partitions.
 
-    >>> print(HeldRows(70, 9.0, ["clicks/0 (empty)"], idle_s=None).words)
+    >>> print(AwaitedRows(70, 9.0, ["clicks/0 (empty)"], idle_s=None).words)
     70 rows were read and wait for the next of clicks/0 (empty). In lockstep every partition is waited for until it ...
     """
 
@@ -224,12 +224,12 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         return None
 
     @property
-    def held(self) -> HeldRows:
+    def held(self) -> AwaitedRows:
         """The buffered rows, and what they wait for."""
         waited_for, empty = sorted(self._merge.held_by()), set(self._merge.empty())
         names = [f"{names_of([p])}{' (empty)' if p in empty else ''}" for p in waited_for]
         since = 0.0 if self._held_since is None else self._clock() - self._held_since
-        return HeldRows(self._merge.buffered_rows, since, names, self._idle_s)
+        return AwaitedRows(self._merge.buffered_rows, since, names, self._idle_s)
 
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
         """The next rows of the merged order, from the buffer or else by reading. Raises NewColumns where what was

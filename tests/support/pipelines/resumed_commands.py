@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from tests.support.pipelines.commands import Command
 from tests.support.pipelines.small_runs import Finished, everything
+from tests.support.waiting import eventually
 
 SETTINGS: dict[str, Any] = {
     "source__impressions": 3000,
@@ -67,8 +70,13 @@ def finished(command: Command, config: Config) -> Finished:
 
 
 def newest_pid(run_dir: RunDir, name: str) -> int:
-    """The newest process that the log of a worker, or of a rank, tells of."""
-    return int(re.findall(r" pid (\d+) on ", (run_dir.logs / f"{name}.log").read_text())[-1])
+    """The newest process that the log of a worker, or of a rank, tells of, once it runs."""
+
+    def newest() -> int:
+        return int(re.findall(r" pid (\d+) on ", (run_dir.logs / f"{name}.log").read_text())[-1])
+
+    eventually(lambda: psutil.pid_exists(newest()))
+    return newest()
 
 
 def rows_in_lake(at_least: int) -> Callable[[dict[str, Any]], bool]:

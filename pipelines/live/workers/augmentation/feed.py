@@ -12,7 +12,7 @@ from pipelines.core.config.topics import Topic
 from pipelines.core.run_dir.end_offsets import stored_ends
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.stopwatch import Stopwatch
-from streaming.intake.intake import HeldRows, InputTopic, Intake
+from streaming.intake.intake import AwaitedRows, InputTopic, Intake
 from streaming.intake.merge import END_OF_TIME
 from streaming.kafka.reader import TopicReader
 from streaming.messages.dead_letters import Kind
@@ -106,11 +106,11 @@ class FeedStatus(NamedTuple):
     lag_rows: int | None
     warnings: dict[str, str]
     note: str | None
-    held: HeldRows
+    held: AwaitedRows
 
     @classmethod
     def of(cls, intake: Intake, clock: SteadyClock, **settled: Any) -> FeedStatus:
-        """That of an intake, and of what has `settled`: counters, examples, bytes and the first wait."""
+        """Status of an intake, and of what has `settled`: counters, examples, bytes and the first wait."""
         return cls(
             **settled,
             offsets={kind: intake.offsets(kind) for kind in get_args(Kind)},

@@ -21,7 +21,7 @@ from pipelines.live.workers.augmentation.shards import (
     new_verticals,
     rows_of,
 )
-from streaming.intake.intake import LAG_EVERY_S, HeldRows
+from streaming.intake.intake import LAG_EVERY_S, AwaitedRows
 from streaming.intake.merge import END_OF_TIME, NO_TIME
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.schema import RowSchema
@@ -201,15 +201,15 @@ class PartitionedFeed:
                 lag_rows=None if None in lags else sum(lag or 0 for lag in lags),
                 warnings=_joined([one.warnings for one in each]),
                 note=next((one.note for one in each if one.note), None),
-                held=self._held([HeldRows(*one.held) for one in each]),
+                held=self._held([AwaitedRows(*one.held) for one in each]),
             )
         return self._status
 
-    def _held(self, each: Sequence[HeldRows]) -> HeldRows:
+    def _held(self, each: Sequence[AwaitedRows]) -> AwaitedRows:
         """Rows that wait anywhere, and the partitions that event time waits for, whoever reads them."""
         waited_s = 0.0 if self._still_since is None else self._clock() - self._still_since
         names = [name for one in each for name in one.names]
-        return HeldRows(sum(one.rows for one in each), waited_s, names, each[0].idle_s)
+        return AwaitedRows(sum(one.rows for one in each), waited_s, names, each[0].idle_s)
 
     def close(self) -> None:
         self._group.local.close()

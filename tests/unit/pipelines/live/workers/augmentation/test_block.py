@@ -70,20 +70,21 @@ def test_in_free_pace_a_block_is_due_once_its_first_row_has_waited():
 
 def test_progress_is_committed_in_free_pace_while_rows_are_read_and_none_settles():
     block = opened()
-    assert block.progress_is_due(FREE, 5.0, rows_read=1)
-    assert not block.progress_is_due(FREE, 4.9, rows_read=1)
-    assert not block.progress_is_due(FREE, 5.0, rows_read=0)
-    assert not block.progress_is_due(LOCKSTEP, 5.0, rows_read=1)
-    assert not opened(1).progress_is_due(FREE, 5.0, rows_read=1)
+    assert block.progress_is_due(FREE, 5.0, rows_read=1, rows_due=False)
+    assert not block.progress_is_due(FREE, 4.9, rows_read=1, rows_due=False)
+    assert not block.progress_is_due(FREE, 5.0, rows_read=1, rows_due=True)  # their commit is near
+    assert not block.progress_is_due(FREE, 5.0, rows_read=0, rows_due=False)
+    assert not block.progress_is_due(LOCKSTEP, 5.0, rows_read=1, rows_due=False)
+    assert not opened(1).progress_is_due(FREE, 5.0, rows_read=1, rows_due=False)
 
 
 def test_many_dead_letters_are_delivered_without_a_block(monkeypatch):
     monkeypatch.setattr(block_module, "DEAD_ROWS", 3)
     block = opened()
     block.add(settled(0, dead=2), 0.0)
-    assert not block.progress_is_due(LOCKSTEP, 0.0, rows_read=0)
+    assert not block.progress_is_due(LOCKSTEP, 0.0, rows_read=0, rows_due=False)
     block.add(settled(0, dead=1), 0.0)
-    assert block.progress_is_due(LOCKSTEP, 0.0, rows_read=0)
+    assert block.progress_is_due(LOCKSTEP, 0.0, rows_read=0, rows_due=False)
     assert (block.dead().num_rows, block.late().num_rows) == (3, 0)
 
 

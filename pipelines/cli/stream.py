@@ -1,4 +1,4 @@
-"""`exfm check`, `stream`, `status`, `stop`, `report`: a run from its check to its results."""
+"""`exfm check`, `stream`, `status`, `stop`, `scale-workers`, `report`: a run from its check to its results."""
 
 from __future__ import annotations
 
@@ -348,6 +348,26 @@ def stop(
     typer.echo(stop_run(read_status(run_dir), run_dir, wait_s))
 
 
+def scale_workers(
+    run_dir: RunDirOption,
+    counts: Annotated[
+        list[str] | None, typer.Argument(metavar="augmentation=N", help="How many workers share the stream.")
+    ] = None,
+    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for the answer.")] = 60.0,
+) -> None:
+    """Give a run another number of augmentation workers, whether it runs or not.
+
+    They begin at the last block of the lake; other workers go on. What the run learns does not depend on the number.
+    It needs settlement.by: partition, and at most as many workers as the topics have partitions.
+
+    Example: exfm scale-workers runs/live augmentation=3
+    """
+    from pipelines.cli.tools.scaling import scale_workers as scaled
+    from pipelines.core.run_dir.paths import RunDir
+
+    typer.echo(scaled(RunDir(run_dir), counts or [], wait_s))
+
+
 def report(
     run_dir: RunDirOption,
     json_: AsJson = False,
@@ -383,4 +403,5 @@ def register(app: typer.Typer) -> None:
     app.command()(takes_run(top))
     app.command()(takes_run(status))
     app.command()(takes_run(stop))
+    app.command()(takes_run(scale_workers, beside="counts", leads=True))
     app.command()(takes_run(report))

@@ -154,7 +154,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._held_since: float | None = None  # rows were read, and wait for a partition
         self._watch, self._clock = watch, clock
         self._rows_per_message = 1.0
-        self._lag: tuple[float, int] = (-LAG_EVERY_S, 0)
+        self._lag: tuple[float, dict[str, int]] = (-LAG_EVERY_S, {})
 
     def open(self, position: dict[str, Any] | None = None, *, rows_before: Mapping[Kind, int] | None = None) -> None:
         """Start from the beginning, or from `position`. `rows_before`: how many rows of each kind lie before a
@@ -344,18 +344,24 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._idle.discard(partition)
         self._at_end_since.pop(partition, None)
 
-    def lag_rows(self) -> int | None:
-        """Approximate number of rows still to be read, from end offsets at most a second old; None while the broker
-        does not answer."""
-        rows = self.known_lag_rows
-        return rows if self._source.reachable else None
+    def lag(self) -> dict[str, int] | None:
+        """Approximate number of rows still to be read of each partition, from end offsets at most a second old; None
+        while the broker does not answer."""
+        rows = self._known_lag
+        return dict(rows) if self._source.reachable else None
 
     @property
     def known_lag_rows(self) -> int:
-        """`lag_rows`, or its last value while the broker does not answer."""
+        """All rows still to be read, or their last known number while the broker does not answer."""
+        return sum(self._known_lag.values())
+
+    @property
+    def _known_lag(self) -> dict[str, int]:
         now = self._clock()
         if now - self._lag[0] >= LAG_EVERY_S:
-            self._lag = (now, round(self._source.behind() * self._rows_per_message) + self._merge.buffered_rows)
+            behind, buffered = self._source.behind(), self._merge.buffered
+            rows = {p: round(behind.get(p, 0) * self._rows_per_message) + buffered[p] for p in buffered}
+            self._lag = (now, {names_of([partition]): count for partition, count in rows.items()})
         return self._lag[1]
 
     def show_lag(self) -> None:

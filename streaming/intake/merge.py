@@ -250,7 +250,12 @@ class Merge:
 
     @property
     def buffered_rows(self) -> int:
-        return sum(feed.buffered for feed in self._feeds.values())
+        return sum(self.buffered.values())
+
+    @property
+    def buffered(self) -> dict[Partition, int]:
+        """Number of rows that are held of each partition."""
+        return {partition: feed.buffered for partition, feed in self._feeds.items()}
 
     def begin_at(self, positions: Positions) -> None:
         """Set the first positions of new partitions; they become part of the state, so that rows deleted before they

@@ -265,10 +265,10 @@ class TopicReader(MessageSource):
     def undecided(self) -> frozenset[Partition]:
         return frozenset(self._undecided)
 
-    def behind(self) -> int:
+    def behind(self) -> dict[Partition, int]:
         position = self.position()
         ends = {p: self._given_ends.get(p, end) for p, end in self.end_offsets().items()}
-        return sum(max(0, ends[p] - position[p].offset) for p in self.partitions if p not in self._ended)
+        return {p: max(0, ends[p] - position[p].offset) for p in self.partitions if p not in self._ended}
 
     def end_offsets(self) -> dict[Partition, int]:
         """The current end offsets; the last known ones while the broker is away (see `reachable`)."""

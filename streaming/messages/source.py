@@ -116,8 +116,8 @@ class MessageSource(Source[Positions, list[RawMessage]]):
         return ()
 
     @abstractmethod
-    def behind(self) -> int:
-        """Number of messages still to be read; as of the last answer while the broker is away."""
+    def behind(self) -> dict[Partition, int]:
+        """Number of messages still to be read of each partition; as of the last answer while the broker is away."""
 
     def commit_for_display(self, positions: Positions) -> None:
         """Publish positions to monitors of the broker. Never read back."""

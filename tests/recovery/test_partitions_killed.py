@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from pipelines.cli.console import main
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.resumed_commands import finished, newest_pid, resumed_commands, rows_in_lake
 from tests.support.pipelines.small_runs import assert_learned_the_lake, assert_same_run
 
-pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.ray]
 
 SETTINGS = {
     "settlement__by": "partition",
@@ -26,6 +29,7 @@ def stream(broker, tmp_path):
         yield start
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_any_process_killed_in_the_midst_changes_no_bit(stream):
     command, config = stream("killed", augmentation__workers=2)
@@ -42,6 +46,7 @@ def test_any_process_killed_in_the_midst_changes_no_bit(stream):
     assert_same_run(killed, undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_goes_on_under_another_number_of_processes(stream):
     alone = finished(*stream("alone"))
@@ -52,3 +57,44 @@ def test_a_run_goes_on_under_another_number_of_processes(stream):
         assert command.wait() == 130
         command, config = stream("several", augmentation__workers=workers)
     assert_same_run(finished(command, config), alone)
+
+
+@pytest.mark.timeout(600)
+def test_a_run_that_lives_gets_another_number_of_processes(stream, capsys):
+    """Asked for on the command line; the coordinator is killed once in between, and begins with what was asked for."""
+    command, config = stream("scaled", augmentation__workers=1)
+    root = str(command.run_dir.root)
+    command.until(rows_in_lake(300))
+    assert scale(root, 9, capsys) == (2, ["augmentation.workers is 9, and the topics have 4 partitions"])
+    assert scale(root, 3, capsys) == (0, ["augmentation has 3 workers now, 1 before"])
+    command.until(ranks_at_work(3))
+    command.process.kill()
+    command.process.wait()
+    assert scale(root, 2, capsys) == (0, ["augmentation will have 2 when it starts"])
+    command, config = stream("scaled", augmentation__workers=1)  # the file that it was started with says 1
+    command.until(ranks_at_work(2))
+    scaled = finished(command, config)
+    assert scaled.summary["workers"]["augmentation"]["restarts"] == 0
+    assert_same_run(scaled, finished(*stream("alone", augmentation__workers=1)))
+
+
+def ranks_at_work(number: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda status: len(status["workers"].get("augmentation", {"ranks": ()})["ranks"]) == number
+
+
+SAID = (
+    "augmentation.workers is 9, and the topics have 4 partitions",
+    "augmentation has 3 workers now, 1 before",
+    "augmentation will have 2 when it starts",
+)
+
+
+def scale(root: str, workers: int, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """Exit code of the command, and which of `SAID` it said."""
+    try:
+        main(["scale-workers", root, f"augmentation={workers}"])
+        code = 0
+    except SystemExit as left:
+        code = int(left.code or 0)
+    said = " ".join("".join(capsys.readouterr()).split())
+    return code, [words for words in SAID if words in said]

@@ -14,5 +14,6 @@ rewind          what would be learned again
 stopping        Ctrl-C of a command that goes on where it was stopped
 versions        a student's champion, chosen by hand
 working_copies  addresses of runs on a command line
+scaling         another number of workers of a run
 stored_config   the config that a run stored
 """

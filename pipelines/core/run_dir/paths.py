@@ -174,6 +174,11 @@ class RunDir:
         return self.root / "run.lock"
 
     @property
+    def scaling(self) -> Path:
+        """The last request for another number of workers."""
+        return self.root / "scaling.json"
+
+    @property
     def move(self) -> Path:
         """A move to other topics that was begun."""
         return self.root / "move.json"

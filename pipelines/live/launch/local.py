@@ -65,6 +65,9 @@ class LocalLauncher:
             raise BadInput(f"{name} is to be {ranks} processes, and this launcher has one: leave --local out")
         return LocalHandle(build, self._workers)
 
+    def lacks(self, more: int) -> str | None:
+        return "--local runs every worker in one process; start the run without it" if more > 0 else None
+
     def rest(self, interval_s: float) -> None:
         """Sleep, unless a worker has something to do."""
         if all(worker.idle or worker.done for worker in self._workers):

@@ -52,6 +52,9 @@ class Launcher(Protocol):
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         """Start a worker; workers of the same kind of `host` may share a process."""
 
+    def lacks(self, more: int) -> str | None:
+        """Reason why so many more processes would find no place; None where they would."""
+
     def rest(self, interval_s: float) -> None:
         """Pause about `interval_s` between two rounds of polling."""
 
@@ -223,6 +226,15 @@ class RayLauncher:
             unplaced=unplaced,
             give_back=(lambda: None) if group is None else partial(ray.util.remove_placement_group, group),
             ended=self._limit_met,
+        )
+
+    def lacks(self, more: int) -> str | None:
+        needed, free = more * self._resources.cpus_per_worker, _free_cpus()
+        if needed <= free:
+            return None
+        return (
+            f"{more} more processes need {needed:g} CPU, and {free:g} are free; ask for fewer, lower "
+            "resources.cpus_per_worker, or give Ray more nodes"
         )
 
     def rest(self, interval_s: float) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from exfm.snapshots.checkpoint import checkpoint_names
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.identity import STUDENT
+from pipelines.core.config.scaling import with_scaling
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.logs import log_to
@@ -77,7 +78,7 @@ def run(
     `until_idle_s` the run stops, for the reason `CAUGHT_UP`, when nothing has come for that long.
     """
     until_end = until_end or config.plays
-    check_ranks(config, local=local)
+    check_ranks(with_scaling(config, run_dir), local=local)
     check_compiler(config)
     check_processes(config, local=local)
     refuse_foreign(run_dir)
@@ -118,7 +119,7 @@ def _attempt(
         config = take_over(config, run_dir, say)
     else:
         link_lake(config, run_dir)
-    config = with_roster(config, run_dir.roster)
+    config = with_scaling(with_roster(config, run_dir.roster), run_dir)
     prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
     if (earlier := earlier_summary(config, run_dir)) is not None:
         say(f"{run_dir.root} holds this run, finished on {earlier.run.started_at}: nothing left to do.")
@@ -159,7 +160,7 @@ def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
         return
     say(f"the run in {run_dir.root} failed before it learned anything: starting over")
     LocalBroker(run_dir.broker).stop()
-    kept = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
+    kept = [run_dir.lock, run_dir.roster.folder, run_dir.scaling, run_dir.copies]
     if not config.plays:  # others filled the topics of its broker
         kept.append(run_dir.broker)
     clear(run_dir.root, keep=kept)

@@ -3,6 +3,7 @@
     poll       every worker: its report, or its death                         supervised.py
     look       at the lake of another run, where it follows one   each second lake_watch.py
     reconcile  students that join, pause, continue or leave   each second     reconciler.py
+    scale      to another number of augmentation workers      each second
     decide     the run's next state, by a pure rule                           rules/course.py
     act        take that state; conclude once every worker is done            conclusion.py
     show       status.json with measures and alarms, screen   each second     measures.py, monitor.py
@@ -20,6 +21,7 @@ from typing import Any
 
 from exfm.errors import ModelError
 from pipelines.core.config.identity import STUDENT, TEACHER
+from pipelines.core.config.scaling import record, scaling_of, with_workers
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import Conclusion, track_student
@@ -111,6 +113,7 @@ class LiveRun:
                     if each_second:
                         self._look()
                         self._reconcile()
+                        self._scale()
                         if is_due(self._run_dir):
                             self.stop(TAKES_OVER)
                     move = next_move(
@@ -206,6 +209,18 @@ class LiveRun:
             else:
                 self._reconciler.answer(change)
 
+    def _scale(self) -> None:
+        """Answer a request for another number of augmentation workers."""
+        asked = scaling_of(self._run_dir)
+        if asked is None or asked.words is not None:
+            return
+        try:
+            words = self.scale(asked.now)
+        except BadInput as error:
+            record(self._run_dir, asked.answered(str(error), refused=True))
+        else:
+            record(self._run_dir, asked.answered(words))
+
     def _act(self, move: Move | Conclude | None) -> None:
         self.status.waiting = None
         if isinstance(move, Conclude):
@@ -273,6 +288,25 @@ class LiveRun:
     def declare(self, verticals: Sequence[str]) -> None:
         """Make augmentation accept these verticals, regardless of `lake.max_verticals`."""
         self._verticals = tuple(dict.fromkeys([*self._verticals, *verticals]))
+
+    def scale(self, workers: int) -> str:
+        """Share the stream among so many augmentation workers, which begin at the last block; gives that in words.
+        Other workers go on. Raises BadInput where there cannot be so many."""
+        had, writer = self.config.augmentation.workers, self.workers["augmentation"]
+        if workers == had:
+            return f"augmentation has {workers} already"
+        if self.stream_ended:
+            raise BadInput("the stream has ended: augmentation has nothing left to do")
+        config = with_workers(self.config, workers)
+        if (lack := self._provision.launcher.lacks(workers - had)) is not None:
+            raise BadInput(f"augmentation.workers={workers} does not start: {lack}")
+        self.config = config
+        self.workers.rebuild(self._all_specs())
+        if (report := writer.begin_anew(CLOSE_WAIT_S)) is not None:
+            self._take_in({writer.name: report})
+        words = f"augmentation has {workers} workers now, {had} before; they begin at the last block"
+        self._say(words)
+        return words
 
     def spawn(self, student: dict[str, Any]) -> None:
         """Add a student: `student` is its section of the config. It learns the lake from its first row on, or resumes

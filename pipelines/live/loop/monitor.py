@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from pipelines.core.config.settings import Config
-from pipelines.live.rules.alarms import Health, RaisedAlarm, RefusalCounts, alarms_of, words_of
+from pipelines.live.rules.alarms import Health, RaisedAlarm, RefusalCounts, alarms_of, hot_partition, words_of
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
 from pipelines.live.status.counts import UNMATCHED, Counts
@@ -43,6 +43,7 @@ class AlarmMonitor:
         self._moved: dict[str, tuple[tuple[int, ...], float]] = {}
         self._unknown: dict[str, float] = {}
         self._refused_since: dict[str, float] = {}
+        self._hot: tuple[str, float] | None = None
         topics = {"impressions": config.kafka.impressions.topic, "rows of feedback": config.kafka.feedback.topic}
         self._topics = topics
         self._samples: dict[str, deque[tuple[float, ReadCounts]]] = {what: deque() for what in topics}
@@ -81,6 +82,11 @@ class AlarmMonitor:
             self._refused_since.pop(worker.name, None)
         else:
             refused_since_s = self._refused_since.setdefault(worker.name, now_s)
+        hot = hot_partition(report.lag or {})
+        if hot is None:
+            self._hot = None if report.lag is not None else self._hot
+        elif self._hot is None or self._hot[0] != hot.name:
+            self._hot = (hot.name, now_s)
         return Health(
             worker.name,
             worker.kind,
@@ -92,6 +98,8 @@ class AlarmMonitor:
             report.note,
             refused=report.alarm,
             refused_since_s=refused_since_s,
+            hot=hot,
+            hot_since_s=now_s if self._hot is None else self._hot[1],
         )
 
     def _lag(self, worker: WorkerStatus, report: Report, status: RunStatus) -> int | None:

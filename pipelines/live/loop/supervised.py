@@ -113,6 +113,16 @@ class Supervised:
             log.exception("closing %s", self.name)
             return None
 
+    def begin_anew(self, wait_s: float) -> Report | None:
+        """Close it, and start it by its present spec; returns its last report."""
+        self.ask_to_close()
+        if (report := self.close(wait_s)) is not None:
+            self.status.report = report
+        self.status.before, self._rate = self.status.whole, None
+        self._move(WorkerState.RESTARTING)
+        self.start()
+        return report
+
     def retire(self, wait_s: float) -> Report | None:
         """Close it permanently: it is neither restarted nor waited for."""
         self.ask_to_close()

@@ -6,6 +6,7 @@ mass dead letters  a grave share of what was read in the last minutes was refuse
 lag unknown        how many rows wait cannot be known, since the broker or the worker does not answer
 export refused     what would be served of a student is not that student: nothing of it was published
 nothing read       the topics of a live run bring nothing: a note, since that may be as it should
+hot partition      most of the rows that wait lie in one partition of a topic: a note, since it may be worked off
 
 All times are seconds of one clock that never jumps. Only `words_of` turns them into times of day.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from pipelines.core.config.sections import AlarmLimits
 from pipelines.live.rules.kinds import Kind
@@ -25,6 +27,8 @@ UNKNOWN_S = 5.0
 """How long a lag is unknown before that is an alarm: a restart takes less. It is never shown as a number meanwhile."""
 FEWEST_REFUSED = 20
 """Fewer refused rows are not a mass, whatever their share."""
+HOT_ROWS, HOT_TIMES, HOT_S = 10_000, 3, 30.0
+"""A partition is hot by so many rows, by so many times what the others have, for so long."""
 DAY_S = 86_400
 
 
@@ -34,11 +38,38 @@ class Alarm(StrEnum):
     LAG_UNKNOWN = "lag unknown"
     EXPORT_REFUSED = "export refused"
     NOTHING_READ = "nothing read"
+    HOT_PARTITION = "hot partition"
 
     @property
     def is_note(self) -> bool:
         """True for an alarm that may be harmless."""
-        return self is Alarm.NOTHING_READ
+        return self in (Alarm.NOTHING_READ, Alarm.HOT_PARTITION)
+
+
+class HotPartition(NamedTuple):
+    """A partition (`topic/number`) in which `rows` of the `of` rows wait that its topic has."""
+
+    name: str
+    rows: int
+    of: int
+
+
+def hot_partition(lag: Mapping[str, int]) -> HotPartition | None:
+    """The partition that has HOT_ROWS rows more than HOT_TIMES what the others of its topic have on average; None where
+    none has.
+
+    >>> hot_partition({"ads/0": 90_000, "ads/1": 2_000, "clicks/0": 70_000})
+    HotPartition(name='ads/0', rows=90000, of=92000)
+    >>> hot_partition({"ads/0": 90_000, "ads/1": 70_000}), hot_partition({"ads/0": 9_000, "ads/1": 0})
+    (None, None)
+    """
+    hot = []
+    for name, rows in lag.items():
+        topic = name.rpartition("/")[0]
+        others = [count for other, count in lag.items() if other.rpartition("/")[0] == topic and other != name]
+        if others and rows >= HOT_ROWS + HOT_TIMES * sum(others) / len(others):
+            hot.append(HotPartition(name, rows, rows + sum(others)))
+    return max(hot, key=lambda each: each.rows, default=None)
 
 
 @dataclass(frozen=True)
@@ -50,6 +81,7 @@ class Health:
     unknown_since_s  since when its lag is unknown, and why
     waits_for        a kind of worker without which it cannot continue
     refused          which export of it was refused, and why; since when
+    hot              partition in which most of its rows wait; since when
     """
 
     name: str
@@ -62,6 +94,8 @@ class Health:
     note: str | None = None
     refused: str | None = None
     refused_since_s: float = 0.0
+    hot: HotPartition | None = None
+    hot_since_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -109,6 +143,7 @@ def alarms_of(
         *_lag_unknown(healths, now_s),
         *_exports_refused(healths),
         *_nothing_read(healths, silent_topics, limits, now_s),
+        *_hot_partitions(healths, now_s),
     ]
 
 
@@ -159,6 +194,14 @@ def _exports_refused(healths: Sequence[Health]) -> Iterator[RaisedAlarm]:
         if health.refused is not None:
             text = f"{health.name}: {health.refused}"
             yield RaisedAlarm(Alarm.EXPORT_REFUSED, health.refused_since_s, text, (health.name,))
+
+
+def _hot_partitions(healths: Sequence[Health], now_s: float) -> Iterator[RaisedAlarm]:
+    for health in healths:
+        if health.hot is not None and now_s - health.hot_since_s >= HOT_S:
+            name, rows, of = health.hot
+            text = f"{rows:,} of {of:,} rows that wait lie in `{name}`"
+            yield RaisedAlarm(Alarm.HOT_PARTITION, health.hot_since_s, text, (health.name,))
 
 
 def _nothing_read(

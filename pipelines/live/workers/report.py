@@ -40,6 +40,8 @@ class Report:
     lake_seq: int | None = None
     lag_rows: int | None = None
     """How many rows wait for it; None also while that cannot be known."""
+    lag: dict[str, int] | None = None
+    """Of augmentation: the same by partition of its topics, `topic/number`."""
     lag_event_time_s: float | None = None
     ne: dict[str, float | None] | None = None
     teacher_version: int | None = None

@@ -81,6 +81,11 @@ class ScriptedLauncher:
         self.started_at[name].append(self._clock())
         return handle
 
+    def lacks(self, more):
+        return None if more <= self.room else f"{more} more processes find no place"
+
+    room = 9
+
     def shutdown(self):
         pass
 

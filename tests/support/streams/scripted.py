@@ -229,9 +229,9 @@ class ScriptedSource(MessageSource):
             self._ends_known = {p: len(script) for p, script in self.topics.scripts.items()}
         return self.reachable and self._next[partition] >= self._ends_known[partition]
 
-    def behind(self) -> int:
+    def behind(self) -> dict[Partition, int]:
         scripts = self.topics.scripts
-        return sum(len(scripts[p]) - self._next[p] for p in self.partitions if p not in self._ended)
+        return {p: len(scripts[p]) - self._next[p] for p in self.partitions if p not in self._ended}
 
     def commit_for_display(self, positions: Positions) -> None:
         self.shown = dict(positions)

@@ -91,7 +91,7 @@ class FeedStatus(NamedTuple):
     examples      the first dead letter of each kind and reason
     bytes         of memory of the state, and of the files of the last save
     first_wait_s  wait of the first impression: its total and its elapsed part, in seconds of event time
-    lag_rows      still to be read; None while the broker does not answer
+    lag           rows still to be read of each partition; None while the broker does not answer
     warnings      about rows that were accepted nevertheless
     note          why no rows arrive; None if simply none were sent
     held          rows that were read, and what they wait for
@@ -103,7 +103,7 @@ class FeedStatus(NamedTuple):
     bytes: tuple[int, int]
     first_wait_s: tuple[float, float]
     watermark_ms: int
-    lag_rows: int | None
+    lag: dict[str, int] | None
     warnings: dict[str, str]
     note: str | None
     held: AwaitedRows
@@ -115,7 +115,7 @@ class FeedStatus(NamedTuple):
             **settled,
             offsets={kind: intake.offsets(kind) for kind in get_args(Kind)},
             watermark_ms=intake.watermark_ms,
-            lag_rows=intake.lag_rows(),
+            lag=intake.lag(),
             warnings=intake.warnings | clock.warnings,
             note=intake.note,
             held=intake.held,

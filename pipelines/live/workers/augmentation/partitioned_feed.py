@@ -190,7 +190,7 @@ class PartitionedFeed:
     def status(self) -> FeedStatus:
         if self._status is None:
             each = [FeedStatus(**answer.value) for answer in self._group.ask("status")]
-            lags = [one.lag_rows for one in each]
+            lags = [one.lag for one in each]
             self._status = FeedStatus(
                 counters=added(*(one.counters for one in each)),
                 offsets=added(*(one.offsets for one in each)),
@@ -198,7 +198,7 @@ class PartitionedFeed:
                 bytes=(sum(one.bytes[0] for one in each), sum(one.bytes[1] for one in each)),
                 first_wait_s=max((one.first_wait_s for one in each), key=lambda wait: wait[1]),
                 watermark_ms=max(one.watermark_ms for one in each),
-                lag_rows=None if None in lags else sum(lag or 0 for lag in lags),
+                lag=None if None in lags else _joined([lag or {} for lag in lags]),
                 warnings=_joined([one.warnings for one in each]),
                 note=next((one.note for one in each if one.note), None),
                 held=self._held([AwaitedRows(*one.held) for one in each]),

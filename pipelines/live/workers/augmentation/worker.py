@@ -357,7 +357,8 @@ class AugmentationWorker(Worker):
         report.teacher_version = self._snapshots.version
         report.teacher_lag_rows = max(0, lake_seq - self._snapshots.lake_seq)
         report.freshness = self._freshness_shown
-        report.lag_rows, report.waits_for_teacher = feed.lag_rows, self._waits_for_teacher
+        report.lag, report.waits_for_teacher = feed.lag, self._waits_for_teacher
+        report.lag_rows = None if feed.lag is None else sum(feed.lag.values())
         if self._config.pace.mode == "free" and feed.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - feed.watermark_ms) / 1000)
         ahead = self._ahead(feed.watermark_ms)

@@ -167,6 +167,7 @@ OF_THE_LEADER = {
     ("mend", "watermark"),
     ("rescore",),
     ("rewind",),
+    ("scale-workers",),
 }
 """Commands that are about a run's own teacher, topics, broker and lake."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -223,3 +224,11 @@ def test_a_run_is_idle_once_nothing_came_while_everyone_was_at_work_and_the_brok
     seen.student.state = WorkerState.RUNNING
     assert not idle_after(59)
     assert idle_after(1)
+
+
+def test_a_hot_partition_is_noted_once_it_has_stayed_hot():
+    seen = Seen()
+    hot, even = {"ads/0": 90_000, "ads/1": 10}, {"ads/0": 10, "ads/1": 10}
+    for lag, seconds, noted in ((hot, 1, False), (hot, 29, False), (even, 1, False), (hot, 1, False), (hot, 30, True)):
+        seen.augmentation.report = replace(seen.augmentation.report, lag=lag)
+        assert any("hot partition" in words for words in seen.after(seconds)) is noted

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipelines.core.config.sections import AlarmLimits
-from pipelines.live.rules.alarms import Alarm, Health, RaisedAlarm, RefusalCounts, alarms_of, words_of
+from pipelines.live.rules.alarms import Alarm, Health, HotPartition, RaisedAlarm, RefusalCounts, alarms_of, words_of
 from pipelines.live.rules.kinds import Kind
 
 LIMITS = AlarmLimits(stalled_s=100, refused_share=0.2, refused_window_s=300, unread_s=60)
@@ -107,6 +107,14 @@ def test_topics_that_bring_nothing_are_noted(augmentation, silent_s, noted):
     found = said(augmentation, TEACHER, silent={topic: NOW - s for topic, s in silent_s.items()})
     assert [each.text for each in found] == [noted] * (noted is not None)
     assert all(each.alarm is Alarm.NOTHING_READ and each.alarm.is_note for each in found)
+
+
+def test_a_partition_in_which_most_rows_wait_is_noted_after_a_while():
+    hot = HotPartition("ads/1", 90_000, 92_000)
+    assert said(replace(AUGMENTATION, hot=hot, hot_since_s=NOW - 29)) == []
+    [found] = said(replace(AUGMENTATION, hot=hot, hot_since_s=NOW - 30))
+    assert (found.alarm, found.alarm.is_note, found.since_s) == (Alarm.HOT_PARTITION, True, NOW - 30)
+    assert found.text == "90,000 of 92,000 rows that wait lie in `ads/1`"
 
 
 @pytest.mark.parametrize(

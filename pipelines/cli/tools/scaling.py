@@ -1,0 +1,53 @@
+"""Request for another number of workers of a run, and its outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.scaling import ask_for_workers, scaling_of, with_scaling
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.status.stored import run_lives
+from streaming.errors import BadInput, StreamingError
+
+LOOK_EVERY_S = 0.2
+
+
+def workers_asked(counts: Sequence[str]) -> int:
+    """The number of augmentation workers of `augmentation=N`. Raises BadInput for anything else.
+
+    >>> workers_asked(["augmentation=3"])
+    3
+    """
+    if len(counts) != 1:
+        raise BadInput(f"{len(counts)} numbers of workers are given; one is needed: augmentation=3")
+    name, _, number = counts[0].partition("=")
+    if name != "augmentation" or not number.isdigit() or not int(number):
+        raise BadInput(
+            f"`{counts[0]}` names no number of workers; augmentation=3 does. Students are spawned (`exfm spawn`), and "
+            "teacher.ranks is a setting of the next start"
+        )
+    return int(number)
+
+
+def scale_workers(run_dir: RunDir, counts: Sequence[str], wait_s: float) -> str:
+    """Ask the run for the workers that `counts` name (`workers_asked`); gives the outcome in words.
+
+    Raises BadInput where it cannot have them, StreamingError where a run that lives does not answer within `wait_s`.
+    """
+    config = with_scaling(config_of(run_dir), run_dir)
+    workers = workers_asked(counts)
+    asked, deadline = ask_for_workers(run_dir, config, workers), time.monotonic() + wait_s
+    while run_lives(run_dir.root):
+        found = scaling_of(run_dir)
+        if found is not None and found.number > asked.number:
+            raise BadInput(f"another request came before this one was answered, and holds: augmentation={found.now}")
+        if found is not None and found.words is not None:
+            if found.refused:
+                raise BadInput(found.words)
+            return found.words
+        if time.monotonic() > deadline:
+            raise StreamingError(f"the run has not answered for {wait_s:g} s; it is written down, and will be")
+        time.sleep(LOOK_EVERY_S)
+    return f"the run does not run; augmentation will have {workers} when it starts"

@@ -18,7 +18,7 @@ from streaming.errors import BadInput
 from streaming.store.files import read_json, write_json
 
 
-class Scaling(BaseModel):
+class WorkersRequest(BaseModel):
     """A request for another number of workers. `words`: its outcome; None: it has none yet."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,23 +30,23 @@ class Scaling(BaseModel):
     words: str | None = None
     refused: bool = False
 
-    def answered(self, words: str, *, refused: bool = False) -> Scaling:
+    def answered(self, words: str, *, refused: bool = False) -> WorkersRequest:
         return self.model_copy(update={"words": words, "refused": refused})
 
 
-def scaling_of(run_dir: RunDir) -> Scaling | None:
+def scaling_of(run_dir: RunDir) -> WorkersRequest | None:
     """The last request. Raises BadInput where its record is damaged."""
     value = read_json(run_dir.scaling)
     if value is None:
         return None
     try:
-        return Scaling.model_validate(value)
+        return WorkersRequest.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BadInput(f"{run_dir.scaling} is damaged ({first['msg']}); delete it, and ask again") from None
 
 
-def ask_for_workers(run_dir: RunDir, config: Config, workers: int) -> Scaling:
+def ask_for_workers(run_dir: RunDir, config: Config, workers: int) -> WorkersRequest:
     """Request `workers` of the run, durable on return. `config`: the run's, with what was asked for before.
 
     Raises BadInput where the config cannot have so many.
@@ -56,12 +56,14 @@ def ask_for_workers(run_dir: RunDir, config: Config, workers: int) -> Scaling:
     had = config.augmentation.workers
     was = before.was if before is not None and not before.refused and before.now == had else had
     number = 1 if before is None else before.number + 1
-    asked = Scaling(number=number, was=was, now=workers, asked_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    asked = WorkersRequest(
+        number=number, was=was, now=workers, asked_at=datetime.now(UTC).isoformat(timespec="seconds")
+    )
     record(run_dir, asked)
     return asked
 
 
-def record(run_dir: RunDir, scaling: Scaling) -> None:
+def record(run_dir: RunDir, scaling: WorkersRequest) -> None:
     write_json(run_dir.scaling, scaling.model_dump(mode="json"))
 
 

@@ -40,11 +40,14 @@ def config_of(settings: Settings) -> Config:
         lateness_s=settings.lateness / 1000,
         dedup_horizon_s=settings.horizon / 1000,
         max_future_skew_s=None if settings.skew is None else settings.skew / 1000,
+        by="partition" if settings.workers else "stream",
+        partitioner="kafka",
     )
     blocks = {"block_rows": settings.block_rows, "first_block_rows": LARGE}
     pace = base.pace.model_copy(
         update={"mode": settings.pace, "commit_interval_s": settings.interval_s, "max_rows_ahead": LARGE, **blocks}
     )
-    augmentation = base.augmentation.model_copy(update={"buffer_rows": settings.buffer_rows, "idle_s": settings.idle_s})
+    buffers = {"buffer_rows": settings.buffer_rows, "idle_s": settings.idle_s}
+    augmentation = base.augmentation.model_copy(update=buffers | {"workers": max(1, settings.workers)})
     changes = {"rows": rows, "settlement": settlement, "pace": pace, "augmentation": augmentation}
     return base.model_copy(update=changes)

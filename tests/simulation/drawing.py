@@ -31,6 +31,7 @@ from tests.simulation.history import (
     Truncate,
     Unsure,
     Write,
+    partition_of,
 )
 from tests.simulation.live import live_events, live_settings
 
@@ -43,17 +44,49 @@ GROWN = 0.1
 LIVE = 0.25
 """This share of histories is in free pace."""
 
+APART = 0.3
+"""In this share partitions are settled by themselves (`settlement.by: partition`)."""
+
 
 def draw(seed: int) -> History:
     """The history of a seed."""
     random = Random(seed)
     settings = _settings(random)
+    shared = Random(f"shared {seed}")
+    apart = shared.random() < APART
     if random.random() < LIVE:
         settings = live_settings(random, settings)
-        return History(seed, random.randrange(1 << 30), settings, tuple(live_events(random, settings)))
+        schedule, events = random.randrange(1 << 30), live_events(random, settings)
+        settings, events = _apart(shared, settings, events) if apart else (settings, events)
+        return History(seed, schedule, settings, tuple(events))
     writes = _transactions(random, _writes(random, settings))
     schedule, events = random.randrange(1 << 30), list(_interrupted(random, settings, writes))
+    if apart:
+        settings, events = _apart(shared, settings, events)
+        return History(seed, schedule, settings, tuple(events))
     return History(seed, schedule, settings, tuple(_grown(Random(f"grown {seed}"), settings, events)))
+
+
+def _apart(random: Random, settings: Settings, events: list[Event]) -> tuple[Settings, list[Event]]:
+    """Partitions are settled by themselves, by some ranks, and rows lie where their ids belong, but for a few."""
+    partitions = settings.partitions + random.choice([0, 1, 2])
+    settings = replace(settings, partitions=partitions, workers=random.randint(1, partitions))
+    stray = random.choice([0.0, 0.0, 0.05])
+    placed: list[Event] = []
+    for event in events:
+        if not isinstance(event, Write) or random.random() < stray:
+            placed.append(event)
+            continue
+        messages: dict[int, list[Message]] = {}
+        for message in event.messages:
+            rows: dict[int, list[Row]] = {} if message.rows and message.garbage is None else {event.partition: []}
+            for row in message.rows:
+                owner = event.partition if message.garbage is not None else partition_of(row, settings)
+                rows.setdefault(owner, []).append(row)
+            for partition, of in rows.items():
+                messages.setdefault(partition, []).append(replace(message, rows=tuple(of)))
+        placed += [replace(event, partition=partition, messages=tuple(of)) for partition, of in messages.items()]
+    return settings, placed
 
 
 def _grown(random: Random, settings: Settings, events: list[Event]) -> list[Event]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
+from kafka.partitioner.default import murmur2
 
 ADS, EVENTS = "shown", "clicks"
 """The input topics: impressions and feedback. They sort the other way round."""
@@ -29,6 +30,9 @@ class Settings:
     codecs: tuple[str, str] = ("json", "json")
     partitions: int = 1
     """Of each input topic."""
+    workers: int = 0
+    """Number of ranks that share the partitions, which are settled by themselves, in some start; 0: one process settles
+    the whole stream."""
     examples: int = 1
     lateness: int = 0
     horizon: int = 10
@@ -220,6 +224,17 @@ def encoded(message: Message, topic: str, codec: str, string_ids: bool) -> bytes
 
 def identity(row: Row, string_ids: bool) -> Any:
     return f"i{row.id}" if string_ids else row.id
+
+
+def belongs_elsewhere(row: Row, partition: int, settings: Settings) -> bool:
+    """Whether partitions are settled by themselves, and another one has the row's impression."""
+    return settings.workers > 0 and partition_of(row, settings) != partition
+
+
+def partition_of(row: Row, settings: Settings) -> int:
+    """The partition of a record whose key is the row's id, as Kafka's clients choose it."""
+    hashed: int = murmur2(str(identity(row, settings.string_ids)).encode()) & 0x7FFFFFFF
+    return hashed % settings.partitions
 
 
 def reason(row: Row, codec: str) -> str | None:

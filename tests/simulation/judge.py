@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.simulation.config import LAG
 from tests.simulation.history import ADS, Settings
-from tests.simulation.oracle import Expected, Model, Place
+from tests.simulation.oracle import Expected, Model, Place, settled_apart
 from tests.simulation.outcome import Outcome
 from tests.simulation.promises import broken_promises, sent_rows
 
@@ -37,12 +37,14 @@ def _faults(settings: Settings, outcome: Outcome) -> Iterator[str]:
 
 def _settled(settings: Settings, outcome: Outcome) -> Iterator[str]:
     model = Model(settings)
-    expected = model.settle(outcome.logs, outcome.taken_in)
+    apart = settings.workers > 0
+    expected = settled_apart(settings, outcome.logs) if apart else model.settle(outcome.logs, outcome.taken_in)
     wanted = model.lake_rows(expected, LAG)
     finished = outcome.gave_up is None
     yield from _lake(outcome.lake, wanted, finished)
-    yield from _side("late feedback", [_late(row) for row in outcome.late], expected.late, finished)
-    yield from _side("dead letters", [_dead(row) for row in outcome.dead], expected.dead, finished)
+    late, dead = [_late(row) for row in outcome.late], [_dead(row) for row in outcome.dead]
+    yield from _side("late feedback", late, expected.late, finished, ordered=not apart)
+    yield from _side("dead letters", dead, expected.dead, finished, ordered=not apart)
     if finished:
         yield from _counts(settings, outcome, expected, model)
 
@@ -51,7 +53,7 @@ def _promised(settings: Settings, outcome: Outcome) -> Iterator[str]:
     """In free pace."""
     yield from broken_promises(settings, outcome.lake, outcome.late, outcome.logs, outcome.outages)
     expected = Model(settings).settle(outcome.logs)
-    rows = [sent for sent in sent_rows(outcome.logs) if not sent.refused]
+    rows = [sent for sent in sent_rows(outcome.logs, settings) if not sent.refused]
     shown = {sent.row.id for sent in rows if sent.place[0] == ADS}
     refused = [letter for letter in expected.dead if letter[2] not in ("too_old", "unknown_impression")]
     strays = [Place(*sent.place) for sent in rows if sent.row.id not in shown]

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.simulation.history import ADS, EVENTS, Message, Row, Settings, identity, reason
+from tests.simulation.history import ADS, EVENTS, Message, Row, Settings, belongs_elsewhere, identity, reason
 from tests.simulation.outcome import TakenIn
 
 KINDS = {ADS: "impression", EVENTS: "feedback"}
@@ -58,6 +58,33 @@ class Expected:
     not_applicable: Counter[int] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
     offsets: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+def settled_apart(settings: Settings, logs: dict[tuple[str, int], Any]) -> Expected:
+    """What becomes of the rows where partitions of one number are settled by themselves: blocks hold the next rows of
+    all of them, by deadline, and one partition's after the other's."""
+    parts = [
+        Model(settings).settle({place: log for place, log in logs.items() if place[1] == number})
+        for number in sorted({number for _, number in logs})
+    ]
+    groups = sorted({window for _, window, _ in settings.tasks})
+    lake = [(*leaves, number) for number, part in enumerate(parts) for leaves in part.lake]
+    lake.sort(key=lambda each: (each[0].key + groups[each[1]], each[2]))
+    size = settings.block_rows
+    blocks = [sorted(lake[at : at + size], key=lambda each: each[2]) for at in range(0, len(lake), size)]
+    offsets: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS.values()}
+    for part in parts:
+        for kind, counted in part.offsets.items():
+            offsets[kind].update(counted)
+    return Expected(
+        lake=[(impression, group) for block in blocks for impression, group, _ in block],
+        late=[late for part in parts for late in part.late],
+        dead=[dead for part in parts for dead in part.dead],
+        counts=sum((part.counts for part in parts), Counter()),
+        not_applicable=sum((part.not_applicable for part in parts), Counter()),
+        unknown=sum((part.unknown for part in parts), Counter()),
+        offsets=offsets,
+    )
 
 
 class Model:
@@ -122,6 +149,8 @@ class Model:
                 if refused is None and settings.skew is not None and 0 < truth.stamp < row.time - settings.skew:
                     refused = "in_the_future"
                 latest = latest if refused is not None else max(latest, row.time)
+                if refused is None and belongs_elsewhere(row, place[1], settings):
+                    refused = "wrong_partition"  # and it moves event time, as it may
                 keyed.append(Keyed(latest, Place(*place, offset, number), row, refused))
         return keyed
 

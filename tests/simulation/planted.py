@@ -66,7 +66,42 @@ class Planted(NamedTuple):
     new: str
 
 
+SHARD, SHARDS = "streaming/settlement/shard.py", "pipelines/live/workers/augmentation/shards.py"
+
 FURTHER = (
+    Planted(
+        "a block takes one partition's rows before the other's are due",
+        SHARD,
+        "np.lexsort((numbers, deadlines))[:max_rows]",
+        "np.lexsort((deadlines, numbers))[:max_rows]",
+    ),
+    Planted(
+        "the cut is what the first rank has reached",
+        SHARDS,
+        "return Front(min(bounds), max(newest)",
+        "return Front(bounds[0], max(newest)",
+    ),
+    Planted(
+        "a row in another partition than its id's is taken", SHARD, "wrong = owner != number", "wrong = owner != owner"
+    ),
+    Planted(
+        "rows of a full buffer leave before what is as old has come",
+        SHARD,
+        "if front.full and cut == front.bound:\n        cut += 1",
+        "if front.full and cut == front.bound:\n        cut += 2",
+    ),
+    Planted(
+        "further ranks begin again where their own topics begin",
+        SHARD,
+        "return [row for row in rows if row[1] in numbers]",
+        "return [row for row in rows if row[1] in numbers and 0 in numbers]",
+    ),
+    Planted(
+        "a block passes one row more than it takes",
+        "streaming/settlement/emission.py",
+        'passed = int(np.searchsorted(np.cumsum(leaves), rows, side="right"))',
+        'passed = int(np.searchsorted(np.cumsum(leaves), rows + 1, side="right"))',
+    ),
     Planted(
         "rows of an added partition come before those that were merged",
         "streaming/intake/merge.py",

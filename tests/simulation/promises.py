@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.simulation.history import ADS, EVENTS, Row, Settings, identity
+from tests.simulation.history import ADS, EVENTS, Row, Settings, belongs_elsewhere, identity
 
 NOTICED_S = 3.0
 """So long an outage is noticed, whatever the service is doing."""
@@ -30,21 +30,22 @@ class Sent(NamedTuple):
     at_s: float
 
 
-def sent_rows(logs: dict[tuple[str, int], Any]) -> list[Sent]:
+def sent_rows(logs: dict[tuple[str, int], Any], settings: Settings) -> list[Sent]:
     found = []
     for place, log in logs.items():
         for record in log.visible():
             if record.truth != "end":
                 for number, row in enumerate(record.truth.rows):
                     where = (*place, record.offset, number)
-                    found.append(Sent(where, row, row.fault is not None, record.seen, record.seen_s))
+                    refused = row.fault is not None or belongs_elsewhere(row, place[1], settings)
+                    found.append(Sent(where, row, refused, record.seen, record.seen_s))
     return found
 
 
 def broken_promises(
     settings: Settings, lake: list[dict[str, Any]], late: list[dict[str, Any]], logs: Any, outages: list[Any]
 ) -> Iterator[str]:
-    rows = [sent for sent in sent_rows(logs) if not sent.refused]
+    rows = [sent for sent in sent_rows(logs, settings) if not sent.refused]
     shown = {sent.place: sent for sent in rows if sent.place[0] == ADS}
     feedback = [sent for sent in rows if sent.place[0] == EVENTS]
     yield from _emitted(settings, lake, shown)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import pipelines.live.workers.augmentation.commit as commit_module
+import pipelines.live.workers.augmentation.shards as shards_module
 import pipelines.live.workers.augmentation.stream as stream_module
 import pipelines.live.workers.augmentation.worker as worker_module
 import streaming.kafka.reader as lag_module
@@ -55,6 +57,22 @@ class FakeSnapshots:
         return TeacherAnswer(logits, None)
 
 
+class OneProcess(shards_module.ShardGroup):
+    """The ranks of a partitioned stream, one after the other in one process; what they say goes through JSON."""
+
+    def __init__(self, hosts: list[shards_module.ShardHost]) -> None:
+        super().__init__(hosts[0], None)
+        self._hosts = hosts
+
+    @property
+    def ranks(self) -> int:
+        return len(self._hosts)
+
+    def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[shards_module.RankAnswer]:
+        said = [getattr(host, name)(*json.loads(json.dumps(values)), *rows) for host in self._hosts]
+        return [answer._replace(value=json.loads(json.dumps(answer.value))) for answer in said]
+
+
 class Handles:
     """`DeltaTable`, the class: called to load a table, and its `create`."""
 
@@ -75,9 +93,15 @@ class Identifiers:
 
 
 @contextmanager
-def stand_ins(broker: Broker, tables: Tables, rows: int, take_in: Callable[..., Any]) -> Iterator[None]:
+def stand_ins(
+    broker: Broker,
+    tables: Tables,
+    rows: int,
+    take_in: Callable[..., Any],
+    others: Callable[[], list[shards_module.ShardHost]],
+) -> Iterator[None]:
     """Puts them where the product looks for the real ones; `rows`: of a segment of the settlement's state;
-    `take_in`: in place of `with_partitions`."""
+    `take_in`: in place of `with_partitions`; `others`: the ranks beyond the first of a partitioned stream."""
     nothing = SimpleNamespace(maybe=lambda: None, close=lambda: None, trouble=None)
     fakes: list[tuple[Any, str, Any]] = [
         *((module, "connect", broker.connect) for module in (reader_module, writer_module, topics_module, lag_module)),
@@ -91,6 +115,9 @@ def stand_ins(broker: Broker, tables: Tables, rows: int, take_in: Callable[..., 
         (commit_module, "TableFiles", lambda path: Identifiers(tables, path)),
         (worker_module, "Snapshots", FakeSnapshots),
         (worker_module, "scorer_of", lambda config, group: None),
+        (worker_module, "Ranks", lambda at: SimpleNamespace(group=None, close=lambda: None)),
+        (worker_module, "ShardGroup", lambda local, group: OneProcess([local, *others()])),
+        (shards_module, "ReplicaScorer", lambda config: None),
         (worker_module, "set_threads", lambda threads: None),
         (stream_module, "Housekeeper", lambda *args, **kwargs: nothing),
         (stream_module, "repair", lambda *args: []),

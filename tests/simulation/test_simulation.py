@@ -145,7 +145,7 @@ def test_outages_that_overlap_are_one_and_producers_hold_back_until_it_ends(seco
     outcome = World(history).play()
     assert verdict(history.settings, outcome) is None
     assert [[round(s) for s in outage] for outage in outcome.outages] == [[1, back]]
-    held = [sent for sent in sent_rows(outcome.logs) if sent.row.time > BASE_MS]
+    held = [sent for sent in sent_rows(outcome.logs, history.settings) if sent.row.time > BASE_MS]
     assert [(sent.row.id, back <= sent.at_s < back + 1) for sent in held] == [(2, True), (1, True)]
     assert {row["impression_id"]: row["label_ctr"] for row in outcome.lake} == {1: 1, 2: 0}
 

@@ -18,7 +18,11 @@ from kafka import TopicPartition
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import committed_meta
+from pipelines.live.workers.augmentation.feed import SteadyClock
+from pipelines.live.workers.augmentation.shards import ShardHost
 from pipelines.live.workers.augmentation.worker import AugmentationWorker
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
 from streaming.intake.merge import with_partitions
 from streaming.messages.message import END_HEADER
@@ -75,6 +79,7 @@ class World:
         self._codec = dict(zip((ADS, EVENTS), settings.codecs, strict=True))
         self._process: Process | None = None
         self._stopped: list[tuple[Process, int]] = []
+        self._ranks = 1
         self._failures = 0
         self._decided: set[int] = set()
         self._gave_up: str | None = None
@@ -88,7 +93,7 @@ class World:
 
     def play(self) -> Outcome:
         rows = self.history.settings.segment_rows
-        with self.disk.watched(), stand_ins(self.broker, self.tables, rows, self._take_in):
+        with self.disk.watched(), stand_ins(self.broker, self.tables, rows, self._take_in, self._further_ranks):
             for event in self.history.events:
                 if self._over:
                     break
@@ -250,13 +255,33 @@ class World:
 
     def _start(self) -> None:
         process = self._process = self.scheduler.new_process()
+        if self.history.settings.workers:  # another number at every start
+            self._ranks = 1 + (self.history.settings.workers + process.number) % self.history.settings.partitions
         clock = self.scheduler.clock
         process.worker = AugmentationWorker(
-            self.config, self.run_dir, until_end=True, now_ms=lambda: BASE_MS + clock.now_ms(), clock=clock
+            self.config, self.run_dir, until_end=True, at=Rendezvous(0, self._ranks), now_ms=self._now_ms, clock=clock
         )
         self._attempt(process, process.worker.open)
         if process.alive and process is self._process and not self._over and self._committed() is None:
             self._fault = "it has opened the topics, and has not stored where they begin"
+
+    def _now_ms(self) -> int:
+        return BASE_MS + self.scheduler.clock.now_ms()
+
+    def _further_ranks(self) -> list[ShardHost]:
+        clock = self.scheduler.clock
+        return [
+            ShardHost(
+                self.config,
+                self.run_dir,
+                Rendezvous(rank, self._ranks),
+                Stopwatch(),
+                until_end=True,
+                steady=SteadyClock(self._now_ms, clock),
+                clock=clock,
+            )
+            for rank in range(1, self._ranks)
+        ]
 
     def _attempt(self, process: Process, work: Callable[[], Any]) -> None:
         """Have a process do something; it may be killed or stopped meanwhile, or fail."""

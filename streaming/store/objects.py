@@ -10,6 +10,8 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -22,8 +24,8 @@ PART_SUFFIX = ".part"
 
 
 class StoredObject(NamedTuple):
-    """An object in a listing. `tag` is the MD5 of its content in hex, or another text where the store has none;
-    `age_s`: seconds since it was put, by the store's clock."""
+    """An object in a listing. `tag` changes with its content: the store's `tag_of` it, or another text where the store
+    makes its own; `age_s`: seconds since it was put, by the store's clock."""
 
     key: str
     bytes: int
@@ -51,8 +53,13 @@ class ObjectStore(Protocol):
         """Objects whose keys begin with `prefix`, ordered by key."""
         ...
 
-    def put(self, key: str, content: bytes | Path) -> None:
-        """Store bytes, or the content of a file, over any object of that key. It is whole or not there."""
+    def put(self, key: str, content: bytes | Path) -> str:
+        """Store bytes, or the content of a file, over any object of that key; returns its tag. It is whole or not
+        there."""
+        ...
+
+    def tag_of(self, path: Path) -> str:
+        """The tag that the content of a file has here."""
         ...
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
@@ -73,8 +80,9 @@ class FolderStore:
 
     >>> import tempfile
     >>> store = FolderStore(Path(tempfile.mkdtemp()))
-    >>> store.put("a/b", b"one"), store.put_if_absent("a/b", b"two"), store.put_if_absent("a/b", b"one")
-    (None, False, True)
+    >>> _ = store.put("a/b", b"one")
+    >>> store.put_if_absent("a/b", b"two"), store.put_if_absent("a/b", b"one")
+    (False, True)
     >>> [(found.key, found.bytes) for found in store.list("a/")], store.read("a/b")
     ([('a/b', 3)], b'one')
     >>> store.delete(["a/b", "a/c"])
@@ -94,15 +102,23 @@ class FolderStore:
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         now_s = self._now_s() if self._root.is_dir() else 0.0
-        for path in sorted(self._root.rglob("*"), key=Path.as_posix):
+        for path in sorted((self._root / prefix.rpartition("/")[0]).rglob("*"), key=Path.as_posix):
             key = path.relative_to(self._root).as_posix()
             if not key.startswith(prefix) or path.name.endswith(PART_SUFFIX) or not path.is_file():
                 continue
-            stat = path.stat()
-            yield StoredObject(key, stat.st_size, md5_of(path), now_s - stat.st_mtime)
+            with suppress(FileNotFoundError):  # deleted since
+                stat = path.stat()
+                tag = _tag_at(path, stat.st_mtime_ns, stat.st_ino)
+                yield StoredObject(key, stat.st_size, tag, now_s - stat.st_mtime)
 
-    def put(self, key: str, content: bytes | Path) -> None:
-        self._written(key, content).replace(self._root / key)
+    def put(self, key: str, content: bytes | Path) -> str:
+        part = self._written(key, content)
+        tag = md5_of(part)
+        part.replace(self._root / key)
+        return tag
+
+    def tag_of(self, path: Path) -> str:
+        return md5_of(path)
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         part = self._written(key, content)
@@ -150,6 +166,12 @@ def md5_of(path: Path) -> str:
     """MD5 of a file's content, in hex: what most stores call an object's tag."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+@lru_cache(maxsize=1 << 16)
+def _tag_at(path: Path, changed_ns: int, inode: int) -> str:
+    """MD5 of a file that is never written in place, read once."""
+    return md5_of(path)
 
 
 def is_url(text: str | os.PathLike[str]) -> bool:

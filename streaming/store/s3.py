@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from hashlib import md5
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streaming.errors import BadInput, StreamingError
-from streaming.store.objects import StoredObject
+from streaming.store.objects import StoredObject, md5_of
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -71,13 +72,23 @@ class S3Store:
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def put(self, key: str, content: bytes | Path) -> None:
+    def put(self, key: str, content: bytes | Path) -> str:
         with self._named(key):
             if isinstance(content, Path) and content.stat().st_size > IN_PARTS_BYTES:
                 self._client.upload_file(str(content), self._bucket, self._key(key), Config=_transfer())
-                return
-            body = content if isinstance(content, bytes) else content.read_bytes()
-            self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=body)
+                answer = self._client.head_object(Bucket=self._bucket, Key=self._key(key))
+            else:
+                body = content if isinstance(content, bytes) else content.read_bytes()
+                answer = self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=body)
+        return str(answer["ETag"]).strip('"')
+
+    def tag_of(self, path: Path) -> str:
+        """MD5 of the content or, where that is put in parts, MD5 of the parts' MD5s with their number."""
+        if path.stat().st_size <= IN_PARTS_BYTES:
+            return md5_of(path)
+        with path.open("rb") as file:
+            parts = [md5(part, usedforsecurity=False).digest() for part in iter(lambda: file.read(IN_PARTS_BYTES), b"")]
+        return f"{md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         """Put the object unless there is one. An answer that was lost makes the next attempt find our own content."""
@@ -163,7 +174,6 @@ def client_of(process: int) -> Any:
     return boto3.session.Session().client("s3", config=config)
 
 
-@lru_cache(maxsize=1)
 def _transfer() -> Any:
     from boto3.s3.transfer import TransferConfig
 

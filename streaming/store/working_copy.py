@@ -25,9 +25,9 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ from uuid import uuid4
 import psutil
 
 from streaming.errors import BadInput, StreamingError
-from streaming.store.objects import PART_SUFFIX, ObjectStore, StoredObject, md5_of, store_at
+from streaming.store.objects import PART_SUFFIX, ObjectStore, StoredObject, store_at
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,10 @@ MARKER = ".object-store.json"
 
 MIRROR_S, ASKED_S = 30.0, 5.0
 """How often what need not last is put, and how often is looked for what others have put."""
-GONE_AFTER_S = 100.0
-"""A coordinator that was not heard of for so long has ended."""
+BEAT_S, GONE_AFTER_S = 30.0, 100.0
+"""How often a coordinator says that it lives, and after which silence it has ended."""
+PUTTING_S = 600.0
+"""A folder is put, and moved into place here, in less time."""
 AT_ONCE = 8
 
 COORDINATORS = "coordinators/"
@@ -86,10 +88,13 @@ class WorkingCopy:
     def __init__(self, root: Path, url: str, epoch: int | None) -> None:
         self.root, self.url, self.epoch = root, url, epoch
         self.store: ObjectStore = store_at(url)
-        self._known: dict[str, FileState] = {}
+        self.taken_over: str | None = None
+        """By whom, once it is known."""
+        self._known: dict[str, FileState] = {}  # of files that were put or fetched
+        self._tags: dict[str, str] = {}  # of the objects that they were then
         self._listed: dict[str, set[str]] = {}
         self._absent: set[str] = set()
-        self._asked: dict[str, str] = {}
+        self._theirs: set[str] = set()  # readers of the lake on other machines
         self._lock = threading.RLock()
 
     # --- where things are ----------------------------------------------------------------------------------------
@@ -145,6 +150,9 @@ class WorkingCopy:
             key = self.key(name / path.relative_to(tree))
             if key is not None and path.is_file():
                 keyed.append((path, key))
+        if tree == name and any(key not in self._known for _, key in keyed):  # another process may have put it
+            there = {found.key: found for found in self.store.list(f"{self.key(name)}/")}
+            keyed = [(path, key) for path, key in keyed if key not in there or not self._same(path, key, there[key])]
         self._put(keyed)
 
     def delete(self, path: Path) -> None:
@@ -152,11 +160,12 @@ class WorkingCopy:
         key = self.key(path)
         if key is not None:
             below = [found.key for found in self.store.list(f"{key}/")] if not path.suffix else []
-            self._delete([key, *below])
+            self._delete(below or [key])
 
     def mirror(self) -> None:
         """Make the store what the working copy is: what need not last is put, what went is deleted. What is not here
-        is deleted only where it was not here at the last call either."""
+        is deleted only where it was not here at the last call either, and is older than `PUTTING_S`: a folder is put
+        before it has its name here."""
         listed = {found.key: found for found in self.store.list() if not found.key.startswith(COORDINATORS)}
         keyed = []
         for path in _files_below(self.root):
@@ -167,7 +176,8 @@ class WorkingCopy:
             if found is None or not self._same(path, key, found):
                 keyed.append((path, key))
         self._put(keyed)
-        absent = {key for key in listed if not key.startswith((_TABLES, *_OTHERS_WRITE))}
+        old = (key for key, found in listed.items() if found.age_s > PUTTING_S)
+        absent = {key for key in old if not key.startswith((_TABLES, *_OTHERS_WRITE))}
         gone = [key for key in absent & self._absent if not (self.root / key).exists()]
         self._absent = absent
         self._delete(sorted(gone, key=lambda key: not key.endswith(_LAST)))
@@ -188,9 +198,9 @@ class WorkingCopy:
 
     def _put_one(self, path: Path, key: str, state: FileState) -> None:
         with suppress(FileNotFoundError):  # replaced or deleted meanwhile, by who knows
-            self.store.put(key, path)
+            tag = self.store.put(key, path)
             with self._lock:
-                self._known[key] = state
+                self._known[key], self._tags[key] = state, tag
 
     def _delete(self, keys: Collection[str]) -> None:
         if keys:
@@ -199,17 +209,18 @@ class WorkingCopy:
             with self._lock:
                 for key in keys:
                     self._known.pop(key, None)
+                    self._tags.pop(key, None)
 
     def _same(self, path: Path, key: str, found: StoredObject) -> bool:
-        """True if the file is the object: it has not changed since we put or fetched it, or its content says so."""
+        """True if the file is the object: neither has changed since we put or fetched it, or their content says so."""
         now = _state_of(path)
         if now is None or now.bytes != found.bytes:
             return False
-        if now == self._known.get(key):
+        if now == self._known.get(key) and found.tag == self._tags.get(key):
             return True
-        if md5_of(path) != found.tag:
+        if self.store.tag_of(path) != found.tag:
             return False
-        self._known[key] = now
+        self._known[key], self._tags[key] = now, found.tag
         return True
 
     # --- from the store to here ----------------------------------------------------------------------------------
@@ -224,7 +235,7 @@ class WorkingCopy:
         wanted = [f for f in found if not _is_data(f.key) and not self._same(self.root / f.key, f.key, f)]
         for each in sorted(wanted, key=lambda f: (f.key.endswith(_REFER), f.key)):
             with suppress(FileNotFoundError):  # a run that lives has deleted it since it was listed
-                self._fetch(each.key, each.age_s)
+                self._fetch(each.key, each)
         keys = [f.key for f in found]
         if whole:
             there = set(keys)
@@ -238,19 +249,18 @@ class WorkingCopy:
         """Fetch what other machines have put since the last call: what students shall be, readers of the lake."""
         for found in self.store.list("students/"):
             desired = found.key.endswith("/wish.json") or "/start/" in found.key
-            if desired and self._asked.get(found.key) != found.tag:
-                self._asked[found.key] = found.tag
+            if desired and self._tags.get(found.key) != found.tag:  # what was asked here may not be there yet
                 with suppress(FileNotFoundError):
                     if not self._same(self.root / found.key, found.key, found):
-                        self._fetch(found.key)
-        there = {found.key: found.tag for found in self.store.list("lake/readers/")}
-        for key in there:
+                        self._fetch(found.key, found)
+        there = {found.key: found for found in self.store.list("lake/readers/")}
+        for key, found in there.items():
             with suppress(FileNotFoundError):
                 if not (self.root / key).exists():
-                    self._fetch(key)
-                    self._asked[key] = there[key]
-        for key in [key for key in self._asked if key.startswith("lake/readers/") and key not in there]:
-            del self._asked[key]
+                    self._fetch(key, found)
+                    self._theirs.add(key)
+        for key in self._theirs - there.keys():
+            self._theirs.remove(key)
             (self.root / key).unlink(missing_ok=True)
 
     def fetched(self, path: Path) -> Path:
@@ -260,20 +270,20 @@ class WorkingCopy:
             self._fetch(key)
         return path
 
-    def _fetch(self, key: str, age_s: float = 0.0) -> None:
+    def _fetch(self, key: str, found: StoredObject | None = None) -> None:
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}{PART_SUFFIX}")
         try:
             self.store.fetch(key, part)
-            put_at = time.time() - age_s
+            put_at = time.time() - (0.0 if found is None else found.age_s)
             os.utime(part, (put_at, put_at))  # as old as it is: a snapshot's age decides whether it may score
             state = _state_of(part)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        if state is not None:
-            self._known[key] = state
+        if state is not None and found is not None:
+            self._known[key], self._tags[key] = state, found.tag
 
     # --- the one coordinator -------------------------------------------------------------------------------------
 
@@ -292,6 +302,7 @@ class WorkingCopy:
                 )
         if not self.store.put_if_absent(_of_epoch(epoch), _who(ended=False)):
             raise BadInput(f"{self.url}: another coordinator started at the same moment; it runs, this one does not")
+        self.taken_over = None
         self._mark(epoch)
         return epoch
 
@@ -303,18 +314,27 @@ class WorkingCopy:
             later = json.loads(self.store.read(_of_epoch(self.epoch + 1)))
         except FileNotFoundError:
             return
-        raise StreamingError(
+        self.taken_over = (
             f"fenced: {self.url} was taken over by pid {later['pid']} on {later['host']}; this coordinator (epoch "
             f"{self.epoch}) and its workers must end"
         )
+        raise StreamingError(self.taken_over)
 
-    def heard_of(self, *, ended: bool = False) -> None:
-        """Let others know that this coordinator lives, or has ended."""
-        assert self.epoch is not None
-        self.stand()
-        self.store.put(_of_epoch(self.epoch), _who(ended=ended))
-        if ended:
+    @contextmanager
+    def coordinated(self, *, beat_s: float = BEAT_S) -> Iterator[int]:
+        """Context of the run's coordinator, the only one, with its epoch: others hear every `beat_s` that it lives,
+        whatever it is busy with, and at last that it has ended. Raises BadInput where one lives."""
+        epoch = self.take_over()
+        try:
+            with Repeated("heartbeat", beat_s, lambda: self._heard_of(epoch, ended=False)):
+                yield epoch
+        finally:
+            self._heard_of(epoch, ended=True)
             self._mark(None)
+
+    def _heard_of(self, epoch: int, *, ended: bool) -> None:
+        self.stand()
+        self.store.put(_of_epoch(epoch), _who(ended=ended))
 
     def _mark(self, epoch: int | None) -> None:
         self.epoch = epoch
@@ -327,11 +347,15 @@ def open_copy(root: Path, url: str) -> WorkingCopy:
     """Make `root` a working copy of the run at `url`, or take the one it is; without an epoch. Raises BadInput where
     it is one of another run."""
     root.mkdir(parents=True, exist_ok=True)
-    copy = WorkingCopy(root.resolve(), url, None)
+    root = root.resolve()
+    if not (root / MARKER).exists():
+        WorkingCopy(root, url, None)._mark(None)
+        _copy_around.cache_clear()
+    copy = _opened(root, os.getpid())
+    if copy.url != url:
+        raise BadInput(f"{root} is a working copy of {copy.url}, not of {url}; delete it, if nothing runs in it")
     copy._mark(None)
-    _copy_around.cache_clear()
-    _opened.cache_clear()
-    return copy_of(copy.root) or copy
+    return copy
 
 
 def copy_of(path: Path) -> WorkingCopy | None:
@@ -452,39 +476,55 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-class StoreMirror:
-    """A thread that keeps the store up to date while a coordinator works: `mirror` every `MIRROR_S`, and what other
-    machines ask for every `ASKED_S`. `fault`: what the store said when it did not answer last; None when it did."""
+class Repeated:
+    """A thread that calls `work` now and every `every_s`, until the end of the context. Where the store does not
+    answer, the log says so once, and once more when it answers again."""
 
-    def __init__(self, copy: WorkingCopy, *, mirror_s: float = MIRROR_S, asked_s: float = ASKED_S) -> None:
-        self._copy, self._mirror_s, self._asked_s = copy, mirror_s, asked_s
-        self.fault: str | None = None
+    def __init__(self, name: str, every_s: float, work: Callable[[], object]) -> None:
+        self._name, self._every_s, self._work = name, every_s, work
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+        self._thread = threading.Thread(target=self._repeat, name=name, daemon=True)
 
-    def __enter__(self) -> StoreMirror:
+    def __enter__(self) -> Repeated:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._thread.join()
-        self._copy.mirror()
-        self._copy.heard_of(ended=True)
 
-    def _work(self) -> None:
-        next_mirror = 0.0
+    def _repeat(self) -> None:
+        failing = False
         while True:
             try:
-                self._copy.look_for_requests()
-                if time.monotonic() >= next_mirror:
-                    self._copy.heard_of()
-                    self._copy.mirror()
-                    next_mirror = time.monotonic() + self._mirror_s
-                self.fault = None
+                self._work()
             except (StreamingError, OSError) as error:
-                if self.fault is None:
-                    log.warning("the store does not follow: %s", error)
-                self.fault = str(error)
-            if self._ending.wait(self._asked_s):
+                if not failing:
+                    log.warning("%s: the store does not follow: %s", self._name, error)
+                failing = True
+            else:
+                if failing:
+                    log.warning("%s: the store follows again", self._name)
+                failing = False
+            if self._ending.wait(self._every_s):
                 return
+
+
+@contextmanager
+def mirrored(copy: WorkingCopy, *, mirror_s: float = MIRROR_S, asked_s: float = ASKED_S) -> Iterator[None]:
+    """Context in which the store is kept up to date: `mirror` every `mirror_s` and at its end, and what other machines
+    ask for is looked for every `asked_s`."""
+    next_mirror = 0.0
+
+    def look() -> None:
+        nonlocal next_mirror
+        copy.look_for_requests()
+        if time.monotonic() >= next_mirror:
+            copy.mirror()
+            next_mirror = time.monotonic() + mirror_s
+
+    try:
+        with Repeated("mirror", asked_s, look):
+            yield
+    finally:
+        copy.mirror()

@@ -7,7 +7,9 @@ import threading
 import pytest
 
 from streaming.errors import BadInput
-from streaming.store.objects import FolderStore, ObjectStore, normalised, store_at
+from streaming.store import objects
+from streaming.store.objects import FolderStore, ObjectStore, md5_of, normalised, store_at
+from streaming.store.working_copy import WorkingCopy, open_copy
 from tests.support.s3_server import LOST, PAGE, TORN, UNAVAILABLE
 
 
@@ -23,12 +25,13 @@ def test_what_was_put_is_read_fetched_listed_and_deleted(store, tmp_path):
     (tmp_path / "file").write_bytes(b"from a file")
     store.put("a/one", b"first")
     store.put("a/one", b"1")
-    store.put("a b/zwei=ü.txt", tmp_path / "file")
+    tag = store.put("a b/zwei=ü.txt", tmp_path / "file")
     assert store.read("a/one") == b"1"
     store.fetch("a b/zwei=ü.txt", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"from a file"
     found = list(store.list())
     assert [(each.key, each.bytes) for each in found] == [("a b/zwei=ü.txt", 11), ("a/one", 1)]
+    assert found[0].tag == tag == store.tag_of(tmp_path / "file") != found[1].tag
     assert all(-2 < each.age_s < 100 for each in found)
     assert [each.key for each in store.list("a/")] == ["a/one"]
     store.delete(["a/one", "a/never"])
@@ -68,9 +71,38 @@ def test_a_large_file_is_put_in_parts(s3_server, tmp_path, monkeypatch):
     monkeypatch.setattr("streaming.store.s3.IN_PARTS_BYTES", 5 << 20)
     (tmp_path / "large").write_bytes(bytes(range(256)) * (48 << 10))
     store = store_at(f"s3://bucket/{tmp_path.name}")
-    store.put("large", tmp_path / "large")
+    tag = store.put("large", tmp_path / "large")
+    assert tag.endswith("-3")
+    assert [each.tag for each in store.list()] == [tag] == [store.tag_of(tmp_path / "large")]
     store.fetch("large", tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "large").read_bytes()
+
+
+def test_a_file_that_was_put_in_parts_is_not_moved_again(s3_server, tmp_path, monkeypatch):
+    monkeypatch.setattr("streaming.store.s3.IN_PARTS_BYTES", 5 << 20)
+    here = open_copy(tmp_path / "here", f"s3://bucket/{tmp_path.name}")
+    (here.root / "large").write_bytes(bytes(12 << 20))
+    here.mirror()
+    s3_server.fail(0.0)
+    another = WorkingCopy(here.root, here.url, None)  # of another process
+    another.mirror()
+    another.pull()
+    counts = s3_server.counts()
+    assert (counts["bytes_in"], counts["requests"].get("GET", 0)) == (0, 0)
+
+
+def test_a_listing_of_a_folder_reads_what_it_lists_once(tmp_path, monkeypatch):
+    store, read = FolderStore(tmp_path / "store"), []
+    for key in ("a/one", "a/two", "b/three"):
+        store.put(key, key.encode())
+    monkeypatch.setattr(objects, "md5_of", lambda path: read.append(path.name) or md5_of(path))
+    assert [each.key for each in store.list("a/t")] == ["a/two"]
+    assert read == ["two"]
+    tags = [each.tag for each in store.list()]
+    assert [each.tag for each in store.list()] == tags
+    assert sorted(read) == ["one", "three", "two"]
+    store.put("a/one", b"A/one")
+    assert [each.tag for each in store.list()] != tags
 
 
 @pytest.mark.parametrize("kind", [UNAVAILABLE, TORN, LOST])

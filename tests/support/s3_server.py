@@ -67,10 +67,11 @@ class Faults:
 class Stored:
     content: bytes
     put_at: float
+    tag: str
 
-    @property
-    def tag(self) -> str:
-        return hashlib.md5(self.content, usedforsecurity=False).hexdigest()
+
+def _md5(content: bytes) -> hashlib._Hash:
+    return hashlib.md5(content, usedforsecurity=False)
 
 
 class S3Server:
@@ -258,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         key = self.key or ""
         if self.headers.get("If-None-Match") == "*" and key in self.store.objects:
             return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
-        self.store.objects[key] = stored = Stored(content, time.time())
+        self.store.objects[key] = stored = Stored(content, time.time(), _md5(content).hexdigest())
         return 200, {"ETag": f'"{stored.tag}"'}, b""
 
     def _deleted(self, _: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -273,19 +274,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _part(self, content: bytes) -> tuple[int, dict[str, str], bytes]:
         self.store.uploads[self.query["uploadId"]][int(self.query["partNumber"])] = content
-        return 200, {"ETag": f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'}, b""
+        return 200, {"ETag": f'"{_md5(content).hexdigest()}"'}, b""
 
     def _multipart(self, _: bytes) -> tuple[int, dict[str, str], bytes]:
         if "uploads" in self.query:
             self.store.uploads[upload := uuid4().hex] = {}
             text = f"<UploadId>{upload}</UploadId><Key>{escape(self.key or '')}</Key><Bucket>{BUCKET}</Bucket>"
             return 200, {}, f"<InitiateMultipartUploadResult>{text}</InitiateMultipartUploadResult>".encode()
-        parts = self.store.uploads.get(self.query["uploadId"], {})
-        content = b"".join(parts[number] for number in sorted(parts))
+        numbered = self.store.uploads.get(self.query["uploadId"], {})
+        parts = [numbered[number] for number in sorted(numbered)]
+        content = b"".join(parts)
+        tag = f"{_md5(b''.join(_md5(part).digest() for part in parts)).hexdigest()}-{len(parts)}"
         if self.headers.get("If-None-Match") == "*" and self.key in self.store.objects:
             return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
-        self.store.objects[self.key or ""] = stored = Stored(content, time.time())
-        text = f"<ETag>{stored.tag}-{len(parts)}</ETag><Key>{escape(self.key or '')}</Key>"
+        self.store.objects[self.key or ""] = Stored(content, time.time(), tag)
+        text = f"<ETag>{tag}</ETag><Key>{escape(self.key or '')}</Key>"
         return 200, {}, f"<CompleteMultipartUploadResult>{text}</CompleteMultipartUploadResult>".encode()
 
     def _listed(self, _: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.objects import is_url, normalised
-from streaming.store.working_copy import StoreMirror, copy_of, open_copy
+from streaming.store.working_copy import Repeated, copy_of, mirrored, open_copy
 
 STATUS = ("status.json", "config.yaml")
 FOLLOWED = ("registry/", "snapshots/students/", "students/", "config.yaml")
@@ -63,19 +62,20 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def coordinating(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[StoreMirror | None]:
+def coordinating(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[None]:
     """Context of the one coordinator of a run on object storage: the working copy is brought up to the store when the
     run is its own, and the store follows it from then on. Nothing for a run in a folder. Raises BadInput while another
     coordinator lives."""
     if (copy := copy_of(run_dir.root)) is None:
-        yield None
+        yield
         return
-    with _pulling(run_dir.root):
-        epoch = copy.take_over()
-        say(f"{copy.url}: coordinator {epoch}, working in {run_dir.root}")
-        copy.pull()
-    with StoreMirror(copy) as mirror:
-        yield mirror
+    with ExitStack() as stack:
+        with _pulling(run_dir.root):
+            epoch = stack.enter_context(copy.coordinated())
+            say(f"{copy.url}: coordinator {epoch}, working in {run_dir.root}")
+            copy.pull()
+        stack.enter_context(mirrored(copy))
+        yield
 
 
 def is_elsewhere(root: Path | None) -> bool:
@@ -99,19 +99,5 @@ def followed(root: Path | None) -> Iterator[None]:
     if copy is None:
         yield
         return
-    ending = threading.Event()
-
-    def follow() -> None:
-        while not ending.wait(FOLLOW_S):
-            try:
-                working_copy(copy.url, FOLLOWED)
-            except (StreamingError, OSError):
-                continue  # what is served stays; the next look may find the store again
-
-    thread = threading.Thread(target=follow, name="follow", daemon=True)
-    thread.start()
-    try:
+    with Repeated(copy.url, FOLLOW_S, lambda: working_copy(copy.url, FOLLOWED)):  # what is served stays meanwhile
         yield
-    finally:
-        ending.set()
-        thread.join()

@@ -52,7 +52,7 @@ from streaming.errors import BadInput, StreamingError
 from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.identifiers import LAKE_SEQ
 from streaming.store.files import write_text
-from streaming.store.working_copy import copy_of
+from streaming.store.working_copy import copy_of, delete_stored
 
 
 def run(
@@ -163,7 +163,10 @@ def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
     kept = [run_dir.lock, run_dir.roster.folder, run_dir.scaling, run_dir.copies]
     if not config.plays:  # others filled the topics of its broker
         kept.append(run_dir.broker)
+    for path in (contents(run_dir.root) or set()) - {*kept, run_dir.status}:
+        delete_stored(path)
     clear(run_dir.root, keep=kept)
+    delete_stored(run_dir.status)  # last: it says that the rest may go
 
 
 def _open_recording(config: Config, run_dir: RunDir, say: Say) -> None:

@@ -48,6 +48,7 @@ from streaming.errors import BadInput, StreamingError
 from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
 from streaming.store.files import sync, write_text
+from streaming.store.working_copy import copy_of
 
 POLL_INTERVAL_S = 0.05
 STATUS_INTERVAL_S = 1.0
@@ -257,10 +258,13 @@ class LiveRun:
 
     @property
     def _broken(self) -> str | None:
-        """Reason why the broker, a followed lake, or what starts the workers, is gone for good."""
-        broker, followed = self._provision.broker, self._followed
+        """Reason why the broker, a followed lake, or what starts the workers, is gone for good, or the run on object
+        storage is another coordinator's by now."""
+        broker, followed, copy = self._provision.broker, self._followed, copy_of(self._run_dir.root)
         if followed is not None and followed.lost is not None:
             return followed.lost
+        if copy is not None and copy.taken_over is not None:
+            return copy.taken_over
         return (None if broker is None else broker.given_up) or self._provision.launcher.died
 
     def _close(self) -> None:

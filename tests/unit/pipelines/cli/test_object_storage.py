@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from pipelines.cli.console import main
 from pipelines.cli.tools.working_copies import with_working_copies
-from pipelines.core.run_dir.object_storage import is_elsewhere, working_copy
+from pipelines.core.config.settings import dump
+from pipelines.core.run_dir import object_storage
+from pipelines.core.run_dir.object_storage import coordinating, followed, is_elsewhere, working_copy
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.roster import Presence, Roster
+from pipelines.live.loop.lifecycle import run
 from pipelines.live.loop.preflight import check_storable
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import StoredStatus
-from streaming.errors import BadInput
+from streaming.errors import BadInput, StreamingError
 from streaming.store import s3
+from streaming.store.working_copy import WorkingCopy
 from tests.support.pipelines.small_runs import small
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -81,6 +92,64 @@ def test_what_would_be_lost_with_the_machine_is_refused(address, tmp_path, chang
     check_storable(config, RunDir(tmp_path / "a folder of its own"))
     with pytest.raises(BadInput, match=words):
         check_storable(config, RunDir(working_copy(address)))
+
+
+def test_a_coordinator_is_heard_of_while_it_fetches_the_run(address, monkeypatch):
+    root = working_copy(address)
+    (there,) = (Path(urlsplit(address).path) / each for each in ("coordinators",))
+    said: set[str] = set()
+
+    def beats() -> int:
+        said.add((there / "00000001.json").read_text())
+        return len(said)
+
+    def slow(copy, *_: object) -> list[str]:
+        eventually(lambda: beats() > 1, lambda: f"heard of {len(said)} times")
+        return []
+
+    monkeypatch.setattr(WorkingCopy, "pull", slow)
+    with coordinating(RunDir(root), lambda text: None):
+        assert len(said) > 1
+    assert json.loads((there / "00000001.json").read_text())["ended"]
+
+
+def test_who_follows_a_store_that_fails_says_so_once_and_when_it_is_back(address, monkeypatch, caplog):
+    monkeypatch.setattr(object_storage, "FOLLOW_S", 0.01)
+    root, answers, asked = working_copy(address), [False], []
+
+    def fetch(url: str, prefixes: object) -> Path:
+        asked.append(url)
+        if not answers[0]:
+            raise StreamingError("the store answered SlowDown")
+        return root
+
+    monkeypatch.setattr(object_storage, "working_copy", fetch)
+    with followed(root):
+        eventually(lambda: len(asked) > 3, lambda: f"asked {len(asked)} times")
+        answers[0] = True
+        eventually(lambda: "follows again" in caplog.text, lambda: caplog.text)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "the store does not follow: the store answered SlowDown" in first
+    assert address in first
+    assert "follows again" in second
+
+
+def test_a_run_that_failed_before_it_learned_starts_over_at_the_store_too(address):
+    store = Path(urlsplit(address).path)
+    config = small("127.0.0.1:1", kafka__give_up_s=1)
+    (store / "config.yaml").write_text(dump(config))
+    status = RunStatus("x", RunState.FAILED, "ingest: BadInput: not in order", mistaken=True)
+    (store / "status.json").write_text(json.dumps(status.as_json()))
+    Roster(store).ask("feed", Presence.PAUSED)
+    log = store / "lake" / "augmented_examples" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("{}")
+    said: list[str] = []
+    with pytest.raises(StreamingError, match=r"127\.0\.0\.1:1"):
+        run(config, RunDir(working_copy(address)), local=True, say=said.append)
+    assert any("starting over" in text for text in said), said
+    assert not [path for path in (store / "lake").rglob("*") if path.is_file()]
+    assert Roster(store).paused == {"feed"}
 
 
 def test_a_run_of_another_machine_lives_as_long_as_it_is_heard_of():

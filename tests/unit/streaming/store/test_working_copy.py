@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import threading
+import time
 
 import pytest
 
@@ -19,7 +22,7 @@ from streaming.store.files import (
     sync,
     write_json,
 )
-from streaming.store.working_copy import StoreMirror, WorkingCopy, copy_of, open_copy, put_tree
+from streaming.store.working_copy import WorkingCopy, copy_of, mirrored, open_copy, put_tree
 from tests.support.waiting import eventually
 
 
@@ -62,7 +65,7 @@ def test_a_folder_is_there_before_it_has_its_name_and_its_manifest_is_put_last(t
     def noted(key, content):
         put.append(key)
         assert not (copy.root / "checkpoints" / "v1").exists()
-        before(key, content)
+        return before(key, content)
 
     monkeypatch.setattr(copy.store, "put", noted)
     with replacing_folder(copy.root / "checkpoints" / "v1") as part:
@@ -159,11 +162,22 @@ def test_the_mirror_deletes_what_went_but_nothing_that_it_misses_for_the_first_t
     for name in ("v1", "v2"):
         (make(here.root / "checkpoints" / name) / "manifest.json").write_text(name)
     here.mirror()
+    age(store)
     (here.root / "checkpoints" / "v1" / "manifest.json").unlink()
     here.mirror()
     assert set(stored(store)) == {"checkpoints/v1/manifest.json", "checkpoints/v2/manifest.json"}
     here.mirror()
     assert set(stored(store)) == {"checkpoints/v2/manifest.json"}
+
+
+def test_a_folder_that_is_put_before_it_has_its_name_is_not_deleted_while_that_takes(tmp_path, store):
+    here = machine(tmp_path, store, "here")
+    part = make(here.root / "checkpoints" / ".v1.part")
+    (part / "manifest.json").write_text("1")
+    here.put_tree(part, here.root / "checkpoints" / "v1")
+    for _ in range(3):
+        here.mirror()
+    assert set(stored(store)) == {"checkpoints/v1/manifest.json"}
 
 
 def test_what_other_machines_ask_for_is_found_and_not_deleted(tmp_path, store):
@@ -184,6 +198,22 @@ def test_what_other_machines_ask_for_is_found_and_not_deleted(tmp_path, store):
     remove_file(there.root / "lake" / "readers" / "replay.json")
     here.look_for_requests()
     assert not (here.root / "lake" / "readers" / "replay.json").exists()
+
+
+def test_a_second_request_as_long_as_the_first_is_found(tmp_path, store):
+    here, there = machine(tmp_path, store, "here"), machine(tmp_path, store, "there")
+    here.take_over()
+    place = here.root / "students" / "late" / "wish.json"
+    for number, wanted in ((1, "running"), (2, "retired")):
+        write_json(there.root / "students" / "late" / "wish.json", {"number": number, "wanted": wanted})
+        here.look_for_requests()
+        assert json.loads(place.read_text())["wanted"] == wanted
+    here.put_files([place])  # of what is known
+    write_json(there.root / "students" / "late" / "wish.json", {"number": 3, "wanted": "running"})
+    here.pull(["students/"], whole=False)
+    assert json.loads(place.read_text())["number"] == 3
+    here.mirror()
+    assert json.loads(stored(store)["students/late/wish.json"])["number"] == 3
 
 
 def test_one_coordinator_works_and_one_that_was_taken_over_puts_nothing(tmp_path, store):
@@ -217,27 +247,64 @@ def test_of_two_that_take_over_at_once_one_does(tmp_path, store, monkeypatch):
 
 def test_the_end_of_a_coordinator_leaves_everything_at_the_store_and_lets_another_begin(tmp_path, store):
     here = machine(tmp_path, store, "here")
-    here.take_over()
-    with StoreMirror(here, asked_s=0.01):
+    with here.coordinated(), mirrored(here, asked_s=0.01):
         (here.root / "status.json").write_text("done")
     assert stored(store)["status.json"] == "done"
     assert machine(tmp_path, store, "there").take_over() == 2
 
 
-def test_a_store_that_fails_is_named_and_asked_again(tmp_path, store, monkeypatch):
+def test_a_coordinator_is_heard_of_while_the_mirror_is_busy(tmp_path, store, monkeypatch):
+    here, busy, heard = machine(tmp_path, store, "here"), threading.Event(), set()
+
+    def beats() -> int:
+        heard.add(next((store / "coordinators").iterdir()).read_text())
+        return len(heard)
+
+    monkeypatch.setattr(here, "mirror", busy.wait)
+    with here.coordinated(beat_s=0.01), mirrored(here):
+        eventually(lambda: beats() > 3, lambda: f"heard of {len(heard)} times")
+        busy.set()
+
+
+def test_a_store_that_fails_is_named_and_asked_again(tmp_path, store, monkeypatch, caplog):
     here = machine(tmp_path, store, "here")
-    here.take_over()
 
     def refuse(prefix=""):
         raise StreamingError("the store answered SlowDown")
 
     monkeypatch.setattr(here.store, "list", refuse)
-    mirror = StoreMirror(here, asked_s=0.01)
-    with mirror:
-        eventually(lambda: mirror.fault is not None, lambda: "no fault was named")
-        assert "SlowDown" in (mirror.fault or "")
+    with mirrored(here, asked_s=0.01):
+        eventually(lambda: "SlowDown" in caplog.text, lambda: caplog.text)
         monkeypatch.undo()
-        eventually(lambda: mirror.fault is None, lambda: str(mirror.fault))
+        eventually(lambda: "follows again" in caplog.text, lambda: caplog.text)
+    assert len(caplog.records) == 2
+
+
+def test_a_working_copy_is_opened_once_and_is_of_one_run(tmp_path, store):
+    here = machine(tmp_path, store, "here")
+    here.take_over()
+    assert machine(tmp_path, store, "here") is here is copy_of(here.root / "checkpoints")
+    assert here.epoch is None
+    with pytest.raises(BadInput, match=f"is a working copy of {store.as_uri()}, not of file:///other"):
+        open_copy(here.root, "file:///other")
+    shutil.rmtree(here.root)
+    assert machine(tmp_path, store, "here").pull() == []
+    assert copy_of(here.root) is not None
+
+
+def test_a_folder_that_another_process_has_put_is_not_put_again(tmp_path, store, monkeypatch):
+    here = machine(tmp_path, store, "here")
+    folder = make(here.root / "checkpoints" / "v1")
+    for name in ("a.bin", "manifest.json"):
+        (folder / name).write_text(name)
+    put_tree(folder)
+    other, put = WorkingCopy(here.root, here.url, None), []
+    monkeypatch.setattr(other.store, "put", lambda key, content: put.append(key))
+    other.put_tree(folder, folder)
+    assert put == []
+    (folder / "a.bin").write_text("A.bin")
+    other.put_tree(folder, folder)
+    assert put == ["checkpoints/v1/a.bin"]
 
 
 def test_files_of_a_folder_of_its_own_are_put_nowhere(tmp_path):
@@ -249,6 +316,12 @@ def test_files_of_a_folder_of_its_own_are_put_nowhere(tmp_path):
 def make(folder):
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def age(store) -> None:
+    """As if everything had been put an hour ago."""
+    for path in store.rglob("*"):
+        os.utime(path, (time.time() - 3600,) * 2)
 
 
 def declare_lost(store) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+
 from pipelines.live.rules.states import RunState
+from streaming.errors import StreamingError
+from streaming.store.working_copy import open_copy
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, WRONG, Run, done, follows, stop_after, working
 
 
@@ -54,6 +59,26 @@ def test_a_worker_that_is_done_is_left_alone_until_all_are_closed(tmp_path):
     polls_after_done = [h.orders for h in run.launcher.handles["augmentation"]]
     assert [len(orders) for orders in polls_after_done] == [2]
     assert run.ends() == {name: ["closed"] for name in ENDING}
+
+
+def test_a_run_that_another_coordinator_has_taken_over_ends_in_words(tmp_path):
+    store = tmp_path / "store"
+    here, there = (open_copy(tmp_path / name, store.as_uri()) for name in ("here", "there"))
+    here.take_over()
+
+    def taken(run):
+        if run.clock() >= 1005 and there.epoch is None:
+            (newest,) = (store / "coordinators").iterdir()
+            newest.write_text(json.dumps(json.loads(newest.read_text()) | {"since": 0.0}))  # as if it had ended
+            there.take_over()
+            with suppress(StreamingError):
+                here.stand()
+        stop_after(20)(run)
+
+    run = Run(here.root, ENDLESS, at_tell=taken)
+    assert run.to_the_end() is RunState.FAILED
+    assert "fenced: " in run.written["reason"]
+    assert "was taken over by pid" in run.written["reason"]
 
 
 def test_an_empty_stream_is_done_too(tmp_path):

@@ -16,7 +16,7 @@ is changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -295,16 +295,17 @@ def moved(state: Mapping[str, Any], topics: Sequence[MappedTopic]) -> dict[str, 
         accounts.get("trails", []),
         state["epochs"],
     )
+    before = {topic.recorded[0].partition.topic for topic in topics}
+    merge, counted, trails, epochs = (_without(part, before) for part in (merge, counted, trails, epochs))
     for topic in topics:
         name = topic.recorded[0].partition.topic
         same = len(topic.recorded) == len(topic.partitions)
-        times = {number: time for of, number, _, _, time in merge if of == name}
-        counts = {number: each for of, number, _, _, *each in counted if of == name}
+        times = {number: time for of, number, _, _, time in state["partitions"] if of == name}
+        counts = {number: each for of, number, _, _, *each in accounts["partitions"] if of == name}
         if not same:
             times = {}
             counts = {0: [sum(each) for each in zip(*counts.values(), strict=True)]}
         nothing = [0] * len(next(iter(counts.values())))
-        merge, counted, trails, epochs = (_without(part, name) for part in (merge, counted, trails, epochs))
         for place, position, trail in ((m.partition, m.position, m.trail) for m in topic.partitions):
             merge.append([*place, *position, times.get(place.partition, NO_TIME)])
             counted.append([*place, *position, *counts.get(place.partition, nothing)])
@@ -317,8 +318,8 @@ def moved(state: Mapping[str, Any], topics: Sequence[MappedTopic]) -> dict[str, 
     }
 
 
-def _without(part: Sequence[Any], topic: str) -> list[Any]:
-    return [each for each in part if each[0] != topic]
+def _without(part: Sequence[Any], topics: Collection[str]) -> list[Any]:
+    return [each for each in part if each[0] not in topics]
 
 
 def _time(time_ms: int) -> str:

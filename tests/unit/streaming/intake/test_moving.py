@@ -14,7 +14,7 @@ import streaming.kafka.topics as topics_module
 from streaming.errors import BadInput
 from streaming.intake.account import OffsetAccounts
 from streaming.intake.merge import NO_TIME
-from streaming.intake.moving import map_topic, moved
+from streaming.intake.moving import MappedPartition, MappedTopic, map_topic, moved, recorded_partitions
 from streaming.kafka.settings import KafkaSettings
 from streaming.messages.codecs import make_codec
 from streaming.messages.fingerprint import TRAIL, digest_of
@@ -248,6 +248,25 @@ def test_a_topic_of_another_name_takes_the_place_of_the_one_before(topic):
     after = moved(state, [map_topic(SETTINGS, state, "old-ads", into, margin_ms=MARGIN_MS, oldest_ms=NO_TIME)])
     assert after["partitions"] == [["ads", 0, 90, 0, 100 * SECOND], ["ads", 1, 80, 0, 80 * SECOND]]
     assert "old-ads" not in json.dumps(after)
+
+
+def test_a_topic_takes_the_name_that_another_one_had_before():
+    state, other = read_up_to(100), json.loads(json.dumps(read_up_to(70)).replace('"ads"', '"clicks"'))
+    for part in ("partitions", "epochs"):
+        state[part] += other[part]
+    for part in ("partitions", "trails"):
+        state["accounts"][part] += other["accounts"][part]
+    after = moved(state, [renamed(state, "ads", "clicks", 60), renamed(state, "clicks", "views", 40)])
+    assert after["partitions"] == [["clicks", 0, 60, 0, 100 * SECOND], ["views", 0, 40, 0, 70 * SECOND]]
+    counted = {each[0]: each[5] for each in after["accounts"]["partitions"]}
+    assert counted == {"clicks": 100, "views": 70}
+    assert [each[0] for each in after["accounts"]["trails"]] == ["clicks", "views"]
+    assert after["epochs"] == []
+
+
+def renamed(state: dict[str, Any], name: str, to: str, offset: int) -> MappedTopic:
+    into = MappedPartition(Partition(to, 0), SourcePosition(offset))
+    return MappedTopic(recorded_partitions(state, name), [into], 0)
 
 
 def test_another_topic_stays_as_it_is(topic):

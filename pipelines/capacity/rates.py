@@ -25,6 +25,7 @@ from exfm.features.features import FeatureSet
 from exfm.models.student_config import StudentConfig
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.planning.cost import flops_per_example, training_flops_per_example
+from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.settings import Config, load
 from pipelines.core.config.teacher_and_students import TeacherSettings
 from pipelines.core.run_dir.paths import RunDir
@@ -40,7 +41,6 @@ from streaming.schema import RowSchema
 
 Job = Literal["augmentation", "teacher", "student"]
 Engine = Literal["scoring", "teacher", "student"]
-STUDENT = "student-"
 
 
 class Term(NamedTuple):

@@ -23,7 +23,7 @@ from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.workers.augmentation.commit import committed_meta
 from streaming.errors import BadInput
-from streaming.kafka.topics import end_offsets
+from streaming.kafka.topics import cluster_and_topics, end_offsets
 from streaming.position import Partition
 from tests.support.pipelines.mirror import Mirror
 from tests.support.pipelines.small_runs import (
@@ -233,7 +233,13 @@ def test_a_run_goes_on_at_a_mirror_with_other_offsets_to_the_same_bits_whatever_
     assert_replays(root)
 
 
-def test_a_mirror_that_renames_repeats_and_takes_rows_of_its_own_brings_each_row_once(broker, own_broker, tmp_path):
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_mirror_that_renames_repeats_and_takes_rows_of_its_own_brings_each_row_once(
+    broker, own_broker, tmp_path, monkeypatch
+):
     stream, root, there = Stream(broker.bootstrap_servers), tmp_path / "run", own_broker.start().bootstrap_servers
     config = stream.config
     stream.read_half_way(root)
@@ -249,9 +255,20 @@ def test_a_mirror_that_renames_repeats_and_takes_rows_of_its_own_brings_each_row
     for topic in inputs(config):
         mirror.copy(topic)
     kafka = config.kafka
-    renamed = {kind: f"a.{getattr(kafka, kind).topic}" for kind in ("impressions", "feedback")}
-    said = move(root, there, *(f"--set=kafka.{kind}.topic={name}" for kind, name in renamed.items()))
-    assert (said.exit_code, "where a message lies that was not read" in said.output) == (0, True), said.output
+    kinds = ("impressions", "feedback", "dead_letters")
+    renamed = {kind: f"a.{getattr(kafka, kind).topic}" for kind in kinds}
+    lines: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(BrokerMove, "_commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            BrokerMove(root, there, [f"kafka.{kind}.topic={name}" for kind, name in renamed.items()]).move(
+                say=lines.append
+            )
+    assert "where a message lies that was not read" in "\n".join(lines)
+    said = move(root, there)  # completes what was planned, with the names that were given then
+    assert said.exit_code == 0, said.output
+    _, topics = cluster_and_topics(load(RunDir(root).config).kafka, [renamed["dead_letters"], kafka.dead_letters.topic])
+    assert list(topics) == [renamed["dead_letters"]]
 
     moved_config = load(RunDir(root).config)
     assert {kind: getattr(moved_config.kafka, kind).topic for kind in renamed} == renamed

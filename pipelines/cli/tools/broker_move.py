@@ -35,7 +35,7 @@ from pipelines.core.run_dir.end_offsets import store_ends, stored_ends
 from pipelines.core.run_dir.moves import begin_move, begun_move, end_move
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import locked
-from pipelines.live.loop.provision import DAY_MS
+from pipelines.live.loop.provision import ensure_dead_letters
 from pipelines.live.workers.augmentation.commit import first_state, folder_of_state, states_folder
 from streaming.delivery.header import Header
 from streaming.delivery.outbox import CommitRecord, Outbox
@@ -48,7 +48,6 @@ from streaming.kafka.topics import (
     check_retention,
     cluster_and_topics,
     end_offsets,
-    ensure_topics,
     last_message,
     require_topics,
 )
@@ -295,7 +294,7 @@ class BrokerMove:
 
     def _commit(self, record: Mapping[str, Any]) -> None:
         before = _record_of(self._run_dir, record["state"])
-        self._deliver(before)  # 2
+        self._deliver(before, parse(yaml.safe_load(record["config"])).kafka)  # 2
         settlement = self._settlement(record["state"])
         writer = LakeTable(self._run_dir.lake, self._rows).open_writer()
         meta = {**before.meta, "merge": record["merge"], "sources": record["sources"]}
@@ -311,11 +310,9 @@ class BrokerMove:
         settlement.load(folder_of_state(self._run_dir, state), str(state))
         return settlement
 
-    def _deliver(self, record: CommitRecord) -> None:
+    def _deliver(self, record: CommitRecord, kafka: Kafka) -> None:
         """Deliver what a crash withheld of the last commit: a start delivers the newest record only."""
-        kafka: Kafka = self.config.kafka
-        kept_ms = -1 if kafka.dead_letter_days is None else round(kafka.dead_letter_days * DAY_MS)
-        ensure_topics(kafka, {kafka.dead_letters.topic: kafka.dead_letters.partitions}, retention_ms=kept_ms)
+        ensure_dead_letters(kafka)
         outbox = Outbox(self._run_dir.side_tables, kafka, kafka.dead_letters.topic, self._rows)
         try:
             outbox.deliver(record)

@@ -82,9 +82,10 @@ def keep_rows(config: Config, run_dir: RunDir) -> None:
     processes start. Raises StreamingError where nothing can be written there."""
     readers = Readers(run_dir.readers)
     stand = {reader.name: reader.position for reader in readers.all()}
+    paused = run_dir.roster.paused
     for student in config.students:
         name = STUDENT + student.name
-        if student.name in run_dir.roster.paused:
+        if student.name in paused:
             continue
         try:
             readers.register(name, stand.get(name, student.first_seq - 1))

@@ -98,10 +98,15 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
         for warning in check_retention(kafka, inputs, needed_s=needed_s, max_future_skew_s=skew_s):
             say(warning)
         ensure_topics(kafka, outputs)
-    kept_ms = -1 if kafka.dead_letter_days is None else round(kafka.dead_letter_days * DAY_MS)
-    ensure_topics(kafka, {kafka.dead_letters.topic: kafka.dead_letters.partitions}, retention_ms=kept_ms)
+    ensure_dead_letters(kafka)
     if until_end and not config.plays:
         _record_ends(kafka, run_dir, [Partition(topic, p) for topic, count in inputs.items() for p in range(count)])
+
+
+def ensure_dead_letters(kafka: Kafka) -> None:
+    """Create the topic of dead letters, which keeps them for `kafka.dead_letter_days`."""
+    kept_ms = -1 if kafka.dead_letter_days is None else round(kafka.dead_letter_days * DAY_MS)
+    ensure_topics(kafka, {kafka.dead_letters.topic: kafka.dead_letters.partitions}, retention_ms=kept_ms)
 
 
 def _record_ends(kafka: Kafka, run_dir: RunDir, partitions: list[Partition]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ import pytest
 
 from pipelines.cli.console import main
 from pipelines.cli.tools.working_copies import with_working_copies
-from pipelines.core.config.settings import dump
+from pipelines.core.config.settings import dump, load
 from pipelines.core.run_dir import object_storage
 from pipelines.core.run_dir.object_storage import coordinating, followed, is_elsewhere, working_copy
 from pipelines.core.run_dir.paths import RunDir
@@ -22,9 +23,15 @@ from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import StoredStatus
 from streaming.errors import BadInput, StreamingError
+from streaming.lake.side_tables import DEAD_LETTERS, SideTable
+from streaming.lake.writer import LakeTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.store import s3
-from streaming.store.working_copy import WorkingCopy
+from streaming.store.files import write_text
+from streaming.store.working_copy import WorkingCopy, open_copy
 from tests.support.pipelines.small_runs import small
+from tests.support.places import CONFIGS
+from tests.support.streams.lake_rows import rows
 from tests.support.waiting import eventually
 
 
@@ -44,6 +51,9 @@ def address(tmp_path, monkeypatch) -> str:
         (["status", "s3://"], "names no bucket"),
         (["students", "--run-dir=s3://ads"], "names no path in the bucket"),
         (["mend", "--run-dir", "s3://ads/runs/demo"], "`exfm mend` does not work on a run on object storage yet"),
+        (["lake", "compact", "s3://ads/runs/demo"], "`exfm lake compact` does not work on a run on object storage yet"),
+        (["lake", "readers", "s3://ads/r", "--pin=a:0:9"], "`exfm lake readers --pin` does not work on a run"),
+        (["promote", "feed", "--run-dir", "s3://ads/runs/demo"], "`exfm promote` does not work on a run"),
     ],
 )
 def test_what_is_no_address_or_no_command_for_one_is_said_with_exit_code_2(arguments, words, capsys):
@@ -66,6 +76,38 @@ def test_no_credentials(monkeypatch, tmp_path, capsys):
     assert end.value.code == 2
     s3.client_of.cache_clear()
     assert "no credentials for s3://ads/runs/demo" in capsys.readouterr().err
+
+
+READ = (
+    ("lake status", "100 rows, lake_seq 0 to 99"),
+    ("lake status --json", '"name": "dead_letters"'),
+    ("lake readers", "awaited"),
+    ("teacher list", "the teacher that the run began with"),
+    ("dead-letters list", "null:age"),
+    ("dead-letters show ads:0:17:3", '"reason": "null:age"'),
+)
+
+
+def test_what_a_run_holds_is_read_on_another_machine_as_on_its_own(address, tmp_path, monkeypatch, capsys):
+    def said(command: str, run: object) -> str:
+        with suppress(SystemExit):
+            main([*command.split(), "--run-dir", str(run)])
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out.replace(str(run), "RUN").replace(str(working_copy(address)), "RUN")
+
+    (Path(urlsplit(address).path) / "config.yaml").unlink()
+    here = RunDir(open_copy(tmp_path / "here", address).root)
+    config = load(CONFIGS / "demo.yaml")
+    write_text(here.config, dump(config))
+    lake = LakeTable(here.lake, config.rows).open_writer()
+    lake.commit(rows(0, 100, schema=config.rows), state=1, metadata={"counts": {"lake_rows": 100}})
+    letter = DeadLetter("impression", "null:age", "ads", 0, 17, 3, "", b"{}")
+    SideTable(here.side_tables, DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(letters_to_batch([letter]), number=1)
+    for command, words in READ:
+        assert words in said(command, here.root)
+        assert said(command, address) == said(command, here.root)
+    assert not list(RunDir(working_copy(address)).lake.rglob("*.parquet"))
 
 
 def test_an_address_becomes_the_folder_of_its_working_copy(address, tmp_path):

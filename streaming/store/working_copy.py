@@ -512,9 +512,9 @@ class Repeated:
 
 @contextmanager
 def mirrored(copy: WorkingCopy, *, mirror_s: float = MIRROR_S, asked_s: float = ASKED_S) -> Iterator[None]:
-    """Context in which the store is kept up to date: `mirror` every `mirror_s` and at its end, and what other machines
-    ask for is looked for every `asked_s`."""
-    next_mirror = 0.0
+    """Context in which the store is kept up to date: `mirror` every `mirror_s` and at its end, the first time after
+    `asked_s`, when there is a status; and what other machines ask for is looked for every `asked_s`."""
+    next_mirror = time.monotonic() + asked_s
 
     def look() -> None:
         nonlocal next_mirror

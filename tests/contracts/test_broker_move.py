@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from pipelines.cli.tools.broker_move import BrokerMove
 from pipelines.core.config.settings import Config, load
 from pipelines.core.run_dir.end_offsets import store_ends
-from pipelines.core.run_dir.moves import begun_move, moves
+from pipelines.core.run_dir.moves import begin_move, begun_move, moves
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
@@ -233,7 +233,8 @@ def test_a_run_goes_on_at_a_mirror_with_other_offsets_to_the_same_bits_whatever_
     assert_replays(root)
 
 
-def interrupt(*_: Any) -> None:
+def begun_and_interrupted(run_dir: RunDir, record: dict[str, Any]) -> None:
+    begin_move(run_dir, record)
     raise KeyboardInterrupt
 
 
@@ -259,7 +260,7 @@ def test_a_mirror_that_renames_repeats_and_takes_rows_of_its_own_brings_each_row
     renamed = {kind: f"a.{getattr(kafka, kind).topic}" for kind in kinds}
     lines: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(BrokerMove, "_commit", interrupt)
+        patch.setattr("pipelines.cli.tools.broker_move.begin_move", begun_and_interrupted)
         with pytest.raises(KeyboardInterrupt):
             BrokerMove(root, there, [f"kafka.{kind}.topic={name}" for kind, name in renamed.items()]).move(
                 say=lines.append

@@ -108,7 +108,7 @@ def test_others_ask_serve_and_verify_a_run_from_another_machine(s3_server, broke
         command.until(lambda status: status["lake"]["rows"] >= 300)
         machines.another()
         spawned = Pipeline(working_copy(machines.url)).spawn(SpawnRequest("late", verticals=("travel",), like="feed"))
-        assert spawned.state == "joined"
+        assert spawned.state == "joined", spawned
         assert command.wait() == 0, command.log.read_text()[-3000:]
     finally:
         command.clean_up()

@@ -70,8 +70,8 @@ class Stored:
     tag: str
 
 
-def _md5(content: bytes) -> hashlib._Hash:
-    return hashlib.md5(content, usedforsecurity=False)
+def _md5(content: bytes) -> bytes:
+    return hashlib.md5(content, usedforsecurity=False).digest()
 
 
 class S3Server:
@@ -259,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         key = self.key or ""
         if self.headers.get("If-None-Match") == "*" and key in self.store.objects:
             return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
-        self.store.objects[key] = stored = Stored(content, time.time(), _md5(content).hexdigest())
+        self.store.objects[key] = stored = Stored(content, time.time(), _md5(content).hex())
         return 200, {"ETag": f'"{stored.tag}"'}, b""
 
     def _deleted(self, _: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -274,7 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _part(self, content: bytes) -> tuple[int, dict[str, str], bytes]:
         self.store.uploads[self.query["uploadId"]][int(self.query["partNumber"])] = content
-        return 200, {"ETag": f'"{_md5(content).hexdigest()}"'}, b""
+        return 200, {"ETag": f'"{_md5(content).hex()}"'}, b""
 
     def _multipart(self, _: bytes) -> tuple[int, dict[str, str], bytes]:
         if "uploads" in self.query:
@@ -284,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
         numbered = self.store.uploads.get(self.query["uploadId"], {})
         parts = [numbered[number] for number in sorted(numbered)]
         content = b"".join(parts)
-        tag = f"{_md5(b''.join(_md5(part).digest() for part in parts)).hexdigest()}-{len(parts)}"
+        tag = f"{_md5(b''.join(map(_md5, parts))).hex()}-{len(parts)}"
         if self.headers.get("If-None-Match") == "*" and self.key in self.store.objects:
             return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
         self.store.objects[self.key or ""] = Stored(content, time.time(), tag)

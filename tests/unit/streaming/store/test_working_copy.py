@@ -253,6 +253,13 @@ def test_the_end_of_a_coordinator_leaves_everything_at_the_store_and_lets_anothe
     assert machine(tmp_path, store, "there").take_over() == 2
 
 
+def test_a_run_that_has_just_begun_is_seen_from_elsewhere(tmp_path, store):
+    here = machine(tmp_path, store, "here")
+    with mirrored(here, asked_s=0.5):
+        (here.root / "status.json").write_text("starting")
+        eventually(lambda: stored(store).get("status.json") == "starting", lambda: str(stored(store)))
+
+
 def test_a_coordinator_is_heard_of_while_the_mirror_is_busy(tmp_path, store, monkeypatch):
     here, busy, heard = machine(tmp_path, store, "here"), threading.Event(), set()
 

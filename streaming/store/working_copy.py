@@ -326,7 +326,7 @@ class WorkingCopy:
         whatever it is busy with, and at last that it has ended. Raises BadInput where one lives."""
         epoch = self.take_over()
         try:
-            with Repeated("heartbeat", beat_s, lambda: self._heard_of(epoch, ended=False)):
+            with RepeatedWork("heartbeat", beat_s, lambda: self._heard_of(epoch, ended=False)):
                 yield epoch
         finally:
             self._heard_of(epoch, ended=True)
@@ -476,7 +476,7 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-class Repeated:
+class RepeatedWork:
     """A thread that calls `work` now and every `every_s`, until the end of the context. Where the store does not
     answer, the log says so once, and once more when it answers again."""
 
@@ -485,7 +485,7 @@ class Repeated:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name=name, daemon=True)
 
-    def __enter__(self) -> Repeated:
+    def __enter__(self) -> RepeatedWork:
         self._thread.start()
         return self
 
@@ -524,7 +524,7 @@ def mirrored(copy: WorkingCopy, *, mirror_s: float = MIRROR_S, asked_s: float = 
             next_mirror = time.monotonic() + mirror_s
 
     try:
-        with Repeated("mirror", asked_s, look):
+        with RepeatedWork("mirror", asked_s, look):
             yield
     finally:
         copy.mirror()

@@ -12,7 +12,7 @@ from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.objects import is_url, normalised
-from streaming.store.working_copy import Repeated, copy_of, mirrored, open_copy
+from streaming.store.working_copy import RepeatedWork, copy_of, mirrored, open_copy
 
 STATUS = ("status.json", "config.yaml")
 FOLLOWED = ("registry/", "snapshots/students/", "students/", "config.yaml")
@@ -99,5 +99,5 @@ def followed(root: Path | None) -> Iterator[None]:
     if copy is None:
         yield
         return
-    with Repeated(copy.url, FOLLOW_S, lambda: working_copy(copy.url, FOLLOWED)):  # what is served stays meanwhile
+    with RepeatedWork(copy.url, FOLLOW_S, lambda: working_copy(copy.url, FOLLOWED)):  # what is served stays meanwhile
         yield

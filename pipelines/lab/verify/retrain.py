@@ -32,10 +32,11 @@ from streaming.messages.source import EndOfStream
 
 
 class Stage(NamedTuple):
-    """A part of a student's training with one set of features, up to this `lake_seq`."""
+    """A part of a student's training with one set of features and one number of ranks, up to this `lake_seq`."""
 
     features: FeatureSet
     upto: int
+    ranks: int = 1
 
 
 class Retrained(NamedTuple):
@@ -61,7 +62,8 @@ def retrained(
     stored: Checkpoint[Any] | None = None
     for stage in stages:
         of_stage = with_features(config, stage.features)
-        worker = _RetrainingWorker(of_stage, of_stage.student(name), run_dir, stored, predictions, withdrawals)
+        settings = of_stage.student(name).model_copy(update={"ranks": stage.ranks})
+        worker = _RetrainingWorker(of_stage, settings, run_dir, stored, predictions, withdrawals)
         try:
             worker.learn_upto(stage.upto, advance)
             kept = worker.memory.kept
@@ -74,9 +76,15 @@ def retrained(
 
 def stages_of(meta: Mapping[str, Any]) -> list[Stage]:
     """The stages of a student up to a checkpoint, from the checkpoint's meta."""
-    made_with = [*(event["was"] for event in meta["past"]["grown"]), meta["made_with"]]
-    ends = [*(event["after"] for event in meta["past"]["grown"]), meta["lake_seq"]]
-    return [Stage(FeatureSet.model_validate(m["features"]), end) for m, end in zip(made_with, ends, strict=True)]
+    grown, learned_by, end = meta["past"]["grown"], meta["past"]["learned_by"], meta["lake_seq"]
+    made_with = [(event["after"], event["was"]) for event in grown] + [(end, meta["made_with"])]
+    ends = sorted({upto for upto, _ in made_with} | {e["after"] for e in learned_by[1:] if e["after"] < end})
+    stages = []
+    for upto in ends:
+        made = next(made for last, made in made_with if last >= upto)
+        ranks = [entry.get("ranks", 1) for entry in learned_by if entry["after"] < upto]
+        stages.append(Stage(FeatureSet.model_validate(made["features"]), upto, ranks[-1] if ranks else 1))
+    return stages
 
 
 def with_features(config: Config, features: FeatureSet) -> Config:

@@ -13,6 +13,7 @@ from pipelines.data.checks.check import check_again, check_config
 from pipelines.data.checks.machine import judge_compiler, judge_precision
 from pipelines.data.findings import Severity
 from pipelines.live.loop.lifecycle import run
+from pipelines.core.config.settings import parse
 from pipelines.live.loop.preflight import check_ranks
 from pipelines.teacher.plan.question import question_of
 from streaming.errors import BadInput
@@ -27,6 +28,14 @@ def test_several_ranks_in_one_process_are_refused(section):
     with pytest.raises(BadInput, match=f"{section}.ranks is 2; leave --local out, or set {section}.ranks=1"):
         check_ranks(config, local=True)
     check_ranks(config, local=False)
+
+
+def test_several_ranks_of_a_student_in_one_process_are_refused():
+    raw = small("nowhere:1").model_dump(mode="json")
+    raw["students"][1]["ranks"] = 2
+    with pytest.raises(BadInput, match="ranks of student `brand` is 2; leave --local out, or set its ranks to 1"):
+        check_ranks(parse(raw), local=True)
+    check_ranks(parse(raw), local=False)
 
 
 def test_tables_that_do_not_fit_their_ranks_are_told_before_anything_is_made(tmp_path):

@@ -76,12 +76,12 @@ def furthest(one: Finished, other: Finished) -> float:
 @pytest.mark.timeout(900)
 def test_a_run_goes_on_under_another_number_of_ranks(stream):
     alone = finished(*stream("alone", students=of_ranks(1)))
-    command, _ = stream("several", students=of_ranks(1))
-    for ranks, rows in ((3, 800), (2, 1600)):
-        command.until(rows_in_lake(rows))
+    command, _ = stream("several", students=of_ranks(1), source__rate="150")
+    for ranks in (3, 2):
+        command.until(lambda status: status["workers"]["student-feed"]["rows"] >= 400)  # of this process
         command.process.send_signal(signal.SIGTERM)
         assert command.wait() == 130
-        command, config = stream("several", students=of_ranks(ranks))
+        command, config = stream("several", students=of_ranks(ranks), source__rate="150")
     several = finished(command, config)
     assert_learned_the_lake(several)
     one, other = (run.checkpoint("student-feed")[1] for run in (alone, several))

@@ -8,12 +8,12 @@ import pytest
 
 from exfm.errors import ConfigError
 from exfm.parallel.planning.placement import find_plan
+from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.check import check_again, check_config
 from pipelines.data.checks.machine import judge_compiler, judge_precision
 from pipelines.data.findings import Severity
 from pipelines.live.loop.lifecycle import run
-from pipelines.core.config.settings import parse
 from pipelines.live.loop.preflight import check_ranks
 from pipelines.teacher.plan.question import question_of
 from streaming.errors import BadInput

@@ -191,7 +191,7 @@ class StudentEngine:
     def checksum(self) -> int:
         """Checksum of the states of student and twin: the same on all ranks that hold them alike."""
         tensors = (of for model in self.models.values() for of in model.tensors().values())
-        return reduce(lambda crc, of: zlib.crc32(of.detach().reshape(-1).numpy().view(np.uint8), crc), tensors, 0)
+        return reduce(lambda crc, of: zlib.crc32(of.detach().reshape(-1).numpy().view(np.uint8).data, crc), tensors, 0)
 
     @property
     def trained_rows(self) -> dict[str, int]:

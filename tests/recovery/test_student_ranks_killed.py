@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -73,12 +74,17 @@ def furthest(one: Finished, other: Finished) -> float:
     return max(float(np.abs(x - y).max(initial=0)) for x, y in values)
 
 
+def learned(rows: int) -> Callable[[dict[str, Any]], bool]:
+    """So many rows were learned by the student's process that lives now."""
+    return lambda status: status["workers"].get("student-feed", {}).get("rows", 0) >= rows
+
+
 @pytest.mark.timeout(900)
 def test_a_run_goes_on_under_another_number_of_ranks(stream):
     alone = finished(*stream("alone", students=of_ranks(1)))
     command, _ = stream("several", students=of_ranks(1), source__rate="150")
     for ranks in (3, 2):
-        command.until(lambda status: status["workers"]["student-feed"]["rows"] >= 400)  # of this process
+        command.until(learned(400))
         command.process.send_signal(signal.SIGTERM)
         assert command.wait() == 130
         command, config = stream("several", students=of_ranks(ranks), source__rate="150")

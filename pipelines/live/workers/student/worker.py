@@ -236,6 +236,7 @@ class StudentWorker(Worker):
             self.state.account.note_sampled_away(self.feed.left_out(position))
 
     def _save_last(self) -> None:
+        self._compare()
         if self._settings.negative_rate:  # count also what was left out behind the last row learned
             self._move_to(self.position)
         self.checkpoint()

@@ -18,7 +18,7 @@ from typing import Any
 from exfm.machine import set_threads
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 
-STEPS, WARM_UP = 60, 10
+STEPS, WARM_UP = 30, 5
 
 
 def as_rank(asked: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ student's tables grew during the run, the retraining stops there, and continues 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -75,15 +76,23 @@ def retrained(
 
 
 def stages_of(meta: Mapping[str, Any]) -> list[Stage]:
-    """The stages of a student up to a checkpoint, from the checkpoint's meta."""
-    grown, learned_by, end = meta["past"]["grown"], meta["past"]["learned_by"], meta["lake_seq"]
+    """The stages of a student up to a checkpoint, from the checkpoint's meta.
+
+    >>> features = {"features": {"sparse": [{"name": "ad", "rows": 9}]}}
+    >>> past = {"grown": [], "learned_by": [{"after": -1}, {"after": 40, "ranks": 2}, {"after": 60, "ranks": 2}]}
+    >>> stages = stages_of({"past": past, "lake_seq": 99, "made_with": features})
+    >>> [(stage.upto, stage.ranks) for stage in stages]
+    [(40, 1), (99, 2)]
+    """
+    grown, end = meta["past"]["grown"], meta["lake_seq"]
     made_with = [(event["after"], event["was"]) for event in grown] + [(end, meta["made_with"])]
-    ends = sorted({upto for upto, _ in made_with} | {e["after"] for e in learned_by[1:] if e["after"] < end})
+    ranks = [(entry["after"], entry.get("ranks", 1)) for entry in meta["past"]["learned_by"]]
+    changed = [after for (after, now), (_, before) in pairwise(reversed(ranks)) if now != before and after < end]
     stages = []
-    for upto in ends:
+    for upto in sorted({*(last for last, _ in made_with), *changed}):
         made = next(made for last, made in made_with if last >= upto)
-        ranks = [entry.get("ranks", 1) for entry in learned_by if entry["after"] < upto]
-        stages.append(Stage(FeatureSet.model_validate(made["features"]), upto, ranks[-1] if ranks else 1))
+        of_ranks = next((count for after, count in reversed(ranks) if after < upto), 1)
+        stages.append(Stage(FeatureSet.model_validate(made["features"]), upto, of_ranks))
     return stages
 
 

@@ -81,7 +81,7 @@ def learned(rows: int) -> Callable[[dict[str, Any]], bool]:
 
 @pytest.mark.timeout(900)
 def test_a_run_goes_on_under_another_number_of_ranks(stream):
-    alone = finished(*stream("alone", students=of_ranks(1)))
+    alone = finished(*stream("alone", students=of_ranks(1), source__rate="150"))
     command, _ = stream("several", students=of_ranks(1), source__rate="150")
     for ranks in (3, 2):
         command.until(learned(400))

@@ -74,17 +74,17 @@ def furthest(one: Finished, other: Finished) -> float:
     return max(float(np.abs(x - y).max(initial=0)) for x, y in values)
 
 
-def learned(rows: int) -> Callable[[dict[str, Any]], bool]:
-    """So many rows were learned by the student's process that lives now."""
-    return lambda status: status["workers"].get("student-feed", {}).get("rows", 0) >= rows
+def learned(seq: int) -> Callable[[dict[str, Any]], bool]:
+    """The student has learned rows up to there."""
+    return lambda status: (status["workers"].get("student-feed", {}).get("lake_seq") or 0) >= seq
 
 
 @pytest.mark.timeout(900)
 def test_a_run_goes_on_under_another_number_of_ranks(stream):
     alone = finished(*stream("alone", students=of_ranks(1), source__rate="150"))
     command, _ = stream("several", students=of_ranks(1), source__rate="150")
-    for ranks in (3, 2):
-        command.until(learned(400))
+    for ranks, seq in ((3, 600), (2, 1600)):
+        command.until(learned(seq))
         command.process.send_signal(signal.SIGTERM)
         assert command.wait() == 130
         command, config = stream("several", students=of_ranks(ranks), source__rate="150")

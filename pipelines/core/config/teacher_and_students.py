@@ -213,8 +213,8 @@ class StudentSettings(Frozen):
     ranks: int = Field(
         default=1,
         ge=1,
-        description="processes that share its steps, where its stream outgrows a core. A run goes on under another "
-        "number",
+        description="processes that share its steps, where the stream of a large one outgrows a core. A run goes on "
+        "under another number",
     )
     model: StudentConfig = Field(default=StudentConfig(), description="size, optimizers and arm")
 

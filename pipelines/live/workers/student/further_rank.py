@@ -32,7 +32,7 @@ NO_BATCH, AT_END = [-1, 0], [-2, 0]
 
 
 def offer_of(batch: StudentBatch | None) -> list[int]:
-    """What a rank says of the batch that it has: its last `lake_seq`, and its rows."""
+    """Offer of a rank that has this batch: its last `lake_seq`, and its rows."""
     return NO_BATCH if batch is None else [batch.rows["lake_seq"][-1].as_py(), batch.rows.num_rows]
 
 

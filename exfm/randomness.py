@@ -8,7 +8,7 @@ two integers are the whole state.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -56,6 +56,17 @@ class StepRandomness:
         torch.default_generator.manual_seed(_hashed(f"{key}/{steps}/{self._rank}"))
         try:
             yield
+        finally:
+            torch.set_rng_state(outside)
+
+    def parts(self, numbers: Iterable[int]) -> Iterator[int]:
+        """These parts of a step's batch, one after the other; in each, torch's generator draws what belongs to the
+        part, whoever computes the others."""
+        word, outside = int(torch.randint(2**62, ())), torch.get_rng_state()
+        try:
+            for number in numbers:
+                torch.default_generator.manual_seed(_hashed(f"{word}/{number}"))
+                yield number
         finally:
             torch.set_rng_state(outside)
 

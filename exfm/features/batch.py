@@ -115,6 +115,12 @@ class Batch:
         events = None if self.events is None else self.events.only(rows)
         return replace(self, sparse=only(self.sparse, rows), events=events, **kept)
 
+    def between(self, rows: slice) -> Batch:
+        """Select consecutive rows, as `only` does."""
+        mask = torch.zeros(len(self), dtype=torch.bool, device=self.dense.device)
+        mask[rows] = True
+        return self.only(mask)
+
     def to(self, device: torch.device) -> Batch:
         """Move the batch to a device."""
         if self.dense.device == device:

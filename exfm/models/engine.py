@@ -11,8 +11,10 @@ an engine and a feed. All of them learn through `step`, so the same batches give
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +29,7 @@ from exfm.features.learned_rows import LearnedRows
 from exfm.models.bad_rows import learn_good_rows, rows_of, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
+from exfm.parallel.parts import WHOLE, BatchParts
 from exfm.snapshots.delta import ChangedRows
 from exfm.snapshots.named import under
 from exfm.snapshots.windows import TensorPieces, TensorSource
@@ -99,15 +102,17 @@ class StudentEngine:
         baselines: bool = False,
         learned_rows: LearnedRows = LearnedRows(),
         full_batch: int | None = None,
+        parts: BatchParts = WHOLE,
         identity: str = "",
         watch: Watch = lambda phase: nullcontext(),
     ) -> None:
-        """`watch` times the phases `train`, `train twin` and `baselines`. Raises ConfigError as `Student` does."""
+        """`watch` times the phases `train`, `train twin` and `baselines`; `parts` are those of `Student`. Raises
+        ConfigError as it does."""
         self.identity, self._watch = identity, watch
-        self.models = {STUDENT: Student(cfg, features, tasks, seed, learned_rows, full_batch=full_batch)}
+        self.models = {STUDENT: Student(cfg, features, tasks, seed, learned_rows, full_batch=full_batch, parts=parts)}
         if twin:
             alone = cfg.without_teacher()
-            self.models[TWIN] = Student(alone, features, tasks, seed, learned_rows, full_batch=full_batch)
+            self.models[TWIN] = Student(alone, features, tasks, seed, learned_rows, full_batch=full_batch, parts=parts)
         self.baselines: dict[str, Baseline] = {}
         if baselines and not cfg.wide:
             self.baselines[LOGISTIC] = Logistic(features, tasks)
@@ -182,6 +187,11 @@ class StudentEngine:
         other's. A twin begins with the other's twin, or where there is none with its student, as the student does."""
         for name, model in self.models.items():
             model.load_state(warm(model.state(), under(name, tensors) or under(STUDENT, tensors)))
+
+    def checksum(self) -> int:
+        """Checksum of the states of student and twin: the same on all ranks that hold them alike."""
+        tensors = (of for model in self.models.values() for of in model.tensors().values())
+        return reduce(lambda crc, of: zlib.crc32(of.detach().reshape(-1).numpy().view(np.uint8).data, crc), tensors, 0)
 
     @property
     def trained_rows(self) -> dict[str, int]:

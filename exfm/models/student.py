@@ -19,7 +19,11 @@ One step, of a student with adapter:
 With rows of other verticals in its batches, what is said of labels holds for its label rows, and what is said of the
 teacher for its distillation rows (exfm/features/learned_rows.py). It is judged on its own rows.
 
-B examples, T tasks, H width of the trunk's output.
+On several ranks every rank holds the whole student and has the whole batch. Tables are looked up and learned, heads,
+losses and all that is summed over rows are computed by each of them alike; units, trunk and their gradients are
+computed in parts, a rank each (exfm/parallel/parts.py): they take .55 of a small student's step, .88 of a large one's.
+
+B examples, T tasks, H width of the trunk's output, E columns that tables give.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ from exfm.models.served import ServedStudent, export_student
 from exfm.models.student_config import StudentConfig
 from exfm.models.student_wide import Stacked, StudentWide
 from exfm.models.units import Units
+from exfm.parallel.parts import WHOLE, BatchParts
 from exfm.randomness import StepRandomness, named_generator, seeded_linear
 from exfm.snapshots.named import copy_tensors
 from exfm.snapshots.windows import TensorSource
@@ -90,14 +95,22 @@ class StudentNet(nn.Module):
         return logits | {"z_D2": self.adapted(x) + offset} if self._arm.adapter else logits
 
 
+class _TrunkPart(NamedTuple):
+    """A part of a batch on its way through the trunk, with gradient."""
+
+    rows: slice
+    pooled: Tensor  # (b, E), a leaf: the tables learn from its gradient
+    x: Tensor  # (b, H)
+
+
 class _Forward(NamedTuple):
-    """A batch's way through the net, with gradient but for `lookup`."""
+    """A batch's way through the net. `parts`: those that this process computed."""
 
     lookup: Lookup
-    pooled: Tensor  # (B, E), a leaf: the tables learn from its gradient
-    x: Tensor  # (B, H), the trunk's output
+    parts: list[_TrunkPart]
+    x: Tensor  # (B, H), the trunk's output, a leaf: heads and losses are computed of it
     offset: Tensor  # (T,), the prior's
-    z: Tensor  # (B, T), z_S
+    z: Tensor  # (B, T), z_S, with gradient
 
 
 class _Judged(NamedTuple):
@@ -115,8 +128,8 @@ class _Gradients(NamedTuple):
 
 
 class Student:
-    """A student in training, in one process. A twin is `Student(cfg.without_teacher(), …)` with the same seed: the same
-    initial tables, trunk and serving heads, bit for bit.
+    """A student in training, in one process or on ranks that hold it alike. A twin is `Student(cfg.without_teacher(),
+    …)` with the same seed: the same initial tables, trunk and serving heads, bit for bit.
 
     State is one flat dictionary of tensors:
 
@@ -145,8 +158,11 @@ class Student:
         learned_rows: LearnedRows = LearnedRows(),
         *,
         full_batch: int | None = None,
+        parts: BatchParts = WHOLE,
     ):
-        """`full_batch`: label rows of the batches that the learning rates are meant for (exfm/step.py); None: any."""
+        """`full_batch`: label rows of the batches that the learning rates are meant for (exfm/step.py); None: any.
+        `parts`: in which the trunk is computed; on several ranks every step is a collective of them."""
+        self._parts = parts
         self._full_batch, self._share = full_batch, 1.0
         self._learned_rows = learned_rows if cfg.arm.distils else learned_rows.without_teacher
         self.features = features if cfg.arm.distils else features.without_teacher()
@@ -157,6 +173,7 @@ class Student:
         self.histories, self.statistics = Histories(self.features, self.tasks), Statistics(self.features)
         self.as_served = AsServed(self.features)
         self._dense = dict(self.net.named_parameters())
+        self._of_trunk = {name: p for name, p in self._dense.items() if name.startswith(("units.", "trunk."))}
         self._adam, self._dense_lr = Adam(self._dense), cfg.dense_lr
         tables = {feature.name: feature.rows for feature in features.sparse}
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
@@ -197,7 +214,7 @@ class Student:
         masks = self._row_masks(batch)
         count = len(batch) if masks.label_rows is None else int(masks.label_rows.sum())
         self._set_rates(count)
-        forward = self._forward(batch)  # 1
+        forward = self._forward(batch, self._parts)  # 1
         judged = self._judged(used, batch, forward, masks.label_rows)
         corrections, targets = self._corrections.learn(self._seen(batch, forward, masks.label_rows))  # 2
         losses = self._losses(batch, forward, targets, masks)  # 3
@@ -220,14 +237,14 @@ class Student:
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32, without learning; equal to the served student's."""
-        return self._scored(batch)[0].numpy()
+        return self._scored(batch, WHOLE)[0].numpy()
 
-    def _scored(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    def _scored(self, batch: Batch, parts: BatchParts) -> tuple[Tensor, Tensor | None]:
         """Logits (B, T), and those of the linear part where there is one."""
         batch = self.statistics.complete(self.as_served(batch))
         self.net.eval()
         with torch.no_grad():
-            z_S = self._forward(batch).z
+            z_S = self._forward(batch, parts).z
         self.net.train()
         stacked = None if self.wide is None else self.wide.on(z_S, self.prior.cached_offset, batch)
         return (z_S, None) if stacked is None else (stacked.logits, stacked.wide)
@@ -259,13 +276,24 @@ class Student:
         """Continue from a state. Raises ModelError, and changes nothing, where the state does not fit this student."""
         copy_tensors(self.tensors(), tensors)
 
-    def _forward(self, batch: Batch) -> _Forward:
+    def _forward(self, batch: Batch, parts: BatchParts) -> _Forward:
+        """A collective where there are several ranks."""
         tables, offset = self.net.tables, self.prior.cached_offset
         lookup = tables.lookup(tables.send(batch))
-        pooled = lookup.pooled.requires_grad_()
-        units = self.net.units(pooled, batch.sparse)
-        x = self.net.trunk(units, self.histories(batch.sparse, batch.dense, units, self.net.units.reading))
-        return _Forward(lookup, pooled, x, offset, self.net.serving(x) + offset)
+        numbers = parts.own if parts.count == 1 else self.random.parts(parts.own)
+        computed = [self._forward_part(batch, lookup.pooled, parts, part) for part in numbers]
+        x = parts.join([part.x.detach() for part in computed], len(batch)).requires_grad_()
+        return _Forward(lookup, computed, x, offset, self.net.serving(x) + offset)
+
+    def _forward_part(self, batch: Batch, pooled_BE: Tensor, parts: BatchParts, part: int) -> _TrunkPart:
+        rows = parts.rows(len(batch), part)
+        pooled = pooled_BE[rows].requires_grad_()
+        if not len(pooled):  # fewer rows than parts
+            return _TrunkPart(rows, pooled, pooled.new_zeros(0, self.net.serving.in_features))
+        some = batch if parts.count == 1 else batch.once(("part", rows.start, rows.stop), lambda: batch.between(rows))
+        units = self.net.units(pooled, some.sparse)
+        x = self.net.trunk(units, self.histories(some.sparse, some.dense, units, self.net.units.reading))
+        return _TrunkPart(rows, pooled, x)
 
     def _judged(self, used: Batch, batch: Batch, forward: _Forward, label_rows: Tensor | None) -> _Judged:
         """The logits that the step is judged by, made before it learns anything."""
@@ -274,7 +302,7 @@ class Student:
         stacked = None if self.wide is None else self.wide.on(deep, forward.offset, labelled)
         logits, wide = (deep, None) if stacked is None else (stacked.logits, stacked.wide)
         if self.features.train_only:
-            logits, wide = self._scored(self._learned_rows.without_teacher.of(used))
+            logits, wide = self._scored(self._learned_rows.without_teacher.of(used), self._parts)
         return _Judged(logits, wide, stacked, labelled.own)
 
     def _seen(self, batch: Batch, forward: _Forward, label_rows: Tensor | None) -> SeenBatch:
@@ -304,7 +332,7 @@ class Student:
         """A further step on a batch that was just learned, by its distillation terms alone: labels are learned once.
 
         Where these weigh nothing, or are not finite, nothing changes."""
-        forward = self._forward(batch)
+        forward = self._forward(batch, self._parts)
         loss = self._losses(batch, forward, targets, masks).of_teacher
         if 0 < loss.item() < LARGEST and (gradients := self._finite_gradients(loss, forward)) is not None:
             self._learn(gradients, forward)
@@ -314,13 +342,43 @@ class Student:
     ) -> _Gradients | None:
         """Gradients of the tables' output and of all other weights; None where one of them is not finite, or a value
         of the corrections that were learned."""
-        grad_pooled, *grads = torch.autograd.grad(loss, [forward.pooled, *self._dense.values()], allow_unused=True)
-        if grad_pooled is None:  # the loss is of heads that send no gradient to the trunk
-            grad_pooled = torch.zeros_like(forward.pooled)
-        dense = {name: g for name, g in zip(self._dense, grads, strict=True) if g is not None}
+        heads = {name: p for name, p in self._dense.items() if name not in self._of_trunk}
+        grad_x, *grads = torch.autograd.grad(loss, [forward.x, *heads.values()], allow_unused=True)
+        found = {name: g for name, g in zip(heads, grads, strict=True) if g is not None}
+        if grad_x is None:  # the loss is of heads that send no gradient to the trunk
+            grad_pooled = torch.zeros_like(forward.lookup.pooled)
+        else:
+            grad_pooled, of_trunk = self._trunk_gradients(forward, grad_x)
+            found |= of_trunk
+        dense = {name: found[name] for name in self._dense if name in found}
         arrays = (tensor.numpy() for tensor in (grad_pooled, *dense.values(), *corrections.state().values()))
         squares = sum(float(np.vdot(array, array)) for array in arrays)  # one pass each, and NaN if one value is
         return _Gradients(grad_pooled, dense) if squares < LARGEST**2 else None
+
+    def _trunk_gradients(self, forward: _Forward, grad_x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Gradients of the tables' output (B, E), and of units and trunk. A collective where there are several
+        ranks."""
+        names, weights = list(self._of_trunk), list(self._of_trunk.values())
+        pooled, dense = [], []
+        for rows, e, x in forward.parts:
+            grads: Sequence[Tensor | None] = [None] * (1 + len(weights))
+            if len(e):
+                grads = torch.autograd.grad(x, [e, *weights], grad_x[rows], allow_unused=True)
+            pooled.append(torch.zeros_like(e) if grads[0] is None else grads[0])
+            dense.append(grads[1:])
+        grad_pooled = self._parts.join(pooled, len(forward.x))
+        if self._parts.count == 1:
+            return grad_pooled, {name: g for name, g in zip(names, dense[0], strict=True) if g is not None}
+        used = self._parts.total([torch.tensor([g is not None for g in grads]).float() for grads in dense])
+        flat = [
+            torch.cat(
+                [(torch.zeros_like(w) if g is None else g).flatten() for g, w in zip(grads, weights, strict=True)]
+            )
+            for grads in dense
+        ]
+        summed = self._parts.total(flat).split([w.numel() for w in weights])
+        each = zip(names, weights, used.tolist(), summed, strict=True)
+        return grad_pooled, {name: g.view_as(w) for name, w, use, g in each if use}
 
     def _learn(self, gradients: _Gradients, forward: _Forward) -> None:
         """Tables by row-wise AdaGrad, all else by Adam."""

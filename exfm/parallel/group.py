@@ -120,6 +120,15 @@ class RankGroup:
         dist.gather(values, gathered, 0, group=self.process_group)
         return gathered or []
 
+    def all_gather(self, values: Tensor) -> list[Tensor]:
+        """Values of every rank, alike in shape, on every rank; a collective."""
+        if self.world_size == 1:
+            return [values]
+        flat = values.reshape(-1)
+        gathered = flat.new_empty(self.world_size * len(flat))  # gloo takes it in this shape only
+        dist.all_gather_into_tensor(gathered, flat.contiguous(), group=self.process_group)
+        return list(gathered.view(self.world_size, *values.shape))
+
     def tell(self, name: str, text: str) -> None:
         """Post a note for the other ranks. No collective: no rank waits, and `hear` may be called at any time."""
         self._store.set(f"note/{name}", text)

@@ -400,5 +400,7 @@ def _beyond(what: str, now: float) -> str:
     if what == "augmentation":
         return f"augmentation.workers: {number} (settlement.by: partition), of which the first commits for all"
     if what.startswith(STUDENT):
-        return f"{number} students that share its rows (verticals, where); one student over ranks is not built"
+        return (
+            f"ranks: {number} of it, which share its steps, or {number} students that share its rows (verticals, where)"
+        )
     return f"teacher.ranks: {number}, and what they exchange, which is not priced"

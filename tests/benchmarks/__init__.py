@@ -22,6 +22,7 @@ What a step, a row, a request costs:
     python -m tests.benchmarks.bench_serving         answers a second and their latency, in process and over HTTP
     python -m tests.benchmarks.compiled_served       a served student as compiled code, next to eager
     python -m tests.benchmarks.bench_sharding        every way to cut tables over ranks
+    python -m tests.benchmarks.bench_student_ranks   a student's step on several ranks, against one process
     python -m tests.benchmarks.student_cost          distillation, in serving and in training
     python -m tests.benchmarks.phases NAME=RUN …     where the time of a run's workers goes, and how much is compute
     python -m tests.benchmarks.large_teacher         tables that no single rank may hold (12 GB)

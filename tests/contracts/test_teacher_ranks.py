@@ -24,7 +24,7 @@ from streaming.partitioner import partition_of
 from streaming.position import Partition
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill
-from tests.support.ranks.teacher_ranks import laid_down, taught
+from tests.support.ranks.teacher_ranks import laid_down, seen_from, taught
 
 pytestmark = pytest.mark.broker
 
@@ -65,13 +65,6 @@ def finished(broker, tmp_path_factory) -> Finished:
     return learned_by_one(broker.bootstrap_servers, tmp_path_factory.mktemp("one") / "run", {0, 1})
 
 
-def of(finished: Finished, root: Path) -> Finished:
-    """What ranks learned under `root`, with the lake they learned it from."""
-    other = Finished.__new__(Finished)
-    other.config, other.run_dir, other.lake = finished.config, RunDir(root), finished.lake
-    return other
-
-
 def furthest(one: Finished, other: Finished) -> dict[str, float]:
     """By kind of tensor, how far the last checkpoints are from each other."""
     a, b = (load_checkpoint(latest_checkpoint(run.run_dir.checkpoints("teacher"))).tensors for run in (one, other))  # type: ignore[arg-type]
@@ -103,7 +96,7 @@ def assert_same_teacher(one: Finished, other: Finished, *, from_lake: bool = Fal
 @pytest.mark.check
 def test_three_ranks_of_which_one_never_has_a_row_learn_what_one_learns_and_say_so_as_one(finished, tmp_path):
     reports = taught(finished, tmp_path / "three", 3)
-    assert_same_teacher(finished, of(finished, tmp_path / "three"))
+    assert_same_teacher(finished, seen_from(finished, tmp_path / "three"))
     rows = finished.lake.num_rows
     assert [report["rows"] for report in reports] == [rows] * 3
     own = [report["own_rows"] for report in reports]
@@ -111,7 +104,7 @@ def test_three_ranks_of_which_one_never_has_a_row_learn_what_one_learns_and_say_
     assert min(own[:2]) > 0.4 * rows
     assert sum(own) == rows
     assert len({json.dumps(report["ne"]) for report in reports}) == 1
-    three = of(finished, tmp_path / "three")
+    three = seen_from(finished, tmp_path / "three")
     assert [p.name for p in sorted(three.run_dir.snapshots.glob("v*"))] == [
         p.name for p in sorted(finished.run_dir.snapshots.glob("v*"))
     ]
@@ -123,7 +116,7 @@ def test_all_rows_in_one_partition_of_four(broker, tmp_path):
     for ranks in (2, 4):
         reports = taught(finished, tmp_path / f"{ranks}", ranks)
         assert sorted(report["own_rows"] for report in reports)[:-1] == [0] * (ranks - 1)
-        assert_same_teacher(finished, of(finished, tmp_path / f"{ranks}"))
+        assert_same_teacher(finished, seen_from(finished, tmp_path / f"{ranks}"))
 
 
 @pytest.mark.slow
@@ -131,7 +124,7 @@ def test_ranks_come_and_go_between_blocks(finished, tmp_path):
     root = tmp_path / "changing"
     for ranks, until in ((2, 2), (4, 3), (1, 4), (3, 10**9)):
         taught(finished, root, ranks, until=until)
-    assert_same_teacher(finished, of(finished, root))
+    assert_same_teacher(finished, seen_from(finished, root))
 
 
 @pytest.mark.slow
@@ -140,7 +133,7 @@ def test_ranks_that_read_and_send_ahead_learn_the_same_to_the_last_bit_as_often_
     for name, changes in {"ahead": {}, "again": {}, "not ahead": {"read_ahead": 0}}.items():
         reports = taught(finished, tmp_path / name, 2, **changes)
         assert [("send ids" in report["phases_s"]) for report in reports] == [name != "not ahead"] * 2
-    ahead, *others = (of(finished, tmp_path / n).checkpoint("teacher") for n in ("ahead", "again", "not ahead"))
+    ahead, *others = (seen_from(finished, tmp_path / n).checkpoint("teacher") for n in ("ahead", "again", "not ahead"))
     assert all(other == ahead for other in others)
 
 
@@ -160,7 +153,9 @@ def test_of_a_damaged_checkpoint_all_ranks_go_on_from_the_one_before_and_it_is_s
     assert [path.name for path in checkpoints.glob(".damaged-*")] == [f".damaged-{newest.name}"]
     assert newest.name in first["note"]
     assert second["note"] is None
-    assert of(given, tmp_path / "damaged").checkpoint("teacher") == of(given, tmp_path / "whole").checkpoint("teacher")
+    assert seen_from(given, tmp_path / "damaged").checkpoint("teacher") == seen_from(
+        given, tmp_path / "whole"
+    ).checkpoint("teacher")
 
 
 @pytest.mark.slow
@@ -168,7 +163,7 @@ def test_ways_to_cut_tables_are_for_the_ranks_alone_to_know(finished, tmp_path):
     for types in (("row_wise",), ("table_row_wise",), ("data_parallel",)):
         sharding = finished.config.teacher.sharding.model_copy(update={"types": types})
         taught(finished, tmp_path / types[0], 2, sharding=sharding)
-        assert_same_teacher(finished, of(finished, tmp_path / types[0]))
+        assert_same_teacher(finished, seen_from(finished, tmp_path / types[0]))
 
 
 def forget(finished: Finished, partition: int, before: int) -> None:
@@ -185,13 +180,13 @@ def test_what_one_partition_has_forgotten_all_ranks_take_from_the_lake(broker, t
     taught(finished, tmp_path / "two", 2, until=1)
     forget(finished, 3, before=3)  # blocks 0 to 2; rank 1 alone reads it
     taught(finished, tmp_path / "two", 2)
-    assert_same_teacher(finished, of(finished, tmp_path / "two"))
+    assert_same_teacher(finished, seen_from(finished, tmp_path / "two"))
     assert "from the lake" in (tmp_path / "two" / "rank0.log").read_text()
     kafka = finished.config.kafka
     (end,) = end_offsets(kafka, [Partition(kafka.examples.topic, 0)]).values()
     forget(finished, 0, before=end)  # and then everything, in one partition of rank 0
     taught(finished, tmp_path / "again", 2)
-    assert_same_teacher(finished, of(finished, tmp_path / "again"), from_lake=True)
+    assert_same_teacher(finished, seen_from(finished, tmp_path / "again"), from_lake=True)
 
 
 @pytest.mark.slow
@@ -204,7 +199,7 @@ def test_rows_that_no_step_bears_are_left_out_by_the_rank_that_reads_them_and_co
     assert [row["first_lake_seq"] for row in left_out["last"]] == poison
     assert 0 < left_out["rows"] == len(poison)
     taught(finished, tmp_path / "two", 2)
-    assert_same_teacher(finished, of(finished, tmp_path / "two"))
+    assert_same_teacher(finished, seen_from(finished, tmp_path / "two"))
 
 
 SAVES = [("consecutive", None), ("one_shot", None), ("intermittent", None), ("one_shot", 4)]
@@ -220,7 +215,7 @@ def test_ranks_store_the_rows_that_changed_and_go_on_from_them_to_the_bit(finish
         root, options = tmp_path / saves, {"saves": saves, "sharding": cut, "keep_snapshots": 8, "publish_bits": bits}
         taught(finished, root, 2, until=3, **options)
         taught(finished, root, 2, **options)  # a start begins with a whole one
-        ended[saves] = of(finished, root)
+        ended[saves] = seen_from(finished, root)
     whole = ended.pop("whole")
     names = checkpoint_names(whole.run_dir.snapshots)
     assert len(names) > 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 ELSEWHERE = ("run_dir", "tracking", "registry", "resources", "lake", "losses", "alarms", "teachers")
@@ -28,6 +28,8 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     for section in RANKS:
         if isinstance(deciding.get(section), Mapping):
             deciding[section] = {key: value for key, value in deciding[section].items() if key not in PLACEMENT}
+    if isinstance(students := deciding.get("students"), Sequence):
+        deciding["students"] = [{key: value for key, value in each.items() if key != "ranks"} for each in students]
     if isinstance(teacher := deciding.get("teacher"), Mapping):
         deciding["teacher"] = _by_content(teacher)
     if isinstance(source := deciding.get("source"), Mapping):

@@ -210,6 +210,12 @@ class StudentSettings(Frozen):
     negative_rate: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         default={}, description="by task: the share of rows with label 0 that is learned; empty: all"
     )
+    ranks: int = Field(
+        default=1,
+        ge=1,
+        description="processes that share its steps, where the stream of a large one outgrows a core. A run goes on "
+        "under another number",
+    )
     model: StudentConfig = Field(default=StudentConfig(), description="size, optimizers and arm")
 
     @field_validator("verticals", mode="before")

@@ -65,9 +65,10 @@ def asof_bytes(config: Config) -> int:
 
 
 def worker_count(config: Config) -> int:
+    students = sum(student.ranks for student in config.students)
     if config.follows is not None:
-        return len(config.students)
-    return config.plays + config.augmentation.processes + config.teacher.ranks + len(config.students)
+        return students
+    return config.plays + config.augmentation.processes + config.teacher.ranks + students
 
 
 def tables_bytes(config: Config) -> int:
@@ -87,8 +88,12 @@ def teacher_bytes(config: Config) -> int:
 
 
 def student_bytes(config: Config, student: StudentSettings) -> int:
-    """Bytes of a student, and of its twin where it has one."""
-    return (1 + student.twin) * _bytes(config.student_features(student), student.model.width, accumulators=1)
+    """Bytes of a student, and of its twin where it has one, in all of its ranks."""
+    return (
+        student.ranks
+        * (1 + student.twin)
+        * _bytes(config.student_features(student), student.model.width, accumulators=1)
+    )
 
 
 def _bytes(features: FeatureSet, width: int, *, accumulators: int) -> int:

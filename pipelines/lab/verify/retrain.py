@@ -10,6 +10,7 @@ student's tables grew during the run, the retraining stops there, and continues 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -32,10 +33,11 @@ from streaming.messages.source import EndOfStream
 
 
 class Stage(NamedTuple):
-    """A part of a student's training with one set of features, up to this `lake_seq`."""
+    """A part of a student's training with one set of features and one number of ranks, up to this `lake_seq`."""
 
     features: FeatureSet
     upto: int
+    ranks: int = 1
 
 
 class Retrained(NamedTuple):
@@ -61,7 +63,8 @@ def retrained(
     stored: Checkpoint[Any] | None = None
     for stage in stages:
         of_stage = with_features(config, stage.features)
-        worker = _RetrainingWorker(of_stage, of_stage.student(name), run_dir, stored, predictions, withdrawals)
+        settings = of_stage.student(name).model_copy(update={"ranks": stage.ranks})
+        worker = _RetrainingWorker(of_stage, settings, run_dir, stored, predictions, withdrawals)
         try:
             worker.learn_upto(stage.upto, advance)
             kept = worker.memory.kept
@@ -73,10 +76,24 @@ def retrained(
 
 
 def stages_of(meta: Mapping[str, Any]) -> list[Stage]:
-    """The stages of a student up to a checkpoint, from the checkpoint's meta."""
-    made_with = [*(event["was"] for event in meta["past"]["grown"]), meta["made_with"]]
-    ends = [*(event["after"] for event in meta["past"]["grown"]), meta["lake_seq"]]
-    return [Stage(FeatureSet.model_validate(m["features"]), end) for m, end in zip(made_with, ends, strict=True)]
+    """The stages of a student up to a checkpoint, from the checkpoint's meta.
+
+    >>> features = {"features": {"sparse": [{"name": "ad", "rows": 9}]}}
+    >>> past = {"grown": [], "learned_by": [{"after": -1}, {"after": 40, "ranks": 2}, {"after": 60, "ranks": 2}]}
+    >>> stages = stages_of({"past": past, "lake_seq": 99, "made_with": features})
+    >>> [(stage.upto, stage.ranks) for stage in stages]
+    [(40, 1), (99, 2)]
+    """
+    grown, end = meta["past"]["grown"], meta["lake_seq"]
+    made_with = [(event["after"], event["was"]) for event in grown] + [(end, meta["made_with"])]
+    ranks = [(entry["after"], entry.get("ranks", 1)) for entry in meta["past"]["learned_by"]]
+    changed = [after for (after, now), (_, before) in pairwise(reversed(ranks)) if now != before and after < end]
+    stages = []
+    for upto in sorted({*(last for last, _ in made_with), *changed}):
+        made = next(made for last, made in made_with if last >= upto)
+        of_ranks = next((count for after, count in reversed(ranks) if after < upto), 1)
+        stages.append(Stage(FeatureSet.model_validate(made["features"]), upto, of_ranks))
+    return stages
 
 
 def with_features(config: Config, features: FeatureSet) -> Config:

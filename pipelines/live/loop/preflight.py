@@ -175,7 +175,9 @@ def check_processes(config: Config, *, local: bool) -> None:
     libraries. What is asked for is two thirds of what a run takes on two cores."""
     if local or config.resources.address is not None:
         return
-    students = math.ceil(len(config.students) / config.resources.students_per_host)
+    sharing = sum(student.ranks == 1 for student in config.students)
+    students = math.ceil(sharing / config.resources.students_per_host)
+    students += sum(student.ranks for student in config.students if student.ranks > 1)
     leads = config.follows is None
     workers = students + leads * (config.teacher.ranks + config.augmentation.processes) + config.plays
     needed = OF_RAY + workers * OF_WORKER + (OF_BROKER if leads and config.kafka.bootstrap_servers is None else 0)
@@ -249,6 +251,12 @@ def check_compiler(config: Config) -> None:
 
 def check_ranks(config: Config, *, local: bool) -> None:
     """Raise BadInput for several ranks in one process, ConfigError for tables that cannot be sharded as configured."""
+    for student in config.students if local else ():
+        if student.ranks > 1:
+            raise BadInput(
+                f"--local runs every worker in this one process, and ranks of student `{student.name}` is "
+                f"{student.ranks}; leave --local out, or set its ranks to 1"
+            )
     if config.follows is not None:
         return
     if local and config.augmentation.workers > 1:

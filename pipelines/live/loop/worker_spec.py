@@ -46,7 +46,10 @@ def worker_specs(config: Config, run_dir: RunDir, servers: str, until_end: bool)
         wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.processes),
         wanted(Kind.TEACHER, "teacher", config.teacher.ranks),
         *(wanted(Kind.FURTHER_TEACHER, f"teacher-{each.name}") for each in config.teachers),
-        *(wanted(Kind.STUDENT, STUDENT + student.name, host=host) for student in config.students),
+        *(
+            wanted(Kind.STUDENT, STUDENT + student.name, student.ranks, host if student.ranks == 1 else None)
+            for student in config.students
+        ),
     ]
     return specs if config.follows is None else [spec for spec in specs if spec.kind.follows]
 
@@ -94,9 +97,14 @@ class WorkerBuilder:
 
             settings = next(each for each in config.teachers if f"teacher-{each.name}" == self.name)
             return FurtherTeacherWorker(config, settings, run_dir)
+        student = config.student(self.name.removeprefix(STUDENT))
+        if rendezvous.rank:
+            from pipelines.live.workers.student.further_rank import StudentRank
+
+            return StudentRank(config, student, run_dir, rendezvous)
         from pipelines.live.workers.student.worker import StudentWorker
 
-        return StudentWorker(config, config.student(self.name.removeprefix(STUDENT)), run_dir)
+        return StudentWorker(config, student, run_dir, rendezvous)
 
     def _config(self) -> Config:
         config = parse(json.loads(self.config_json), f"{self.root}/config.yaml")

@@ -120,8 +120,8 @@ def estimate_backfill(
         without_logit=counts.without_logit,
         logit_age_rows=counts.logit_age_rows,
         bytes=lake.size(after=student.first_seq - 1, verticals=set(own.verticals) or None),
-        memory_bytes=COPIES * student_bytes(config, student)
-        + (0 if _shared_host_has_room(config, status) else PROCESS_BYTES),
+        memory_bytes=COPIES * student.ranks * student_bytes(config, student)
+        + (0 if student.ranks == 1 and _shared_host_has_room(config, status) else student.ranks * PROCESS_BYTES),
         rows_per_s=_rows_per_s(status),
     )
 
@@ -194,7 +194,7 @@ def _shared_host_has_room(config: Config, status: StoredStatus | None) -> bool:
 
 
 def student_bytes(config: Config, student: StudentSettings) -> int:
-    """Bytes of a student's tables and their optimizer, with its twin's."""
+    """Bytes of a student's tables and their optimizer, with its twin's, in each of its ranks."""
     features, width = config.student_features(student), student.model.width
     tables: list[SparseFeature | SequenceFeature] = [*features.sparse, *features.sequence]
     table_rows = sum(table.rows * ((getattr(table, "width", None) or width) + 1) for table in tables)

@@ -6,6 +6,7 @@ here.
     worker, report, stopwatch   the base class; what a worker reports; where its time goes
     checkpointer                lock, resuming, checkpoints written in the background, the lake's reader registration
     ranks                       collectives of the processes of one worker
+    rounds                      … that rank 0 leads, by orders to the others
     ingest                      plays a generated or recorded stream into the topics
     augmentation/ teacher/ student/   the other workers, each in its own folder
 """

@@ -116,6 +116,10 @@ class Ranks:
             self.group.close()
 
 
+ALONE = Ranks(Rendezvous())
+"""The only rank of a worker."""
+
+
 def interface_towards(address: str) -> str:
     """The network interface that reaches `address`; gloo would choose by the host's name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -43,6 +43,7 @@ def victims_of(config: Config) -> list[str]:
     """Everything that can be killed: of a worker that is several processes, each rank, as `teacher:1`."""
     workers = ["ingest", "augmentation", "teacher", *(f"student-{student.name}" for student in config.students)]
     workers += [f"teacher:{rank}" for rank in range(1, config.teacher.ranks)]
+    workers += [f"student-{student.name}:{rank}" for student in config.students for rank in range(1, student.ranks)]
     return [*workers, BROKER, COORDINATOR]
 
 

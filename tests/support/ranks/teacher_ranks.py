@@ -38,6 +38,13 @@ def new_run(finished: Finished, root: Path) -> RunDir:
     return run_dir
 
 
+def seen_from(finished: Finished, root: Path) -> Finished:
+    """What ranks learned under `root`, with the lake they learned it from."""
+    other = Finished.__new__(Finished)
+    other.config, other.run_dir, other.lake = finished.config, RunDir(root), finished.lake
+    return other
+
+
 class Ranks(NamedTuple):
     """Their processes, and where each writes what it has to say: `rank<n>.out` a line of JSON at every block's end and
     its report as the last, `rank<n>.log` the rest."""
@@ -148,8 +155,7 @@ def as_undisturbed(finished: Finished, root: Path) -> None:
     """The teacher, its snapshots and what they have scored."""
     assert_learned_the_lake(finished)
     taught(finished, root, 2)
-    other = Finished.__new__(Finished)
-    other.config, other.run_dir, other.lake = finished.config, RunDir(root), finished.lake
+    other = seen_from(finished, root)
     (tensors, meta), (other_tensors, other_meta) = finished.checkpoint("teacher"), other.checkpoint("teacher")
     assert meta == other_meta
     assert tensors.keys() == other_tensors.keys()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +28,6 @@ from torch import Tensor
 
 from exfm.errors import ModelError, OtherFormat
 from exfm.features.batch import BatchBuilder
-from exfm.machine import keep_memory, set_threads
 from exfm.models.growth.refit import MadeWith, stored_teacher, teacher_changes
 from exfm.models.scorer import TeacherAnswer, TeacherScorer
 from exfm.parallel.group import RankGroup
@@ -38,9 +36,8 @@ from exfm.snapshots.windows import TensorSource
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.workers.ranks import Ranks, Rendezvous
-from pipelines.live.workers.report import Report
-from pipelines.live.workers.worker import Orders, Worker
+from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.rounds import FurtherRank, Lead
 
 
 class Scorer(Protocol):
@@ -140,10 +137,10 @@ class LeadingScorer:
         self.shards = _Shards(config, group)
         self._group = group
         self._columns = list(config.teacher_features.needs_columns())
-        self._said = self.rows = 0
+        self._lead, self.rows = Lead(group), 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
-        self._say("load", snapshot=snapshot.name)
+        self._lead.order({"do": "load", "snapshot": snapshot.name})
         meta: Mapping[str, Any] = {}
         said: list[tuple[str, Any]] = []
         try:
@@ -162,7 +159,7 @@ class LeadingScorer:
     def _score(self, rows: pa.RecordBatch) -> TeacherAnswer:
         first, *others = shares(rows.select(self._columns), self._group.world_size)
         messages = [encoded(share) for share in others]
-        self._say("score", bytes=[len(message) for message in messages])
+        self._lead.order({"do": "score", "bytes": [len(message) for message in messages]})
         for rank, message in enumerate(messages, start=1):
             self._group.send(message, rank)
         self.rows += first.num_rows
@@ -170,14 +167,7 @@ class LeadingScorer:
         return TeacherAnswer(logits[: rows.num_rows], None if r is None else r[: rows.num_rows])
 
     def leave(self) -> None:
-        self._say("leave")
-
-    def _say(self, what: str, **more: Any) -> None:
-        """Post the next order; all ranks have acknowledged the last by an answer, a collective or the round's end."""
-        if self._said:
-            self._group.forget(f"order/{self._said}")
-        self._said += 1
-        self._group.tell(f"order/{self._said}", json.dumps({"do": what} | more))
+        self._lead.leave()
 
 
 def scorer_of(config: Config, group: RankGroup | None) -> Scorer:
@@ -185,70 +175,27 @@ def scorer_of(config: Config, group: RankGroup | None) -> Scorer:
     return ReplicaScorer(config) if group is None else LeadingScorer(config, group)
 
 
-class FurtherRank(Worker):
-    """A rank of augmentation beyond the first: it does as rank 0 says, in rounds, and commits nothing."""
-
-    def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous) -> None:
-        super().__init__(f"augmentation-rank{at.rank}")
-        self._config, self._run_dir, self._at = config, run_dir, at
-        self._held = ExitStack()
-        self._heard = 0
-
-    def open(self) -> None:
-        set_threads(self._config.resources.threads)
-        keep_memory()
-        ranks = Ranks(self._at)
-        self._held.callback(ranks.close)
-        assert ranks.group is not None
-        self._group = ranks.group
-
-    def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
-        """Take part in a round as long as rank 0's."""
-        self.orders = orders
-        self._follow_round()
-        return self.report()
-
-    def _follow_round(self) -> None:
-        while self.step():
-            pass
-
-    @property
-    def done(self) -> bool:
-        return False  # rank 0 says when
-
-    def describe(self, report: Report) -> None:
-        report.own_rows = self.rows
-
-    def close(self) -> None:
-        self._held.close()
-
-    def abandon(self) -> None:
-        self._held.close()
-
-
 class ScoringWorker(FurtherRank):
     """A rank that scores along with augmentation."""
 
     kind = "scoring"
 
+    def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous) -> None:
+        super().__init__("augmentation", config, run_dir, at)
+
     def open(self) -> None:
         super().open()
         self.shards = _Shards(self._config, self._group)
 
-    def step(self) -> bool:
-        """Execute the next order; False if it ends the round."""
-        with self.watch("wait for orders"):
-            self._heard += 1
-            order = json.loads(self._group.hear(f"order/{self._heard}"))
+    def _obey(self, order: Any) -> None:
         if order["do"] == "load":
             with self.watch("load"):
                 self._load(order["snapshot"])
-        elif order["do"] == "score":
+        else:
             with self.watch("score"):
                 share = decoded(self._group.receive(order["bytes"][self._group.rank - 1], 0))
                 self.shards.score(share)
             self.rows += share.num_rows
-        return bool(order["do"] != "leave")
 
     def _load(self, name: str) -> None:
         said = ("", "")

@@ -30,7 +30,6 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import folder_of_state, states_folder
 from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock, intake_of
 from pipelines.live.workers.augmentation.scoring import (
-    FurtherRank,
     ReplicaScorer,
     decoded,
     encoded,
@@ -38,6 +37,7 @@ from pipelines.live.workers.augmentation.scoring import (
     said_error,
 )
 from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.rounds import FurtherRank, Lead
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.intake.merge import Front
 from streaming.messages.undeclared import NewColumns
@@ -254,8 +254,7 @@ class ShardGroup:
     """Rank 0's view of all ranks: a call goes to each of them, its own part is done meanwhile."""
 
     def __init__(self, local: ShardHost, group: RankGroup | None) -> None:
-        self.local, self._group = local, group
-        self._calls = 0
+        self.local, self._group, self._lead = local, group, Lead(group)
 
     def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[RankAnswer]:
         """The answers of all ranks, in their order; `rows` follow the values. Raises NewColumns if one finds some."""
@@ -283,19 +282,17 @@ class ShardGroup:
 
     def leave(self) -> None:
         """End the round, so that other ranks may report."""
-        self._call("leave", (), ())
+        self._lead.leave()
 
     def _call(self, name: str, values: Sequence[Any], rows: Sequence[pa.RecordBatch]) -> int:
-        if self._group is not None:
-            if self._calls:
-                self._group.forget(f"call/{self._calls}")
-            self._calls += 1
-            messages = [encoded(batch) for batch in rows]
-            self._group.tell(f"call/{self._calls}", json.dumps([name, values, list(map(len, messages))]))
-            for rank in range(1, self.ranks):
-                for message in messages:
-                    self._group.send(message, rank)
-        return self._calls
+        if self._group is None:
+            return 0
+        messages = [encoded(batch) for batch in rows]
+        call = self._lead.order([name, values, list(map(len, messages))])
+        for rank in range(1, self.ranks):
+            for message in messages:
+                self._group.send(message, rank)
+        return call
 
 
 class PartitionedScorer:
@@ -331,7 +328,7 @@ class ShardWorker(FurtherRank):
     kind = "augmentation"
 
     def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous, *, until_end: bool) -> None:
-        super().__init__(config, run_dir, at)
+        super().__init__("augmentation", config, run_dir, at)
         self._until_end = until_end
 
     def open(self) -> None:
@@ -343,14 +340,10 @@ class ShardWorker(FurtherRank):
         self._held.callback(self.host.close)
         self._follow_round()  # rank 0 opens the stream in all ranks
 
-    def step(self) -> bool:
-        """Answer the next call; False if it ends the round."""
+    def _obey(self, order: Any) -> None:
+        name, values, sizes = order
         with self.watch("wait for orders"):
-            self._heard += 1
-            name, values, sizes = json.loads(self._group.hear(f"call/{self._heard}"))
             values += [decoded(self._group.receive(size, 0)) for size in sizes]
-        if name == "leave":
-            return False
         answer, columns = _tried(self.host, name, values)
         rows = [encoded(batch) for batch in answer.rows]
         said = {
@@ -364,7 +357,6 @@ class ShardWorker(FurtherRank):
         for each in rows:
             self._group.send(each, 0)
         self.rows = self.host.rows
-        return True
 
 
 def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[RankAnswer, Sequence[Column]]:

@@ -1,6 +1,7 @@
 """A student's worker: learns its rows of the lake, judged on each batch before it learns it.
 
 worker      the worker: step, checkpoint, report
+further_rank  a rank of it beyond the first
 state       what a checkpoint holds: the student, its figures, its provenance; resumed from the last one
 reading     which rows and columns of the lake it reads, and the cache that the students of a process share
 export      what is served, checked against the student

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,17 @@ from torch import Tensor
 
 from exfm.models.engine import STUDENT, Judged, StudentEngine
 from exfm.models.growth.refit import MadeWith, fitted_student
-from exfm.snapshots.windows import whole_tensor
+from exfm.parallel.group import RankGroup
+from exfm.parallel.parts import BatchParts
+from exfm.snapshots.checkpoint import Checkpoint
+from exfm.snapshots.windows import TensorSource, whole_tensor
 from pipelines.core.config.evolve import made_with_student
+from pipelines.core.config.identity import STUDENT as STUDENTS_WORKER
 from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.sections import MetricsSettings
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
-from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.student import StudentBatch
 from pipelines.live.training.account import Account
 from pipelines.live.training.freshness import PublishedVersions, TeacherBehind
@@ -28,6 +33,7 @@ from pipelines.live.training.live_metrics import FIGURES, TaskMetrics
 from pipelines.live.training.machine import software
 from pipelines.live.training.predictions import Predicted, PredictionLog, logged_columns, predictions_of
 from pipelines.live.workers.checkpointer import Checkpointer
+from pipelines.live.workers.ranks import ALONE, Ranks
 from pipelines.live.workers.stopwatch import Stopwatch
 from pipelines.live.workers.student.champion_challenger import NAME as VERSIONS
 from pipelines.live.workers.student.versions import Versions
@@ -77,25 +83,15 @@ def resumed_student(
     checkpointer: Checkpointer,
     watch: Stopwatch,
     withdrawals: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> StudentState:
     """Open the checkpointer and resume from its last checkpoint, with larger tables where the settings have grown.
     Without a checkpoint the student begins with its seed's weights, or with those that `starts_from` names, and knows
-    the first `withdrawals` of the lake (None: all that there are)."""
+    the first `withdrawals` of the lake (None: all that there are). Tells the other `ranks` where they begin."""
     if withdrawals is None:
         withdrawals = len(record_of(run_dir.lake.parent))
     name, tasks, made_with = checkpointer.name, config.student_tasks(settings), made_with_student(config, settings)
-    engine = StudentEngine(
-        settings.model,
-        config.student_features(settings),
-        tasks,
-        config.seed,
-        twin=settings.twin,
-        baselines=settings.baselines,
-        learned_rows=settings.learned_rows,
-        full_batch=settings.batch_rows,
-        identity=config.identity(name),
-        watch=watch,
-    )
+    engine = engine_of(config, settings, watch, ranks.group, baselines=settings.baselines)
     record = StudentRecord(
         tasks,
         PredictionLog(run_dir.predictions(settings.name), config.resources.predictions_bytes),
@@ -106,20 +102,19 @@ def resumed_student(
     stored = checkpointer.open(engine, partial(accepted_identities, run_dir, config, name))
     meta = None if stored is None else stored.meta
     position = settings.first_seq - 1 if meta is None else meta["lake_seq"]
-    provenance = Provenance(meta, position, withdrawals)
+    provenance = Provenance(meta, position, withdrawals, settings.ranks)
+    saved = None if meta is None else version_name(position + 1)
+    ranks.broadcast_text(lambda: json.dumps({"checkpoint": saved, "withdrawals": provenance.withdrawals}))
     grew, trial = False, dict[str, Tensor]()
+    begin(engine, stored, config, settings, run_dir)
     if stored is not None:
         was = stored.meta["made_with"]
-        engine.load(stored.tensors, partial(fitted_student, was=MadeWith.of_meta(was), now=made_with))
         whole = {k: whole_tensor(v) for k, v in stored.tensors.items() if k.startswith((FIGURES, f"{VERSIONS}/"))}
         record.load({k: v for k, v in whole.items() if k.startswith(FIGURES)}, stored.meta)
         trial = {k: v for k, v in whole.items() if not k.startswith(FIGURES)}
         log.info("resumed after lake_seq %d", position)
         if grew := was != made_with.model_dump(mode="json"):
             provenance.grow(position, was)
-    elif settings.starts_from is not None:
-        start_warm(engine, run_dir.roster.start(settings.name), config, settings)
-        log.info("started with weights of %s", settings.starts_from)
     versions = Versions(config, settings, run_dir, engine)
     versions.resume(meta, trial, position)
     account = Account(
@@ -132,6 +127,41 @@ def resumed_student(
     )
     checkpointer.write_quarantine(account.quarantine_state())
     return StudentState(engine, account, record, versions, provenance, made_with, position, grew)
+
+
+def engine_of(
+    config: Config, settings: StudentSettings, watch: Stopwatch, group: RankGroup | None, *, baselines: bool
+) -> StudentEngine:
+    """The student before it has learned anything; of several ranks, if there is a group of them."""
+    return StudentEngine(
+        settings.model,
+        config.student_features(settings),
+        config.student_tasks(settings),
+        config.seed,
+        twin=settings.twin,
+        baselines=baselines,
+        learned_rows=settings.learned_rows,
+        full_batch=settings.batch_rows,
+        parts=BatchParts(settings.ranks, group),
+        identity=config.identity(STUDENTS_WORKER + settings.name),
+        watch=watch,
+    )
+
+
+def begin(
+    engine: StudentEngine,
+    stored: Checkpoint[TensorSource] | None,
+    config: Config,
+    settings: StudentSettings,
+    run_dir: RunDir,
+) -> None:
+    """Load the checkpoint; without one, the weights that the student starts from, if it does."""
+    if stored is not None:
+        was, now = MadeWith.of_meta(stored.meta["made_with"]), made_with_student(config, settings)
+        engine.load(stored.tensors, partial(fitted_student, was=was, now=now))
+    elif settings.starts_from is not None:
+        start_warm(engine, run_dir.roster.start(settings.name), config, settings)
+        log.info("started with weights of %s", settings.starts_from)
 
 
 class StudentRecord:
@@ -233,7 +263,8 @@ class Provenance:
     """Provenance of a student's bits beyond rows and settings, so that a replay which verifies the student grows it at
     the same rows. `learned_by`: versions and machine, each from behind a `lake_seq` on. `grown`: behind which
     `lake_seq` the tables grew, and what they were made with before. `withdrawals`: how many the lake had when it began.
-    `rewound`: whether it was trained beside a run, without versions, before it took its place.
+    An entry of `learned_by` has the number of `ranks` where there were several. `rewound`: whether it was trained
+    beside a run, without versions, before it took its place.
 
     >>> past = Provenance(None, position=-1)
     >>> past.grow(41, {"seed": 1})
@@ -243,14 +274,14 @@ class Provenance:
     1
     """
 
-    def __init__(self, meta: Mapping[str, Any] | None, position: int, withdrawals: int = 0) -> None:
+    def __init__(self, meta: Mapping[str, Any] | None, position: int, withdrawals: int = 0, ranks: int = 1) -> None:
         """`meta`: of the checkpoint at `position`; None: the student begins there, with `withdrawals`."""
         stored: Mapping[str, Any] = {"learned_by": [], "grown": []} if not meta else meta[PROVENANCE]
         self.learned_by: list[dict[str, Any]] = list(stored["learned_by"])
         self.grown: list[dict[str, Any]] = list(stored["grown"])
         self.withdrawals: int = stored.get("withdrawals", 0) if meta else withdrawals
         self.rewound: bool = stored.get("rewound", False)
-        entry = software()
+        entry: dict[str, Any] = software() | ({"ranks": ranks} if ranks > 1 else {})
         if not self.learned_by or {k: v for k, v in self.learned_by[-1].items() if k != "after"} != entry:
             self.learned_by.append({"after": position, **entry})
 

@@ -2,6 +2,10 @@
 
 lake ──► feed (rows, cuts, tensors) ──► engine (student, twin) ──► record ──► checkpointer: predictions, checkpoint,
                                                                               export
+
+It may be several processes, its ranks: each holds the whole student and reads the lake by itself, and they share the
+work of every step (exfm/models/student.py). This is rank 0, which also judges, saves and publishes; the others do as it
+says (further_rank.py).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from exfm.errors import Diverged
+from exfm.errors import Diverged, ModelError
 from exfm.evaluate import IndexedBatch, progressive
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.machine import set_threads
@@ -22,12 +26,16 @@ from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.student import RowSource, StudentBatch, StudentFeed
 from pipelines.live.training.freshness import figures_of
 from pipelines.live.workers.checkpointer import Checkpointer
+from pipelines.live.workers.ranks import ALONE, Ranks, Rendezvous
 from pipelines.live.workers.report import Report
+from pipelines.live.workers.rounds import Lead
 from pipelines.live.workers.student.export import Exports
+from pipelines.live.workers.student.further_rank import NO_BATCH, offer_of
 from pipelines.live.workers.student.increments import Increments
 from pipelines.live.workers.student.reading import SharedCache, batch_builder, lake_columns, lake_source, student_feed
 from pipelines.live.workers.student.state import StudentState, resumed_student
 from pipelines.live.workers.worker import Worker, seconds_since
+from streaming.errors import StreamingError
 from streaming.lake.logit_set import GrowingLogitSet
 from streaming.lake.withdrawn import Withdrawn
 from streaming.messages.source import EndOfStream
@@ -42,10 +50,18 @@ class StudentWorker(Worker):
     _saved_position: int
 
     def __init__(
-        self, config: Config, settings: StudentSettings, run_dir: RunDir, *, withdrawals: int | None = None
+        self,
+        config: Config,
+        settings: StudentSettings,
+        run_dir: RunDir,
+        at: Rendezvous = Rendezvous(),
+        *,
+        withdrawals: int | None = None,
     ) -> None:
         """`withdrawals`: how many of the lake it knows where it begins; None: all that there are."""
         super().__init__(f"student-{settings.name}")
+        self._at, self._ranks = at, ALONE
+        self._unagreed: StudentBatch | None = None
         self._withdrawals = withdrawals
         self._config, self._settings, self._run_dir = config, settings, run_dir
         # The last learned row is read again: the export is checked with it.
@@ -80,6 +96,7 @@ class StudentWorker(Worker):
         honest = logits is None or isinstance(logits, GrowingLogitSet)
         self._leakage = None if logits is None or honest else logits.description.leakage
         self.feed_from(source)
+        self._ranks.barrier()
 
     _leakage: str | None = None
     """The mark of figures where the teacher whose logits it learns from had learned the rows."""
@@ -89,7 +106,11 @@ class StudentWorker(Worker):
         config, settings, run_dir = self._config, self._settings, self._run_dir
         set_threads(config.resources.threads)
         self.build = batch_builder(config, settings)
-        self.state = resumed_student(config, settings, run_dir, self.checkpointer, self.watch, self._withdrawals)
+        self._ranks = Ranks(self._at)
+        self._lead = Lead(self._ranks.group)
+        self.state = resumed_student(
+            config, settings, run_dir, self.checkpointer, self.watch, self._withdrawals, self._ranks
+        )
         self._saved_position = self.state.position
         self._withdrawn = Withdrawn(run_dir.lake.parent, self.state.provenance.withdrawals)
         engine, folder = self.state.engine, run_dir.live(settings.name)
@@ -116,14 +137,48 @@ class StudentWorker(Worker):
         self.feed.end_at(self.orders.end_seq)
         try:
             with self.watch("wait for rows") if self.feed.threaded else nullcontext():
-                batch = self.feed.read()
+                batch = self._unagreed or self.feed.read()
         except EndOfStream:
             return self.checkpointer.finish(self._save_last)
         if batch is None:
             self._pass_over()
             return False
+        self._unagreed = None if self._agree(batch) else batch
+        if self._unagreed is not None:
+            return False
         self.learn(batch)
         return True
+
+    def _agree(self, batch: StudentBatch) -> bool:
+        """True if every rank has this batch, and learns it now. A collective.
+
+        Raises StreamingError where a rank has another one."""
+        if self._ranks.group is None:
+            return True
+        self._lead.order({"do": "learn", "end_seq": self.orders.end_seq})
+        with self.watch("wait for ranks"):
+            offers = self._ranks.all_gather(offer_of(batch)).tolist()
+        if offers == offers[:1] * len(offers):
+            return True
+        if all(offer in (offers[0], NO_BATCH) for offer in offers):
+            return False
+        raise StreamingError(f"the ranks of {self.name} have read different rows (last lake_seq, rows): {offers}")
+
+    def _compare(self) -> None:
+        """Raise ModelError where ranks hold another student than this one. A collective."""
+        if self._ranks.group is not None:
+            self._lead.order({"do": "compare"})
+            sums = self._ranks.all_gather([self.state.engine.checksum()])[:, 0].tolist()
+            if len(set(sums)) > 1:
+                raise ModelError(
+                    f"the ranks of {self.name} hold different weights (checksums {sums}): they have to run on one type "
+                    "of processor, with one version of the software; or set ranks: 1"
+                )
+
+    def _go_on(self, mine: bool) -> bool:
+        if not mine:
+            self._lead.leave()
+        return mine
 
     def learn(self, batch: StudentBatch) -> None:
         """Judge and learn one batch, followed by a checkpoint if due."""
@@ -155,13 +210,16 @@ class StudentWorker(Worker):
             state.versions.note(batch.rows)
         due = state.versions.decided or state.versions.due(state.account.rows)
         if due or self._saved_rows >= self._settings.checkpoint_every_rows:
+            self._compare()
             self.checkpoint()
 
     @property
     def position(self) -> int:
         """The last row before which every row was learned, or does not pass the filter. Rows that wait for their
         batch to fill come after it."""
-        return self.state.position if self.feed is None else self.feed.passed(self.state.position)
+        if self.feed is None or self._unagreed is not None:
+            return self.state.position
+        return self.feed.passed(self.state.position)
 
     def _pass_over(self) -> None:
         """Move past rows of other verticals now and then; otherwise a student of a quiet vertical would keep the whole
@@ -178,6 +236,7 @@ class StudentWorker(Worker):
             self.state.account.note_sampled_away(self.feed.left_out(position))
 
     def _save_last(self) -> None:
+        self._compare()
         if self._settings.negative_rate:  # count also what was left out behind the last row learned
             self._move_to(self.position)
         self.checkpoint()
@@ -235,12 +294,14 @@ class StudentWorker(Worker):
                 self.increments.close()
         finally:
             self.checkpointer.close()
+            self._ranks.close()
 
     def abandon(self) -> None:
         self._stop_reading()
         if self.increments is not None:
             self.increments.abandon()
         self.checkpointer.abandon()
+        self._ranks.close()
 
     def _stop_reading(self) -> None:
         if self.feed is not None:

@@ -52,6 +52,7 @@ TABLE = [
     ("teacher.read_ahead", 0, set()),
     ("teachers", [{"name": "large"}], set()),
     ("students.0.batch_rows", 100, FEED),
+    ("students.0.ranks", 2, set()),
     ("students.0.model.arm.weight", 3.0, FEED),
     ("students.0.verticals", ["feed", "video"], FEED),
     ("students.0.verticals", ["feed"], set()),  # what it is by default

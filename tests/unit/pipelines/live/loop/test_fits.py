@@ -8,6 +8,7 @@ import pytest
 
 from exfm.errors import ConfigError
 from exfm.parallel.planning.placement import find_plan
+from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.check import check_again, check_config
 from pipelines.data.checks.machine import judge_compiler, judge_precision
@@ -27,6 +28,14 @@ def test_several_ranks_in_one_process_are_refused(section):
     with pytest.raises(BadInput, match=f"{section}.ranks is 2; leave --local out, or set {section}.ranks=1"):
         check_ranks(config, local=True)
     check_ranks(config, local=False)
+
+
+def test_several_ranks_of_a_student_in_one_process_are_refused():
+    raw = small("nowhere:1").model_dump(mode="json")
+    raw["students"][1]["ranks"] = 2
+    with pytest.raises(BadInput, match="ranks of student `brand` is 2; leave --local out, or set its ranks to 1"):
+        check_ranks(parse(raw), local=True)
+    check_ranks(parse(raw), local=False)
 
 
 def test_tables_that_do_not_fit_their_ranks_are_told_before_anything_is_made(tmp_path):

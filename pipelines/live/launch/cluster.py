@@ -1,8 +1,8 @@
 """A run on a Ray cluster that others started: its machines are looked at, and its head is watched.
 
-    auto          the cluster that this machine is of
-    HOST:PORT     its head's, of which this machine is one
-    ray://H:P     any; this machine need not be one of them
+auto          the cluster that this machine is of
+HOST:PORT     its head's, of which this machine is one
+ray://H:P     any; this machine need not be one of them
 """
 
 from __future__ import annotations
@@ -153,6 +153,6 @@ class HeadWatch:
         if self._clock() - self._answered < AWAY_S:
             return None
         return (
-            f"the head of Ray at {self._address} has not answered for {AWAY_S:.0f} s; what was committed is kept: start "
-            "it again (`ray start --head`), and its machines, then resume with the same command"
+            f"the head of Ray at {self._address} has not answered for {AWAY_S:.0f} s; what was committed is kept: "
+            "start it again (`ray start --head`), and its machines, then resume with the same command"
         )

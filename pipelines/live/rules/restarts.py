@@ -83,7 +83,7 @@ def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart 
         words = "the broker has been away for {:.0f} s; {:g} s are allowed (kafka.give_up_s): bring it back, and resume"
         decision = while_it_lasts(series(deaths, patience.give_up_s), now, patience.give_up_s, words)
     elif last.cause is Cause.STILL_HELD:
-        words = "for {:.0f} s; {:g} s are allowed (resources.restart_window_s)"
+        words = "it was held for {:.0f} s; {:g} s are allowed (resources.restart_window_s)"
         decision = while_it_lasts(series(deaths, patience.restart_window_s), now, patience.restart_window_s, words)
     else:
         words = (

@@ -11,7 +11,7 @@ import typer
 from pipelines.cli.tools.options import Overrides
 
 
-class Form(StrEnum):
+class DeployTarget(StrEnum):
     K8S = "k8s"
 
 
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def deploy(
     config: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
-    render: Annotated[Form, typer.Option("--render", help="k8s: manifests for KubeRay and Strimzi.")],
+    render: Annotated[DeployTarget, typer.Option("--render", help="k8s: manifests for KubeRay and Strimzi.")],
     image: Annotated[
         str, typer.Option("--image", help="Has the pinned packages, this source, and psycopg2 for MLflow.")
     ],

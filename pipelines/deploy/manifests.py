@@ -27,6 +27,7 @@ from pipelines.capacity.price import Price
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config, dump
 from streaming.errors import BadInput
+from streaming.kafka.secrets import SecretFrom
 
 TEMPLATES = Path(__file__).parent / "k8s"
 RUNS = "/runs"
@@ -43,7 +44,7 @@ _ALONE, _INSIDE, _NAME = re.compile(r"\$(\w+)"), re.compile(r"\$\{(\w+)\}"), re.
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a cluster offers.
+    """Image, storage and copies for a deployment.
 
     image           has the pinned environment, this source, and psycopg2 for MLflow
     bucket          of S3, for MLflow's files: BUCKET/PREFIX
@@ -129,7 +130,8 @@ def _as_deployed(config: Config, name: str, *, own_kafka: bool, own_mlflow: bool
 
 def _environment(config: Config, name: str) -> list[dict[str, Any]]:
     """Variables of the run's processes; passwords by the name of a Secret."""
-    named = sorted({value.env for value in config.kafka.security.values() if getattr(value, "env", None)})
+    secrets = [value for value in config.kafka.security.values() if isinstance(value, SecretFrom)]
+    named = sorted({secret.env for secret in secrets if secret.env is not None})
     references = [
         {"name": variable, "valueFrom": {"secretKeyRef": {"name": f"{name}-kafka", "key": variable}}}
         for variable in named

@@ -116,7 +116,7 @@ def judge_compiler(config: Config) -> Iterator[Finding]:
 
 
 def judge_cluster(config: Config) -> Iterator[Finding]:
-    """What the machines of a cluster lack by the config alone."""
+    """Lacks of a cluster's machines by the config alone."""
     address, source = config.resources.address, config.source
     if address is None:
         return

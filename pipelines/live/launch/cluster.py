@@ -1,4 +1,4 @@
-"""A run on a Ray cluster that others started: its machines are looked at, and its head is watched.
+"""A run on a Ray cluster that others started: its machines are examined, and its head is watched.
 
 auto          the cluster that this machine is of
 HOST:PORT     its head's, of which this machine is one
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.launch.machine_look import PACKAGES, Expected, Looked, expected, instructions, look
+from pipelines.live.launch.machine_look import PACKAGES, Expected, MachineReport, expected, instructions, look
 from streaming.errors import BadInput
 from streaming.store.lock import file_lock
 
@@ -80,9 +80,9 @@ def require_machines(
     with ExitStack() as stack:
         held = stack.enter_context(file_lock(wanted.probe))
         assert held, "the run directory's lock is this coordinator's"
-        looked = _look_everywhere(found, wanted)
+        reports = _look_everywhere(found, wanted)
     wanted.probe.unlink()
-    unfit = {name: each.lacks for name, each in looked.items() if each.lacks}
+    unfit = {name: each.lacks for name, each in reports.items() if each.lacks}
     if unfit:
         raise BadInput(
             f"{len(unfit)} of {len(found)} machines of Ray cannot take part:\n"
@@ -90,14 +90,14 @@ def require_machines(
             + "\nEach needs the run directory at the same path (a shared folder), the brokers, the pinned packages, "
             "and what the config names; see docs/operations/cluster.md"
         )
-    if len({tuple(each.instructions) for each in looked.values()} | {tuple(instructions())}) > 1:
+    if len({tuple(each.instructions) for each in reports.values()} | {tuple(instructions())}) > 1:
         say(
             "the machines have processors with different instructions: a worker that moves from one to another "
             "computes the last bits of its sums differently"
         )
 
 
-def _look_everywhere(found: Sequence[Machine], wanted: Expected) -> dict[str, Looked]:
+def _look_everywhere(found: Sequence[Machine], wanted: Expected) -> dict[str, MachineReport]:
     """Answers by machine; one that does not answer lacks that."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -109,16 +109,16 @@ def _look_everywhere(found: Sequence[Machine], wanted: Expected) -> dict[str, Lo
         ).remote(wanted)
         for machine in found
     }
-    looked, end = {}, time.monotonic() + LOOK_S
+    reports, end = {}, time.monotonic() + LOOK_S
     for name, reference in asked.items():
         try:
-            looked[name] = ray.get(reference, timeout=max(0.1, end - time.monotonic()))
+            reports[name] = ray.get(reference, timeout=max(0.1, end - time.monotonic()))
         except ray.exceptions.GetTimeoutError:
-            looked[name] = Looked([f"it did not answer within {LOOK_S:.0f} s"], instructions())
+            reports[name] = MachineReport([f"it did not answer within {LOOK_S:.0f} s"], instructions())
         except ray.exceptions.RayError as error:
             words = str(error).strip().splitlines()[-1]
-            looked[name] = Looked([f"it cannot run a task: {words}"], instructions())
-    return looked
+            reports[name] = MachineReport([f"it cannot run a task: {words}"], instructions())
+    return reports
 
 
 class HeadWatch:

@@ -58,8 +58,8 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a machine lacks, in words, and its instructions."""
+class MachineReport:
+    """Lacks of a machine, in words, and its instructions."""
 
     lacks: Sequence[str]
     instructions: Sequence[str]
@@ -72,11 +72,11 @@ def expected(root: Path, brokers: Sequence[tuple[str, int]], inputs: Sequence[st
     return Expected(str(root), token, brokers, inputs, versions(), source_digest(PACKAGES))
 
 
-def look(expected: Expected) -> Looked:
+def look(expected: Expected) -> MachineReport:
     """Compare this machine with what the coordinator expects. It is to hold the probe's lock meanwhile."""
     lacks = [*_folder(expected), *_brokers(expected), *_software(expected)]
     lacks += [f"it has no {path}, which the config names" for path in expected.inputs if not Path(path).exists()]
-    return Looked(lacks, instructions())
+    return MachineReport(lacks, instructions())
 
 
 def instructions() -> list[str]:

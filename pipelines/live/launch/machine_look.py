@@ -131,9 +131,9 @@ def versions() -> dict[str, str]:
 
 
 def source_digest(packages: Sequence[str]) -> str:
-    """Digest of the Python files in these folders."""
+    """Digest of the modules in these folders."""
     digest = hashlib.sha256()
     for package in map(Path, packages):
-        for path in sorted(package.rglob("*.py")):
+        for path in sorted(path for path in package.rglob("*.py") if (path.parent / "__init__.py").exists()):
             digest.update(f"{path.relative_to(package.parent)}\n".encode() + path.read_bytes())
     return digest.hexdigest()

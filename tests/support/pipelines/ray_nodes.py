@@ -75,6 +75,7 @@ class Stopped:
     """All processes of a node, as if its network were cut: nothing of it answers, and nothing of it has ended."""
 
     def __init__(self, node: Any) -> None:
+        self._node = node
         self.raylet = raylet(node)
         self.workers = self.raylet.children(recursive=True)
         for process in (self.raylet, *self.workers):
@@ -84,3 +85,9 @@ class Stopped:
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
+
+    def reap(self) -> bool:
+        """True once its raylet has ended. As a zombie it would be alive to its workers; on a machine of its own it is
+        init's child."""
+        process = self._node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process
+        return process.poll() is not None

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ray
 
 
 def test_machines_get_the_source_and_what_they_lack_is_named(tmp_path, monkeypatch):
-    # monkeypatch.delenv("PYTHONPATH", raising=False)  # its nodes have no checkout to fall back on, or another one
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # its nodes have no checkout to fall back on, or another one
     port, said = free_port(), list[str]()
     with nodes(head={"ray_client_server_port": port}) as cluster:
         launcher = RayLauncher(Resources(address=f"ray://127.0.0.1:{port}"))

@@ -51,6 +51,16 @@ def shipped_source() -> dict[str, Any]:
     return {"py_modules": list(PACKAGES), "excludes": ["**/__pycache__/**"]}
 
 
+def not_joined(address: str, error: Exception) -> str:
+    """Message for a cluster that answers and does not let this process in.
+
+    >>> print(not_joined("auto", ConnectionError("Could not find any running Ray instance.")))
+    Ray at auto was not joined: Could not find any running Ray instance. See `ray status` on a machine of it
+    """
+    said = str(error).strip().splitlines()[-1].rstrip(".")
+    return f"Ray at {address} was not joined: {said}. See `ray status` on a machine of it"
+
+
 def near_broker(found: Sequence[Machine]) -> str | None:
     """The machine that augmentation is to be on: the first that offers the resource `broker`; None where none does.
 

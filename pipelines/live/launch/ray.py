@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config.identity import AUGMENTATION
 from pipelines.core.config.sections import Resources
-from pipelines.live.launch.cluster import HeadWatch, machines, near_broker, shipped_source
+from pipelines.live.launch.cluster import HeadWatch, machines, near_broker, not_joined, shipped_source
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.host import Build, Host, last_turn
 from pipelines.live.launch.preloaded import fitting, starts_plainly, worker_environment
@@ -31,6 +31,7 @@ from pipelines.live.launch.ray_node import lean_node, require_answer
 from pipelines.live.rules.causes import Died, Gone
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders
+from streaming.errors import StreamingError
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -202,9 +203,11 @@ class RayLauncher:
                     object_store_memory=None if resources.address else OBJECT_STORE_BYTES,
                 )
             self._head = None if resources.address is None else HeadWatch.of(resources.address)
-        except BaseException:
+        except BaseException as error:
             if self._forks is not None:
                 self._forks.close()
+            if resources.address is not None and isinstance(error, ConnectionError):
+                raise StreamingError(not_joined(resources.address, error)) from error
             raise
 
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:

@@ -141,12 +141,14 @@ def test_a_node_that_is_cut_off_and_comes_back_writes_nothing(broker, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_new_head_takes_the_run_over_with_the_same_command(broker, tmp_path):
-    undisturbed = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path / "undisturbed")
+    stream = STREAM | {"source__impressions": 8000, "source__chunk_rows": 50}
+    undisturbed = to_the_end(small(broker.bootstrap_servers, **stream), tmp_path / "undisturbed")
     port = free_port()
     with nodes(head={"gcs_server_port": port}) as cluster:
-        config = small(broker.bootstrap_servers, **STREAM, source__rate="200", resources__address=cluster.address)
+        slow = stream | {"source__rate": "200", "resources__address": cluster.address}
+        config = small(broker.bootstrap_servers, **slow)
         first = exfm_stream(config, tmp_path)
-        first.until(rows_in_lake(600))
+        first.until(rows_in_lake(400))
         cluster.remove_node(cluster.head_node, allow_graceful=False)
         assert first.wait() == 1
         assert "the head of Ray at" in first.log.read_text()

@@ -156,3 +156,19 @@ def test_a_new_head_takes_the_run_over_with_the_same_command(broker, tmp_path):
             again = exfm_stream(config, tmp_path)
             assert again.wait() == 0, again.log.read_text()[-2000:]
     assert_same_run(Finished(config, tmp_path / "run"), undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_coordinator_that_is_killed_leaves_a_cluster_on_which_the_same_command_resumes(broker, tmp_path):
+    stream = STREAM | {"source__chunk_rows": 50}
+    undisturbed = to_the_end(small(broker.bootstrap_servers, **stream), tmp_path / "undisturbed")
+    with nodes() as cluster:
+        slow = stream | {"source__rate": "200", "resources__address": cluster.address}
+        config = small(broker.bootstrap_servers, **slow)
+        first = exfm_stream(config, tmp_path)
+        first.until(rows_in_lake(400))
+        first.kill()
+        again = exfm_stream(config, tmp_path)
+        assert again.wait() == 0, again.log.read_text()[-2000:]
+    assert_same_run(Finished(config, tmp_path / "run"), undisturbed)

@@ -61,13 +61,13 @@ def not_joined(address: str, error: Exception) -> str:
     return f"Ray at {address} was not joined: {said}. See `ray status` on a machine of it"
 
 
-def near_broker(found: Sequence[Machine]) -> str | None:
-    """The machine that augmentation is to be on: the first that offers the resource `broker`; None where none does.
+def near_brokers(found: Sequence[Machine]) -> list[str]:
+    """The machines that augmentation is to be on: those that offer the resource `broker`.
 
-    >>> near_broker([Machine("a", "one", {"CPU": 2.0}), Machine("b", "two", {"CPU": 2.0, "broker": 1.0})])
-    'b'
+    >>> near_brokers([Machine("a", "one", {"CPU": 2.0}), Machine("b", "two", {"CPU": 2.0, "broker": 1.0})])
+    ['b']
     """
-    return next((machine.id for machine in found if machine.resources.get(BROKER)), None)
+    return [machine.id for machine in found if machine.resources.get(BROKER)]
 
 
 def require_machines(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config.identity import AUGMENTATION
 from pipelines.core.config.sections import Resources
-from pipelines.live.launch.cluster import HeadWatch, machines, near_broker, not_joined, shipped_source
+from pipelines.live.launch.cluster import HeadWatch, machines, near_brokers, not_joined, shipped_source
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.host import Build, Host, last_turn
 from pipelines.live.launch.preloaded import fitting, starts_plainly, worker_environment
@@ -217,13 +217,16 @@ class RayLauncher:
 
         self._forget_ended()
         logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
-        near = near_broker(machines()) if self._resources.address and name == AUGMENTATION else None
-        group = self._reserved(ranks) if ranks > 1 and near is None else None
+        near = near_brokers(machines()) if self._resources.address and name == AUGMENTATION else []
+        group = self._reserved(ranks) if ranks > 1 and not near else None
         if host is not None and name not in self._alone:
             hosts = [self._shared_host(host, log.parent)]
         else:
             cpus = self._resources.cpus_per_worker if host is None else 0.0  # its share is its host's, which it left
-            hosts = [self._host(cpus, own, group=group, rank=rank, near=near) for rank, own in enumerate(logs)]
+            hosts = [
+                self._host(cpus, own, group=group, rank=rank, near=near[rank % len(near)] if near else None)
+                for rank, own in enumerate(logs)
+            ]
 
         def unplaced(waited_s: float) -> str | None:
             return None if all(each.answered for each in hosts) else self._unplaced(name, ranks, group, waited_s)

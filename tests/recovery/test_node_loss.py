@@ -16,7 +16,7 @@ from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from streaming.ports import free_port
 from tests.support.pipelines.commands import Command
-from tests.support.pipelines.ray_nodes import Stopped, kill, node_of, nodes, raylet, workers_on
+from tests.support.pipelines.ray_nodes import Stopped, kill, node_of, nodes, raylet, reap, workers_on
 from tests.support.pipelines.resumed_commands import rows_in_lake
 from tests.support.pipelines.small_runs import Finished, assert_same_run, everything, small, to_the_end
 from tests.support.ranks.teacher_ranks import as_undisturbed
@@ -125,12 +125,12 @@ def test_a_node_that_is_cut_off_and_comes_back_writes_nothing(broker, tmp_path):
             back_at = time.monotonic() + 3  # work: what its workers were at
         elif time.monotonic() >= back_at:
             stopped[0].go_on([stopped[0].raylet])
-            stopped[0].reap()
+            reap(stopped[0].node)
 
     with nodes() as cluster:
         config = small(broker.bootstrap_servers, **STREAM, resources__address=cluster.address)
         status, _ = run(config, RunDir(tmp_path / "run"), until_end=True, watch=watch)
-        assert eventually(stopped[0].reap)
+        assert eventually(lambda: reap(stopped[0].node))
         assert psutil.wait_procs([stopped[0].raylet, *stopped[0].workers], PATIENCE_S)[1] == []
     assert status.state is RunState.DONE, status.reason
     assert back_at != float("inf"), "the run was over before the node came back"
@@ -154,6 +154,7 @@ def test_a_new_head_takes_the_run_over_with_the_same_command(broker, tmp_path):
         assert "the head of Ray at" in first.log.read_text()
         with nodes(head={"gcs_server_port": port}):  # the old nodes' workers still hold their locks
             again = exfm_stream(config, tmp_path)
+            assert eventually(lambda: all(map(reap, cluster.worker_nodes)))
             assert again.wait() == 0, again.log.read_text()[-2000:]
     assert_same_run(Finished(config, tmp_path / "run"), undisturbed)
 

@@ -71,12 +71,17 @@ def kill(cluster: Any, node: Any) -> None:
     cluster.remove_node(node, allow_graceful=False)
 
 
+def reap(node: Any) -> bool:
+    """True once its raylet has ended. As a zombie it would be alive to its workers, which are to end with it; on a
+    machine of its own it is init's child."""
+    return node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.poll() is not None
+
+
 class Stopped:
     """All processes of a node, as if its network were cut: nothing of it answers, and nothing of it has ended."""
 
     def __init__(self, node: Any) -> None:
-        self._node = node
-        self.raylet = raylet(node)
+        self.node, self.raylet = node, raylet(node)
         self.workers = self.raylet.children(recursive=True)
         for process in (self.raylet, *self.workers):
             process.send_signal(signal.SIGSTOP)
@@ -85,9 +90,3 @@ class Stopped:
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
-
-    def reap(self) -> bool:
-        """True once its raylet has ended. As a zombie it would be alive to its workers; on a machine of its own it is
-        init's child."""
-        process = self._node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process
-        return process.poll() is not None

@@ -13,7 +13,10 @@ from streaming.errors import BadInput
 from streaming.ports import free_port
 from tests.support.pipelines.ray_nodes import nodes
 
-pytestmark = pytest.mark.ray
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.check,
+]  # the quick one: tests/unit/pipelines/live/launch/test_machine_look.py
 
 
 def test_machines_get_the_source_and_what_they_lack_is_named(tmp_path, monkeypatch):

@@ -47,14 +47,14 @@ def run_losing(cluster: Any, config: Config, root: Path, worker: str, rows: int 
 
 
 def test_the_loss_of_a_node_changes_nothing(broker, tmp_path):
-    """Augmentation is on the node that offers `broker`, and goes where none does."""
-    stream = STREAM | {"students": ONE_STUDENT}
+    """Augmentation is on the node that offers `broker`, and goes where none does: to the head's."""
+    stream = {"source__impressions": 2000, "pace__block_rows": 200, "students": ONE_STUDENT}
     undisturbed = to_the_end(small(broker.bootstrap_servers, **stream), tmp_path / "undisturbed")
-    with nodes(first={"resources": {"broker": 1}}) as cluster:
-        (first,) = (node for node in cluster.worker_nodes if "broker" in node.get_resource_and_label_spec().resources)
+    with nodes(1, head={"num_cpus": 2}, first={"resources": {"broker": 1}}) as cluster:
         config = small(broker.bootstrap_servers, **stream, resources__address=cluster.address)
-        _, lost = run_losing(cluster, config, tmp_path / "run", "augmentation")
-    assert lost is first
+        (near,) = cluster.worker_nodes
+        _, lost = run_losing(cluster, config, tmp_path / "run", "augmentation", rows=400)
+    assert lost is near
     assert_same_run(Finished(config, tmp_path / "run"), undisturbed)
 
 

@@ -30,8 +30,8 @@ SOON_LOST = {
 
 @contextmanager
 def nodes(count: int = 2, *, head: dict[str, Any] | None = None, first: dict[str, Any] | None = None) -> Iterator[Any]:
-    """A head without room for workers, and so many nodes that have; `head`, `first`: further arguments of the head and
-    the first node."""
+    """A head, without room for workers unless `head` gives it some, and so many nodes that have it; `head`, `first`:
+    further arguments of the head and the first node."""
     of_head = NODE | {"num_cpus": 0, "include_dashboard": False, "_system_config": SOON_LOST} | (head or {})
     cluster = Cluster(initialize_head=True, head_node_args=of_head)
     try:

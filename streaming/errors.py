@@ -18,6 +18,11 @@ class NotAdmitted(StreamingError):
     that was let in before is started again, as after a crash."""
 
 
+class StillHeld(StreamingError):
+    """Another process holds what one alone may write to; it is waited for (`resources.restart_window_s`), since it may
+    be on a machine that is out of reach."""
+
+
 class DiskFull(StreamingError):
     """The disk is full. No half-written file is ever read; workers wait for space (`resources.disk_give_up_s`)."""
 

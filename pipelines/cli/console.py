@@ -31,7 +31,7 @@ PANELS = {
     "Versions and serving": ("promote", "rollback", "serve", "score"),
     "Compare offline": ("replay", "sweep"),
     "Teachers": ("plan", "scale", "pretrain", "rescore", "teacher", "rewind"),
-    "Speed": ("bench", "capacity"),
+    "Speed and size": ("bench", "capacity", "deploy"),
     "Streams, lake and repairs": ("generate", "ingest", "broker", "lake", "dead-letters", "mend"),
 }
 """What `exfm --help` shows together, in this order."""
@@ -83,6 +83,7 @@ NOUNS = (
     "broker",
     "capacity",
     "configs",
+    "deploy",
     "lake",
     "machine",
     "recordings",

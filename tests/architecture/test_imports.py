@@ -1,5 +1,5 @@
 """Imports point one way: pipelines -> {exfm, streaming}; inside each, from later folders to earlier ones, each naming
-the file that defines; one file knows MLflow, two Kafka (its client, and what is changed inside it), and three Ray.
+the file that defines; one file knows MLflow, two Kafka (its client, and what is changed inside it), and four Ray.
 
 Read from the syntax tree, imports inside functions included, so nothing is imported here.
 """
@@ -89,6 +89,7 @@ ORDER = [
     "pipelines.lab.verify",
     "pipelines.live.roster",
     "pipelines.capacity",
+    "pipelines.deploy",
     "pipelines.serve",
     "pipelines.data.checks.served",
     "pipelines.data.propose",
@@ -103,9 +104,14 @@ FORBIDDEN = {
     "streaming": {"exfm", "pipelines", "torch", "torchrec", "fbgemm_gpu", "ray", "mlflow"},
     "pipelines": {"kafka", "deltalake"},
 }
-# The files that know a library: of Ray its actors, its processes and its Serve; of Kafka its client and our patches.
+# The files that know a library: of Ray its actors, processes, machines and Serve; of Kafka its client and our patches.
 OWNERS = {
-    "ray": {"pipelines/live/launch/ray.py", "pipelines/live/launch/ray_node.py", "pipelines/serve/ray_serve.py"},
+    "ray": {
+        "pipelines/live/launch/cluster.py",
+        "pipelines/live/launch/ray.py",
+        "pipelines/live/launch/ray_node.py",
+        "pipelines/serve/ray_serve.py",
+    },
     "mlflow": {"pipelines/track/mlflow.py"},
     "kafka": {"streaming/kafka/client.py", "streaming/kafka/patches.py"},
     "boto3": {"streaming/store/s3.py"},

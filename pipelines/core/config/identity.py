@@ -33,6 +33,9 @@ OF_A_ROW = ("sparse", "dense", "sequence")
 TEACHER = "teacher"
 """Name of the teacher's worker."""
 
+AUGMENTATION = "augmentation"
+"""Name of the worker that writes the lake."""
+
 STUDENT = "student-"
 """Before a student's name, it makes the name of its worker."""
 

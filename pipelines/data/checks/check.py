@@ -11,7 +11,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.checks.features import judge_features
 from pipelines.data.checks.labels import judge_labels
-from pipelines.data.checks.machine import judge_compiler, judge_memory, judge_precision
+from pipelines.data.checks.machine import judge_cluster, judge_compiler, judge_memory, judge_precision
 from pipelines.data.checks.report import CheckReport
 from pipelines.data.checks.rows import judge_rows
 from pipelines.data.checks.times import judge_pace, judge_times
@@ -56,7 +56,7 @@ def check_config(
         profile, findings = profile_topics(config, rows)
     findings += judge_features(config, profile.batch if profile is not None else None)
     findings += judge_memory(config, total_memory(), local=local)
-    findings += [*judge_compiler(config), *judge_precision(config), *judge_pace(config)]
+    findings += [*judge_compiler(config), *judge_precision(config), *judge_cluster(config), *judge_pace(config)]
     if isinstance(source, Generated):
         verticals = Counter({vertical.name: 1 for vertical in source.verticals})
         findings += judge_verticals(config, verticals, whole=False)

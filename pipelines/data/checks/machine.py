@@ -1,4 +1,5 @@
-"""Rules of this machine: memory, a compiler and instructions that a config asks for. Nothing is said of a cluster."""
+"""Rules of machines: memory, a compiler and instructions that a config asks of this one, and what those of a cluster
+need. Each of a cluster's machines is looked at when a run starts."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from exfm.features.features import FeatureSet
 from exfm.kernels.machine_code import has_compiler
 from exfm.machine import CPUINFO, multiplies_bf16
 from exfm.models.teacher_config import wide_columns
+from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.data.findings import Finding, Rules, Severity
@@ -26,9 +28,15 @@ warn  machine.bf16  teacher.model.precision
     bf16 is asked for, and this processor has no instructions for it (avx512_bf16 or amx_bf16): it is emulated, and a
     teacher's step was 18 × slower so than in fp32
     -> leave it out (fp32), unless the teacher will run elsewhere
+warn  cluster.broker  kafka.bootstrap_servers
+    workers will be on the machines of Ray at {address}, and the broker is at {servers}, which is this machine alone
+    -> give an address that all of them reach; on one machine that is all right
+note  cluster.files  {setting}
+    every machine of Ray at {address} reads {path}: each needs it there, and the run directory at one path
 """)
 
 GB = 1 << 30
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LIBRARIES = GB
 """Torch and what comes with it: once, whatever number of processes is forked with them."""
 FORKED = GB // 4
@@ -110,6 +118,19 @@ def judge_compiler(config: Config) -> Iterator[Finding]:
         and not has_compiler()
     ):
         yield RULES("machine.compiler")
+
+
+def judge_cluster(config: Config) -> Iterator[Finding]:
+    """Lacks of a cluster's machines by the config alone."""
+    address, source = config.resources.address, config.source
+    if address is None:
+        return
+    if config.follows is None:
+        servers = config.kafka.bootstrap_servers
+        if servers is None or all(host in LOOPBACK for host, _ in config.kafka.addresses):
+            yield RULES("cluster.broker", address=address, servers=servers or "127.0.0.1 (the embedded one)")
+    if isinstance(source, Recorded):
+        yield RULES("cluster.files", setting="source.path", address=address, path=source.path)
 
 
 def judge_precision(config: Config, cpuinfo: Path = CPUINFO) -> Iterator[Finding]:

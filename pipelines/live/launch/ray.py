@@ -20,7 +20,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipelines.core.config.identity import AUGMENTATION
 from pipelines.core.config.sections import Resources
+from pipelines.live.launch.cluster import HeadWatch, machines, near_brokers, not_joined, shipped_source
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.host import Build, Host, last_turn
 from pipelines.live.launch.preloaded import fitting, starts_plainly, worker_environment
@@ -29,6 +31,7 @@ from pipelines.live.launch.ray_node import lean_node, require_answer
 from pipelines.live.rules.causes import Died, Gone
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders
+from streaming.errors import StreamingError
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -128,7 +131,7 @@ class RayCall:
         except ray.exceptions.RayTaskError as error:
             died = error.cause if isinstance(error.cause, Died) else Died.of(error)
             raise Died(str(died), died.cause) from None
-        except ray.exceptions.RayError as error:  # also of a machine out of memory, whose workers Ray ends
+        except (ray.exceptions.RayError, ConnectionError) as error:  # also of a machine out of memory
             self._host.note_end()
             raise Gone(str(error).strip().splitlines()[0]) from None
         self._host.answered = True
@@ -185,6 +188,7 @@ class RayLauncher:
         self._forks = fitting(forks, resources.threads, resources.address)
         require_answer(resources.address)
         forking = {} if self._forks is None else {"py_executable": self._forks.command}
+        shipped = {} if resources.address is None else shipped_source()
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # workers without an actor: none is ever used
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -195,12 +199,15 @@ class RayLauncher:
                     include_dashboard=False if not resources.address else None,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
-                    runtime_env={"env_vars": variables, **forking},
+                    runtime_env={"env_vars": variables, **forking, **shipped},
                     object_store_memory=None if resources.address else OBJECT_STORE_BYTES,
                 )
-        except BaseException:
+            self._head = None if resources.address is None else HeadWatch.of(resources.address)
+        except BaseException as error:
             if self._forks is not None:
                 self._forks.close()
+            if resources.address is not None and isinstance(error, ConnectionError):
+                raise StreamingError(not_joined(resources.address, error)) from error
             raise
 
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
@@ -210,12 +217,16 @@ class RayLauncher:
 
         self._forget_ended()
         logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
-        group = self._reserved(ranks) if ranks > 1 else None
+        near = near_brokers(machines()) if self._resources.address and name == AUGMENTATION else []
+        group = self._reserved(ranks) if ranks > 1 and not near else None
         if host is not None and name not in self._alone:
             hosts = [self._shared_host(host, log.parent)]
         else:
             cpus = self._resources.cpus_per_worker if host is None else 0.0  # its share is its host's, which it left
-            hosts = [self._host(cpus, own, group=group, rank=rank) for rank, own in enumerate(logs)]
+            hosts = [
+                self._host(cpus, own, group=group, rank=rank, near=near[rank % len(near)] if near else None)
+                for rank, own in enumerate(logs)
+            ]
 
         def unplaced(waited_s: float) -> str | None:
             return None if all(each.answered for each in hosts) else self._unplaced(name, ranks, group, waited_s)
@@ -242,7 +253,8 @@ class RayLauncher:
 
     @property
     def died(self) -> str | None:
-        return None if self._node is None else self._node.died
+        watched = self._node or self._head
+        return None if watched is None else watched.died
 
     def _limit_met(self) -> str | None:
         return None if self._node is None else self._node.limit_met()
@@ -250,14 +262,25 @@ class RayLauncher:
     # --- hosts -------------------------------------------------------------------------------------------------------
 
     def _host(
-        self, cpus: float, log: Path, turn: Path | None = None, *, group: PlacementGroup | None = None, rank: int = 0
+        self,
+        cpus: float,
+        log: Path,
+        turn: Path | None = None,
+        *,
+        group: PlacementGroup | None = None,
+        rank: int = 0,
+        near: str | None = None,
     ) -> RayHost:
-        """A new host; in its place of a reserved group, else anywhere."""
+        """A new host: in its place of a reserved group; on the machine `near` while that has room; else anywhere, on a
+        cluster spread over its machines."""
         import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-        anywhere = "SPREAD" if self._resources.address else "DEFAULT"
-        place = anywhere if group is None else PlacementGroupSchedulingStrategy(group, rank)
+        place: Any = "SPREAD" if self._resources.address else "DEFAULT"
+        if group is not None:
+            place = PlacementGroupSchedulingStrategy(group, rank)
+        elif near is not None:
+            place = NodeAffinitySchedulingStrategy(near, soft=True, _spill_on_unavailable=True)
         actor = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
         return RayHost(actor.remote(str(log), self._resources.log_mb, None if turn is None else str(turn)), turn)
 
@@ -280,12 +303,12 @@ class RayLauncher:
             del self._shared[name]
 
     def _reserved(self, ranks: int) -> PlacementGroup:
-        """All or none: half a group would hold its places and never start. On a cluster, ranks spread over as many
-        nodes as there are, for their memory and cores."""
+        """All or none: half a group would hold its places and never start. On as few machines as have room: ranks
+        exchange rows at every step."""
         import ray
 
         bundles = [{"CPU": self._resources.cpus_per_worker}] * ranks
-        return ray.util.placement_group(bundles, strategy="SPREAD" if self._resources.address else "PACK")
+        return ray.util.placement_group(bundles, strategy="PACK")
 
     def _unplaced(self, name: str, ranks: int, group: PlacementGroup | None, waited_s: float) -> str | None:
         """Reason why an actor will not be placed, once the timeout has passed. One that has a place may start

@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
+from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.end_offsets import store_ends, stored_ends
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.launch.cluster import require_machines
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.local import LocalLauncher
 from pipelines.live.launch.ray import Launcher, RayLauncher
@@ -52,6 +54,7 @@ def provisioned(
         launcher = _launcher(config, status, local, forks, say)
         with ExitStack() as stack:
             stack.callback(launcher.shutdown)
+            _require_machines(config, run_dir, "", local, say)
             yield Provision("", launcher, None)
         return
     configured = config.kafka.bootstrap_servers
@@ -72,6 +75,7 @@ def provisioned(
             launcher = _launcher(config, status, local, forks, say)
             stack.callback(launcher.shutdown)
             servers = starting.result() if starting is not None else str(configured)
+            _require_machines(config, run_dir, servers, local, say)
         yield Provision(servers, launcher, broker)
 
 
@@ -149,6 +153,21 @@ def _launcher(config: Config, status: RunStatus, local: bool, forks: ForkServer 
     say(stage)
     status.stage = stage if status.stage is None else f"{status.stage}, {stage}"
     return RayLauncher(config.resources, forks)
+
+
+def _require_machines(config: Config, run_dir: RunDir, servers: str, local: bool, say: Say) -> None:
+    """Raise BadInput where a machine of a cluster cannot take part in the run."""
+    if local or config.resources.address is None:
+        return
+    kafka, source, inputs = config.kafka.model_copy(update={"bootstrap_servers": servers}), config.source, list[str]()
+    if isinstance(source, Recorded) and config.follows is None:
+        inputs = [source.path, *([source.feedback.path] if source.feedback is not None else [])]
+    if config.follows is not None:
+        inputs = [str(run_dir.leader.root)]
+    elif (begun := config.teacher.init_from) is not None:
+        inputs.append(str(begun.path))
+    say("looking at the run directory from every machine of Ray")
+    require_machines(run_dir, kafka.addresses if servers else [], inputs, say)
 
 
 def _embedded(config: Config, run_dir: RunDir, status: RunStatus) -> EmbeddedBroker:

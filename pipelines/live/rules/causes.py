@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from exfm.errors import ConfigError, Diverged, Unusable
 from pipelines.live.rules.restarts import Cause
-from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull
+from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StillHeld
 from streaming.process_limit import met_limit
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -54,6 +54,8 @@ def cause_of(error: BaseException) -> Cause:
             return Cause.DISK_FULL
         if isinstance(each, BrokerAway):
             return Cause.BROKER_AWAY
+        if isinstance(each, StillHeld):
+            return Cause.STILL_HELD
         if isinstance(each, BadInput | ConfigError):
             return Cause.MISTAKE
         if isinstance(each, DataLost | Diverged | Unusable) or is_read_only(each):

@@ -17,7 +17,7 @@ from pipelines.core.config.sections import Resources
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 LONGEST_WAIT_S = 15.0
-"""The longest pause between two tries while a broker is away or a disk is full."""
+"""The longest pause between two tries while a broker is away, a disk is full or a lock is held."""
 WELL_S = 30.0
 
 
@@ -27,6 +27,8 @@ class Cause(StrEnum):
     CRASH = "crash"
     BROKER_AWAY = "broker away"
     DISK_FULL = "disk full"
+    STILL_HELD = "still held"
+    """By the one that it replaces, whose machine is out of reach, or which has not ended yet."""
     MISTAKE = "mistake"
     """The caller's, in the config or in what it names: trying again changes nothing before it is mended."""
     PERMANENT = "permanent"
@@ -68,8 +70,8 @@ class GiveUp:
 def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart | GiveUp:
     """Decide on the reaction to a death, given all relevant deaths (this one included, last).
 
-    Crashes are counted within a window. A broker that is away or a full disk is not the worker's fault: however often
-    the worker dies of it, it is restarted until the cause has lasted too long.
+    Crashes are counted within a window. A broker that is away, a full disk or a predecessor that still holds its lock
+    is not the worker's fault: however often the worker dies of it, it is restarted until the cause has lasted too long.
     """
     last = deaths[-1]
     if last.cause in (Cause.MISTAKE, Cause.PERMANENT):
@@ -80,6 +82,9 @@ def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart 
     elif last.cause is Cause.BROKER_AWAY:
         words = "the broker has been away for {:.0f} s; {:g} s are allowed (kafka.give_up_s): bring it back, and resume"
         decision = while_it_lasts(series(deaths, patience.give_up_s), now, patience.give_up_s, words)
+    elif last.cause is Cause.STILL_HELD:
+        words = "it was held for {:.0f} s; {:g} s are allowed (resources.restart_window_s)"
+        decision = while_it_lasts(series(deaths, patience.restart_window_s), now, patience.restart_window_s, words)
     else:
         words = (
             "the disk has been full for {:.0f} s; {:g} s are allowed (resources.disk_give_up_s): free some, and resume"
@@ -108,7 +113,7 @@ def still_counting(deaths: Sequence[Death], well_s: float, disk_has_room: bool) 
     must have room too, since a worker may go for long without writing anything."""
     if well_s < WELL_S:
         return list(deaths)
-    over = {Cause.BROKER_AWAY, Cause.DISK_FULL} if disk_has_room else {Cause.BROKER_AWAY}
+    over = {Cause.BROKER_AWAY, Cause.STILL_HELD} | ({Cause.DISK_FULL} if disk_has_room else set())
     return [death for death in deaths if death.cause not in over]
 
 

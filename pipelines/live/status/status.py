@@ -18,7 +18,11 @@ from pipelines.live.status.counts import Counts
 from pipelines.live.status.losses import Losses
 from pipelines.live.workers.report import Report
 
-WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
+WAITS = {
+    Cause.BROKER_AWAY: "broker away",
+    Cause.DISK_FULL: "disk full",
+    Cause.STILL_HELD: "their predecessors' locks are held",
+}
 PAUSED = (WorkerState.RESTARTING, WorkerState.STARTING)
 SILENT_S = 30.0
 

@@ -37,7 +37,7 @@ from exfm.snapshots.staging import Storable
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.training.writer import Watch, Writer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
-from streaming.errors import StreamingError
+from streaming.errors import StillHeld
 from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
 from streaming.store.files import write_json
@@ -95,7 +95,7 @@ class Checkpointer:
         """Take the lock; returns the newest usable checkpoint of the engine's identity, or of one in `older`; None for
         a new start.
 
-        Raises StreamingError while an earlier process holds the lock, ModelError where no checkpoint can be used.
+        Raises StillHeld while an earlier process holds the lock, ModelError where no checkpoint can be used.
         """
         self._ranks = ranks or self._ranks
         resume_point = ResumePoint(None, None)
@@ -117,7 +117,7 @@ class Checkpointer:
         self.checkpoints.parent.mkdir(parents=True, exist_ok=True)
         path = self.checkpoints.with_name(f"{self.name}.lock")
         if not self._lock.enter_context(file_lock(path)):
-            raise StreamingError(f"another process still works as `{self.name}` (it holds {path}); it has to end first")
+            raise StillHeld(f"another process still works as `{self.name}` (it holds {path}); it has to end first")
 
     # --- writing -----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pytest
 from exfm.errors import ConfigError, Diverged, ModelError, OtherFormat
 from pipelines.live.rules.causes import Died, cause_of
 from pipelines.live.rules.restarts import Cause
-from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
+from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StillHeld, StreamingError
 
 
 def raised(outer: BaseException, *, from_: BaseException | None = None, during: BaseException | None = None):
@@ -41,6 +41,7 @@ class DeltaError(Exception):
         (BrokerAway("x"), Cause.BROKER_AWAY),
         (raised(StreamingError("publishing failed"), from_=BrokerAway("x")), Cause.BROKER_AWAY),
         (raised(StreamingError("closing failed"), during=BrokerAway("x")), Cause.BROKER_AWAY),
+        (StillHeld("x"), Cause.STILL_HELD),
         (DiskFull("x"), Cause.DISK_FULL),
         (OSError(errno.ENOSPC, "No space left on device"), Cause.DISK_FULL),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), Cause.DISK_FULL),

@@ -66,7 +66,7 @@ def test_it_gives_up_exactly_when_more_deaths_are_recent_than_restarts_are_allow
 
 
 PATIENCE = Patience(max_restarts=2, restart_window_s=60, give_up_s=300, disk_give_up_s=600)
-C, B, D, P = Cause.CRASH, Cause.BROKER_AWAY, Cause.DISK_FULL, Cause.PERMANENT
+C, B, D, P, H = Cause.CRASH, Cause.BROKER_AWAY, Cause.DISK_FULL, Cause.PERMANENT, Cause.STILL_HELD
 
 
 def deaths(*what):
@@ -92,6 +92,8 @@ def deaths(*what):
         ([(0, B), (200, C), (400, B)], Restart(0.5)),  # a crash between them: another one too
         ([(t, D) for t in range(0, 330, 15)], Restart(15)),
         ([(t, D) for t in range(0, 630, 15)], "the disk has been full for 615 s; 600 s are allowed (resources.disk_"),
+        ([(t, H) for t in range(0, 60, 5)], Restart(15)),
+        ([(t, H) for t in range(0, 70, 5)], "it was held for 65 s; 60 s are allowed (resources.restart_window_s)"),
         ([(0, P)], "words of 0"),
         ([(0, B), (1, P)], "words of 1"),
     ],
@@ -107,7 +109,7 @@ def test_what_is_done_about_each_history_of_deaths(died, decision):
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([C, B, D])), min_size=1, max_size=40).map(sorted),
+    st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([C, B, D, H])), min_size=1, max_size=40).map(sorted),
 )
 @settings(deadline=None)
 def test_waiting_never_counts_as_crashing_and_no_pause_is_longer_than_the_longest(died):
@@ -122,10 +124,10 @@ def test_waiting_never_counts_as_crashing_and_no_pause_is_longer_than_the_longes
 
 @pytest.mark.parametrize(
     ("well_s", "room", "left"),
-    [(29, True, [C, B, D]), (30, True, [C]), (30, False, [C, D]), (1e6, False, [C, D])],
+    [(29, True, [C, B, D, H]), (30, True, [C]), (30, False, [C, D]), (1e6, False, [C, D])],
 )
 def test_an_outage_is_over_once_work_goes_well_and_a_full_disk_when_it_has_room_too(well_s, room, left):
-    history = deaths((0, C), (1, B), (2, D))
+    history = deaths((0, C), (1, B), (2, D), (3, H))
     assert [death.cause for death in still_counting(history, well_s, room)] == left
 
 

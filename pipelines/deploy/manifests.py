@@ -1,0 +1,239 @@
+"""Kubernetes manifests of a run, from its config, and from its price where a rate is given.
+
+    storage.yaml   a shared volume for the run directory, and the config
+    kafka.yaml     Kafka by Strimzi and the run's topics; not where the config names a Kafka
+    mlflow.yaml    MLflow on PostgreSQL and object storage; not where the config names a server, or tracking is off
+    run.yaml       a RayJob by KubeRay: a head, a machine near Kafka (the resource `broker`), and further ones
+    serve.yaml     exfm serve over the run directory
+
+The templates are YAML in `k8s/`. A value that is `$name` alone becomes the value itself, `${name}` inside a text its
+text. No manifest holds a secret: passwords are references to Secrets, which whoever deploys makes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.capacity.price import Price
+from pipelines.core.config.sections import Recorded
+from pipelines.core.config.settings import Config, dump
+from streaming.errors import BadInput
+from streaming.kafka.secrets import SecretFrom
+
+TEMPLATES = Path(__file__).parent / "k8s"
+RUNS = "/runs"
+"""Where the shared volume is mounted."""
+
+DAY_MS = 86_400_000
+INPUT_DAYS, LAKE_DAYS = 7, 30
+"""Days of the input topics and of the lake that volumes hold."""
+GIB = 1 << 30
+UNPRICED = {"cores": 4, "memory": 16, "machines": 2, "kafka": 100, "runs": 200}
+"""Sizes, in GiB, without a rate to take them from."""
+_ALONE, _INSIDE, _NAME = re.compile(r"\$(\w+)"), re.compile(r"\$\{(\w+)\}"), re.compile(r"[^a-z0-9-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Image, storage and copies for a deployment.
+
+    image           has the pinned environment, this source, and psycopg2 for MLflow
+    bucket          of S3, for MLflow's files: BUCKET/PREFIX
+    storage_class   of volumes that many machines write to; None: the cluster's default
+    serving         copies of `exfm serve`
+    """
+
+    image: str
+    bucket: str | None = None
+    storage_class: str | None = None
+    serving: int = 2
+
+
+def rendered(config: Config, target: Target, price: Price | None = None) -> dict[str, str]:
+    """Manifests by file name. Equal arguments give equal texts.
+
+    Raises BadInput for a config that another machine could not run: files of this one, passwords as plain text.
+    """
+    name = _NAME.sub("-", config.name.lower()).strip("-")[:40] or "exfm"
+    _require_portable(config, target, name)
+    own_kafka = config.follows is None and config.kafka.bootstrap_servers is None
+    own_mlflow = config.tracking.enabled and config.tracking.uri is None
+    values = _sizes(price) | {
+        "name": name,
+        "image": target.image,
+        "bucket": target.bucket,
+        "storage_class": target.storage_class,
+        "serving": target.serving,
+        "config": dump(_as_deployed(config, name, own_kafka=own_kafka, own_mlflow=own_mlflow)),
+        "env": _environment(config, name),
+        "ray_version": metadata.version("ray"),
+        "max_message_bytes": config.kafka.max_message_bytes,
+        "entrypoint": shlex.join(["exfm", "stream", "/config/config.yaml", "--run-dir", f"{RUNS}/{name}"]),
+    }
+    manifests = {"storage.yaml": _filled("storage", values)}
+    if own_kafka:
+        manifests["kafka.yaml"] = _filled("kafka", values) + _topics(config, values)
+    if own_mlflow:
+        manifests["mlflow.yaml"] = _filled("mlflow", values)
+    manifests["run.yaml"] = _run(values)
+    manifests["serve.yaml"] = _filled("serve", values)
+    header = f"# {name}: rendered by exfm deploy; {_of(price)}\n"
+    return {file: header + "---\n".join(map(_text, documents)) for file, documents in manifests.items()}
+
+
+def _require_portable(config: Config, target: Target, name: str) -> None:
+    if plain := sorted(config.kafka.given):
+        raise BadInput(
+            f"kafka.security holds {', '.join(plain)} as plain text, which no manifest may hold; write {{env: NAME}}: "
+            f"it is then taken from the Secret {name}-kafka, key NAME"
+        )
+    files = {}
+    if isinstance(config.source, Recorded) and config.follows is None:
+        files["source.path"] = config.source.path
+        if config.source.feedback is not None:
+            files["source.feedback.path"] = config.source.feedback.path
+    if config.follows is not None:
+        files["source.lake"] = config.follows.lake
+    if config.teacher.init_from is not None:
+        files["teacher.init_from"] = str(config.teacher.init_from.path)
+    for setting, path in files.items():
+        if not path.startswith(f"{RUNS}/"):
+            raise BadInput(
+                f"{setting} is {path}, which is on this machine; copy it to the shared volume and name it there: "
+                f"{RUNS}/…"
+            )
+    if config.tracking.enabled and config.tracking.uri is None and target.bucket is None:
+        raise BadInput(
+            "MLflow keeps its files in object storage: give --bucket BUCKET/PREFIX, or the address of a server that "
+            "there is (--set tracking.uri=…), or --set tracking.enabled=false"
+        )
+
+
+def _as_deployed(config: Config, name: str, *, own_kafka: bool, own_mlflow: bool) -> Config:
+    """The config with the addresses that it has inside the cluster."""
+    changes: dict[str, Any] = {"resources": config.resources.model_copy(update={"address": "auto"})}
+    if own_kafka:
+        changes["kafka"] = config.kafka.model_copy(update={"bootstrap_servers": f"{name}-kafka-kafka-bootstrap:9092"})
+    if own_mlflow:
+        changes["tracking"] = config.tracking.model_copy(update={"uri": f"http://{name}-mlflow:5000"})
+    return config.model_copy(update=changes)
+
+
+def _environment(config: Config, name: str) -> list[dict[str, Any]]:
+    """Variables of the run's processes; passwords by the name of a Secret."""
+    secrets = [value for value in config.kafka.security.values() if isinstance(value, SecretFrom)]
+    named = sorted({secret.env for secret in secrets if secret.env is not None})
+    references = [
+        {"name": variable, "valueFrom": {"secretKeyRef": {"name": f"{name}-kafka", "key": variable}}}
+        for variable in named
+    ]
+    return [{"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}, *references]
+
+
+def _sizes(price: Price | None) -> dict[str, Any]:
+    """Machines and volumes; those of a price have what it says, and room for the share that libraries take of each."""
+    if price is None:
+        found = dict(UNPRICED)
+    else:
+        sizes = {size.name: size.bytes for size in price.disk}
+        topics = INPUT_DAYS * sizes["input topics"] + sizes["examples topic"]
+        kept = sum(size.bytes * (LAKE_DAYS if size.grows else 1) for size in price.disk if "topic" not in size.name)
+        found = {
+            "cores": math.floor(price.cores_per_machine),
+            "memory": math.floor(price.memory_per_machine / GIB),
+            "machines": price.machines,
+            "kafka": max(10, math.ceil(topics / GIB)),
+            "runs": max(10, math.ceil(kept / GIB)),
+        }
+    return {
+        "cores": str(found["cores"]),
+        "memory": f"{found['memory']}Gi",
+        "others": found["machines"] - 1,
+        "kafka_size": f"{found['kafka']}Gi",
+        "runs_size": f"{found['runs']}Gi",
+    }
+
+
+def _of(price: Price | None) -> str:
+    if price is None:
+        return "sizes are placeholders, since no rate was given (--impressions-per-s)"
+    workload, extrapolated = price.workload, ", extrapolated" if price.extrapolated else ""
+    return f"sizes for {workload.impressions:g} impressions a second and {workload.students} students{extrapolated}"
+
+
+def _topics(config: Config, values: Mapping[str, Any]) -> list[Any]:
+    kafka = config.kafka
+    inputs_days = None if config.plays else INPUT_DAYS
+    kept_days = [
+        (kafka.impressions, inputs_days),
+        (kafka.feedback, inputs_days),
+        (kafka.examples, None),
+        (kafka.dead_letters, kafka.dead_letter_days),
+    ]
+    documents = []
+    for topic, days in kept_days:
+        own = {
+            "topic": topic.topic,
+            "topic_resource": f"{values['name']}-{_NAME.sub('-', topic.topic.lower()).strip('-')}",
+            "partitions": topic.partitions,
+            "retention_ms": -1 if days is None else round(days * DAY_MS),
+        }
+        documents += _filled("topic", {**values, **own})
+    return documents
+
+
+def _run(values: Mapping[str, Any]) -> list[Any]:
+    (job,) = _filled("run", values)
+    cluster = job["spec"]["rayClusterSpec"]
+    cluster["workerGroupSpecs"] = [group for group in cluster["workerGroupSpecs"] if group["replicas"]]
+    return [job]
+
+
+def _filled(template: str, values: Mapping[str, Any]) -> list[Any]:
+    text = (TEMPLATES / f"{template}.yaml").read_text()
+    return [_fill(document, values) for document in yaml.safe_load_all(text)]
+
+
+def _fill(node: Any, values: Mapping[str, Any]) -> Any:
+    """A part of a template with its values; a key without one is left out.
+
+    >>> _fill({"a": "$n", "b": "x-${s}", "c": "$none"}, {"n": 3, "s": "y", "none": None})
+    {'a': 3, 'b': 'x-y'}
+    """
+    if isinstance(node, dict):
+        filled = {_fill(key, values): _fill(value, values) for key, value in node.items()}
+        return {key: value for key, value in filled.items() if value is not None}
+    if isinstance(node, list):
+        return [_fill(each, values) for each in node]
+    if not isinstance(node, str):
+        return node
+    if (alone := _ALONE.fullmatch(node)) is not None:
+        return values[alone[1]]
+    return _INSIDE.sub(lambda found: str(values[found[1]]), node)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML without anchors, whose texts of several lines are blocks."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)
+
+
+def _text(document: Any) -> str:
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)

@@ -1,0 +1,148 @@
+"""Manifests of a run: what the operators' published schemas say of them, what is in them, and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from pipelines.capacity.price import Pricing
+from pipelines.capacity.rates import read_rates
+from pipelines.core.config.settings import load, parse
+from pipelines.deploy.manifests import Target, rendered
+from streaming.errors import BadInput
+from tests.support.crds import FILES, POD, documents, pods, schema_of
+
+TARGET = Target(image="exfm:1", bucket="models/demo")
+
+
+def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [document for document in found if document["kind"] == kind]
+
+
+def demo(*overrides: str):
+    return load("configs/demo.yaml", list(overrides))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_operators_schemas_hold_for_what_is_rendered(kind):
+    found = of_kind(documents(), kind)
+    assert found
+    for document in found:
+        jsonschema.validate(document, schema_of(kind))
+
+
+def test_pods_of_deployments_are_pods():
+    found = [pod for document in documents() for pod in pods(document)]
+    assert len(found) == 3  # PostgreSQL, MLflow, serving
+    for pod in found:
+        jsonschema.validate(pod, schema_of(POD))
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("Kafka", "spec.kafka.listeners.0.type", "external"),
+        ("Kafka", "spec.kafka.listeners.0.port", 80),
+        ("Kafka", "spec.zookeeper", {}),
+        ("KafkaNodePool", "spec.roles.0", "zookeeper"),
+        ("KafkaNodePool", "spec.replicas", "three"),
+        ("KafkaTopic", "spec.partitions", 0),
+        ("RayJob", "spec.rayClusterSpec.headGroupSpec.rayStartParams", {"num-cpus": 0}),
+        ("RayJob", "spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0.imagee", "exfm:1"),
+        ("RayJob", "spec.backoffLimit", "ten"),
+    ],
+)
+def test_a_mistake_in_a_template_is_refused_by_the_schema(kind, path, value):
+    document: Any = of_kind(documents(), kind)[0]
+    *parents, last = path.split(".")
+    node = document
+    for name in parents:
+        node = node[int(name) if isinstance(node, list) else name]
+    node[int(last) if isinstance(node, list) else last] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema_of(kind))
+
+
+def test_the_same_config_gives_the_same_texts():
+    assert rendered(demo(), TARGET) == rendered(demo(), TARGET)
+
+
+def test_the_run_finds_kafka_and_mlflow_and_its_own_ray():
+    (config,) = of_kind(documents(), "ConfigMap")
+    deployed = parse(yaml.safe_load(config["data"]["config.yaml"]))
+    assert deployed.kafka.bootstrap_servers == "demo-kafka-kafka-bootstrap:9092"
+    assert deployed.tracking.uri == "http://demo-mlflow:5000"
+    assert deployed.resources.address == "auto"
+    assert deployed.students == demo().students
+
+
+def test_topics_have_the_partitions_of_the_config_and_keep_what_the_run_needs():
+    topics = {
+        each["spec"]["topicName"]: (each["spec"]["partitions"], each["spec"]["config"]["retention.ms"])
+        for each in of_kind(documents("configs/demo.yaml", "kafka.examples.partitions=4"), "KafkaTopic")
+    }
+    assert topics == {
+        "impressions": (2, -1),
+        "feedback": (2, -1),
+        "examples": (4, -1),
+        "dead-letters": (1, 30 * 86_400_000),
+    }
+
+
+def test_what_the_config_names_is_not_rendered():
+    texts = rendered(demo("kafka.bootstrap_servers=kafka:9092", "tracking.uri=http://mlflow:5000"), TARGET)
+    assert list(texts) == ["storage.yaml", "run.yaml", "serve.yaml"]
+
+
+def test_passwords_are_names_of_secrets():
+    secured = demo(
+        "kafka.bootstrap_servers=kafka:9092",
+        "kafka.security={security_protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_plain_username: exfm, "
+        "sasl_plain_password: {env: KAFKA_PASSWORD}}",
+    )
+    (job,) = yaml.safe_load_all(rendered(secured, TARGET)["run.yaml"])
+    groups = [job["spec"]["rayClusterSpec"]["headGroupSpec"], *job["spec"]["rayClusterSpec"]["workerGroupSpecs"]]
+    reference = {"secretKeyRef": {"name": "demo-kafka", "key": "KAFKA_PASSWORD"}}
+    for group in groups:
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"name": "KAFKA_PASSWORD", "valueFrom": reference} in container["env"]
+
+
+def test_a_password_in_the_config_is_refused():
+    plain = demo("kafka.bootstrap_servers=kafka:9092", "kafka.security={sasl_plain_password: hunter2}")
+    with pytest.raises(BadInput, match="sasl_plain_password as plain text") as caught:
+        rendered(plain, TARGET)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_sizes_are_those_of_the_price():
+    pricing = Pricing(demo(), read_rates(None))
+    price = pricing.price(pricing.workload(100_000), cores=8, memory=64 * 2**30)
+    texts = rendered(demo(), TARGET, price)
+    (job,) = yaml.safe_load_all(texts["run.yaml"])
+    near, others = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert near["replicas"] + others["replicas"] == price.machines
+    (container,) = others["template"]["spec"]["containers"]
+    assert container["resources"]["requests"] == {"cpu": "8", "memory": "64Gi"}
+    assert "sizes for 100000 impressions a second and 5 students, extrapolated" in texts["run.yaml"]
+    assert "placeholders" in rendered(demo(), TARGET)["run.yaml"]
+
+
+def test_one_machine_is_the_one_near_the_broker():
+    pricing = Pricing(demo(), read_rates(None))
+    price = pricing.price(pricing.workload(10), cores=8, memory=64 * 2**30)
+    (job,) = yaml.safe_load_all(rendered(demo(), TARGET, price)["run.yaml"])
+    assert [group["groupName"] for group in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]] == ["near-broker"]
+
+
+def test_files_of_this_machine_are_refused():
+    with pytest.raises(BadInput, match="is on this machine; copy it to the shared volume"):
+        rendered(load("configs/movielens.yaml"), TARGET)
+
+
+def test_mlflow_without_a_bucket_is_refused():
+    with pytest.raises(BadInput, match="--bucket BUCKET/PREFIX"):
+        rendered(demo(), Target(image="exfm:1"))

@@ -75,7 +75,7 @@ def sharding_planner(
     Raises ConfigError where `sharding` does not suit the tables or their optimizer.
     """
     constraints = {}
-    sharding.check([table.name for part in parts.values() for table in part.tables], None)
+    sharding.check({table.name for part in parts.values() for table in part.tables}, None)
     for part in parts.values():
         sharding.check_cuts([table.name for table in part.tables], part.optimizer)
         for table in part.tables:

@@ -26,6 +26,7 @@ import yaml
 from pipelines.capacity.price import Price
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config, dump
+from pipelines.data.checks.machine import LOOPBACK
 from streaming.errors import BadInput
 from streaming.kafka.secrets import SecretFrom
 
@@ -34,6 +35,7 @@ RUNS = "/runs"
 """Where the shared volume is mounted."""
 
 DAY_MS = 86_400_000
+NAME_CHARACTERS = 24
 INPUT_DAYS, LAKE_DAYS = 7, 30
 """Days of the input topics and of the lake that volumes hold."""
 GIB = 1 << 30
@@ -63,11 +65,11 @@ def rendered(config: Config, target: Target, price: Price | None = None) -> dict
 
     Raises BadInput for a config that another machine could not run: files of this one, passwords as plain text.
     """
-    name = _NAME.sub("-", config.name.lower()).strip("-")[:40] or "exfm"
+    name = _name(config.name)
     _require_portable(config, target, name)
     own_kafka = config.follows is None and config.kafka.bootstrap_servers is None
     own_mlflow = config.tracking.enabled and config.tracking.uri is None
-    values = _sizes(price) | {
+    values = _sizes(config, price) | {
         "name": name,
         "image": target.image,
         "bucket": target.bucket,
@@ -90,6 +92,16 @@ def rendered(config: Config, target: Target, price: Price | None = None) -> dict
     return {file: header + "---\n".join(map(_text, documents)) for file, documents in manifests.items()}
 
 
+def _name(text: str) -> str:
+    """The name of all resources: so short that Strimzi's pods, which have it twice, keep within 63 characters.
+
+    >>> _name("Ads ranking, homefeed, production"), _name("2026_ads")
+    ('ads-ranking-homefeed-pro', 'x-2026-ads')
+    """
+    name = _NAME.sub("-", text.lower()).strip("-") or "exfm"
+    return (name if name[0].isalpha() else f"x-{name}")[:NAME_CHARACTERS].strip("-")
+
+
 def _require_portable(config: Config, target: Target, name: str) -> None:
     if plain := sorted(config.kafka.given):
         raise BadInput(
@@ -105,6 +117,14 @@ def _require_portable(config: Config, target: Target, name: str) -> None:
         files["source.lake"] = config.follows.lake
     if config.teacher.init_from is not None:
         files["teacher.init_from"] = str(config.teacher.init_from.path)
+    for setting, value in config.kafka.security.items():
+        if isinstance(value, SecretFrom) and value.env is None:
+            raise BadInput(
+                f"kafka.security.{setting} is read from this machine; write {{env: NAME}} for a Secret's key"
+            )
+        if setting.startswith("ssl_") and setting.endswith("file"):
+            files[f"kafka.security.{setting}"] = str(value)
+    _require_reachable(config)
     for setting, path in files.items():
         if not path.startswith(f"{RUNS}/"):
             raise BadInput(
@@ -116,6 +136,23 @@ def _require_portable(config: Config, target: Target, name: str) -> None:
             "MLflow keeps its files in object storage: give --bucket BUCKET/PREFIX, or the address of a server that "
             "there is (--set tracking.uri=…), or --set tracking.enabled=false"
         )
+
+
+def _require_reachable(config: Config) -> None:
+    """Raise BadInput for addresses that only this machine has, or that hold a password."""
+    hosts = [host for host, _ in config.kafka.addresses] if config.kafka.bootstrap_servers is not None else []
+    if any(host in LOOPBACK for host in hosts):
+        raise BadInput(
+            f"kafka.bootstrap_servers is {config.kafka.bootstrap_servers}, which every pod takes for itself; give an "
+            "address that pods reach, or null for a Kafka by Strimzi"
+        )
+    uri = config.tracking.uri
+    if not config.tracking.enabled or uri is None:
+        return
+    if not uri.startswith(("http://", "https://")):
+        raise BadInput(f"tracking.uri is {uri}, which is on this machine; give a server's address, http://…, or null")
+    if "@" in uri:
+        raise BadInput("tracking.uri holds a password, which no manifest may hold; let the server ask for none inside")
 
 
 def _as_deployed(config: Config, name: str, *, own_kafka: bool, own_mlflow: bool) -> Config:
@@ -139,13 +176,13 @@ def _environment(config: Config, name: str) -> list[dict[str, Any]]:
     return [{"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}, *references]
 
 
-def _sizes(price: Price | None) -> dict[str, Any]:
+def _sizes(config: Config, price: Price | None) -> dict[str, Any]:
     """Machines and volumes; those of a price have what it says, and room for the share that libraries take of each."""
     if price is None:
         found = dict(UNPRICED)
     else:
         sizes = {size.name: size.bytes for size in price.disk}
-        topics = INPUT_DAYS * sizes["input topics"] + sizes["examples topic"]
+        topics = _input_days(config) * sizes["input topics"] + sizes["examples topic"]
         kept = sum(size.bytes * (LAKE_DAYS if size.grows else 1) for size in price.disk if "topic" not in size.name)
         found = {
             "cores": math.floor(price.cores_per_machine),
@@ -170,9 +207,15 @@ def _of(price: Price | None) -> str:
     return f"sizes for {workload.impressions:g} impressions a second and {workload.students} students{extrapolated}"
 
 
+def _input_days(config: Config) -> int:
+    """Days that input topics are kept: as long as a run needs them, and a week at least."""
+    needed_s = config.rows.groups[-1].window_ms / 1000 + config.settlement.lateness_s + config.kafka.downtime_s
+    return max(INPUT_DAYS, math.ceil(needed_s / 86_400) + 1)
+
+
 def _topics(config: Config, values: Mapping[str, Any]) -> list[Any]:
     kafka = config.kafka
-    inputs_days = None if config.plays else INPUT_DAYS
+    inputs_days = None if config.plays else _input_days(config)
     kept_days = [
         (kafka.impressions, inputs_days),
         (kafka.feedback, inputs_days),

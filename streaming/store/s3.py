@@ -7,6 +7,7 @@ Credentials, region and endpoint come from where AWS's own tools take them: `AWS
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ ATTEMPTS = 10
 """Of a request: what fails with 500, 503 or in between is tried again after a growing pause."""
 IN_PARTS_BYTES = 64 * 2**20
 """Larger files are put in parts of this size, which become one object at once or not at all."""
+CONFLICTS = 5
+"""Puts of others that may be undecided while an object is put if it is absent."""
 AT_ONCE = 1000
 """Keys of one request to delete."""
 
@@ -94,14 +97,20 @@ class S3Store:
         """Put the object unless there is one. An answer that was lost makes the next attempt find our own content."""
         from botocore.exceptions import ClientError
 
-        with self._named(key):
-            try:
-                self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=content, IfNoneMatch="*")
-            except ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] not in (409, 412):
-                    raise
-                return self.read(key) == content
-        return True
+        for attempt in range(CONFLICTS):
+            with self._named(key):
+                try:
+                    self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=content, IfNoneMatch="*")
+                except ClientError as error:
+                    if error.response["ResponseMetadata"]["HTTPStatusCode"] not in (409, 412):
+                        raise
+                    try:
+                        return self.read(key) == content
+                    except FileNotFoundError:  # of another put that is not decided yet (409)
+                        time.sleep(0.1 * 2**attempt)
+                        continue
+            return True
+        raise StreamingError(f"{self._key(key)}: puts of others have been in the way {CONFLICTS} times; try again")
 
     def delete(self, keys: Iterable[str]) -> None:
         keys = [self._key(key) for key in keys]

@@ -173,6 +173,8 @@ class WorkingCopy:
             if key is None or key.startswith(_TABLES):
                 continue
             found = listed.pop(key, None)
+            if found is None:
+                self._known.pop(key, None)  # it went there, by whoever
             if found is None or not self._same(path, key, found):
                 keyed.append((path, key))
         self._put(keyed)
@@ -256,7 +258,7 @@ class WorkingCopy:
         there = {found.key: found for found in self.store.list("lake/readers/")}
         for key, found in there.items():
             with suppress(FileNotFoundError):
-                if not (self.root / key).exists():
+                if self._tags.get(key) != found.tag and not self._same(self.root / key, key, found):
                     self._fetch(key, found)
                     self._theirs.add(key)
         for key in self._theirs - there.keys():
@@ -476,6 +478,11 @@ def _machine() -> str:
     return " ".join(parts)
 
 
+def _unknown(error: Exception) -> bool:
+    """True for an error that is none of the store's or the system's: its traceback says where it is from."""
+    return not isinstance(error, StreamingError | OSError)
+
+
 class RepeatedWork:
     """A thread that calls `work` now and every `every_s`, until the end of the context. Where the store does not
     answer, the log says so once, and once more when it answers again."""
@@ -498,9 +505,9 @@ class RepeatedWork:
         while True:
             try:
                 self._work()
-            except (StreamingError, OSError) as error:
+            except Exception as error:  # a heartbeat that ended would have a coordinator that lives taken over
                 if not failing:
-                    log.warning("%s: the store does not follow: %s", self._name, error)
+                    log.warning("%s: the store does not follow: %s", self._name, error, exc_info=_unknown(error))
                 failing = True
             else:
                 if failing:

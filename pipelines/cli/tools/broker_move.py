@@ -294,7 +294,10 @@ class BrokerMove:
 
     def _commit(self, record: Mapping[str, Any]) -> None:
         before = _record_of(self._run_dir, record["state"])
-        self._deliver(before, parse(yaml.safe_load(record["config"])).kafka)  # 2
+        settings = yaml.safe_load(record["config"])
+        settings["kafka"]["security"] = {}  # of this call: no record holds a password
+        kafka = parse(settings).kafka.model_copy(update={"security": self.config.kafka.security})
+        self._deliver(before, kafka)  # 2
         settlement = self._settlement(record["state"])
         writer = LakeTable(self._run_dir.lake, self._rows).open_writer()
         meta = {**before.meta, "merge": record["merge"], "sources": record["sources"]}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from pipelines.cli.tools.stored_config import config_of
-from pipelines.core.config.scaling import ask_for_workers, scaling_of, with_scaling
+from pipelines.core.config.scaling import ask_for_workers, workers_request
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import run_lives
 from streaming.errors import BadInput, StreamingError
@@ -36,14 +36,14 @@ def scale_workers(run_dir: RunDir, counts: Sequence[str], wait_s: float) -> str:
 
     Raises BadInput where it cannot have them, StreamingError where a run that lives does not answer within `wait_s`.
     """
-    config = with_scaling(config_of(run_dir), run_dir)
+    config = config_of(run_dir)
     workers = workers_asked(counts)
     asked, deadline = ask_for_workers(run_dir, config, workers), time.monotonic() + wait_s
     while run_lives(run_dir.root):
-        found = scaling_of(run_dir)
+        found = workers_request(run_dir)
         if found is not None and found.number > asked.number:
-            raise BadInput(f"another request came before this one was answered, and holds: augmentation={found.now}")
-        if found is not None and found.words is not None:
+            raise BadInput(f"another request came before this one was answered, and holds: augmentation={found.asked}")
+        if found is not None and found.number == asked.number and found.words is not None:
             if found.refused:
                 raise BadInput(found.words)
             return found.words

@@ -33,7 +33,7 @@ class StudentChanges(NamedTuple):
 def student_changes(before: Config, now: Config) -> StudentChanges:
     """Students who join, leave, or have a changed section; changes of features only are judged by `evolution`."""
     had, has = ({student.name: student for student in config.students} for config in (before, now))
-    settings = [config.model_dump(mode="json") for config in (before, now)]
+    settings = [config.decisive for config in (before, now)]
     same_features = (before.features, before.teacher.only) == (now.features, now.teacher.only)
 
     def differs(name: str) -> bool:

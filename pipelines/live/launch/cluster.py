@@ -23,7 +23,7 @@ BROKER = "broker"
 
 LOOK_S = 120.0
 """For a machine to fetch the source and answer."""
-PROBE_EVERY_S, PROBE_S, AWAY_S = 2.0, 1.0, 10.0
+PROBE_EVERY_S, PROBE_S, AWAY_S = 2.0, 3.0, 10.0
 
 
 class Machine(NamedTuple):
@@ -139,7 +139,8 @@ class HeadWatch:
 
     def __init__(self, address: str, head: tuple[str, int], clock: Callable[[], float] = time.monotonic) -> None:
         self._address, self._head, self._clock = address, head, clock
-        self._next = self._answered = clock()
+        self._next = clock()
+        self._silent_since: float | None = None
 
     @classmethod
     def of(cls, address: str) -> HeadWatch:
@@ -151,16 +152,25 @@ class HeadWatch:
         return cls(address, (host.strip("[]"), int(port)))
 
     @property
+    def silent(self) -> bool:
+        """True if the head does not answer now: a call of Ray would wait for it."""
+        self._probe()
+        return self._silent_since is not None
+
+    def _probe(self) -> None:
+        self._next = self._clock() + PROBE_EVERY_S
+        try:
+            socket.create_connection(self._head, timeout=PROBE_S).close()
+            self._silent_since = None
+        except OSError:
+            self._silent_since = self._clock() if self._silent_since is None else self._silent_since
+
+    @property
     def died(self) -> str | None:
         """Message once the head has not answered for `AWAY_S`; None before."""
-        if (now := self._clock()) >= self._next:
-            self._next = now + PROBE_EVERY_S
-            try:
-                socket.create_connection(self._head, timeout=PROBE_S).close()
-                self._answered = self._clock()
-            except OSError:
-                pass
-        if self._clock() - self._answered < AWAY_S:
+        if self._clock() >= self._next:
+            self._probe()
+        if self._silent_since is None or self._clock() - self._silent_since < AWAY_S:
             return None
         return (
             f"the head of Ray at {self._address} has not answered for {AWAY_S:.0f} s; what was committed is kept: "

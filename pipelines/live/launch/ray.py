@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SLOW_STARTS = 5
 FORKS_END_S = 3.0
 OBJECT_STORE_BYTES = 100 << 20
+FITS_S = 3.0  # what has room is reserved in milliseconds
 LOOK_S = 10.0  # between two looks into Ray's logs while a worker is placed
 
 
@@ -215,6 +216,8 @@ class RayLauncher:
         the cause."""
         import ray
 
+        if self._head is not None and self._head.silent:
+            raise Gone(f"the head of Ray at {self._resources.address} does not answer")
         self._forget_ended()
         logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
         near = near_brokers(machines()) if self._resources.address and name == AUGMENTATION else []
@@ -222,7 +225,8 @@ class RayLauncher:
         if host is not None and name not in self._alone:
             hosts = [self._shared_host(host, log.parent)]
         else:
-            cpus = self._resources.cpus_per_worker if host is None else 0.0  # its share is its host's, which it left
+            left = host is not None and not self._resources.address  # its share is its host's, which it left
+            cpus = 0.0 if left else self._resources.cpus_per_worker  # a cluster's head may have no core for workers
             hosts = [
                 self._host(cpus, own, group=group, rank=rank, near=near[rank % len(near)] if near else None)
                 for rank, own in enumerate(logs)
@@ -240,12 +244,19 @@ class RayLauncher:
         )
 
     def lacks(self, more: int) -> str | None:
-        needed, free = more * self._resources.cpus_per_worker, _free_cpus()
-        if needed <= free:
+        import ray
+
+        if more <= 0:
+            return None
+        cpus = self._resources.cpus_per_worker
+        tried = ray.util.placement_group([{"CPU": cpus}] * more, strategy="PACK")
+        fits = tried.wait(timeout_seconds=FITS_S)
+        ray.util.remove_placement_group(tried)
+        if fits:
             return None
         return (
-            f"{more} more processes need {needed:g} CPU, and {free:g} are free; ask for fewer, lower "
-            "resources.cpus_per_worker, or give Ray more nodes"
+            f"{more} more processes of {cpus:g} CPU each find no place, {_free_cpus():g} CPU are free; ask for fewer, "
+            "lower resources.cpus_per_worker, or give Ray more nodes"
         )
 
     def rest(self, interval_s: float) -> None:

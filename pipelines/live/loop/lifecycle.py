@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from exfm.snapshots.checkpoint import checkpoint_names
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.identity import STUDENT
-from pipelines.core.config.scaling import with_scaling
+from pipelines.core.config.scaling import answer_at_start, with_scaling
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.logs import log_to
@@ -120,7 +120,9 @@ def _attempt(
     else:
         link_lake(config, run_dir)
     config = with_scaling(with_roster(config, run_dir.roster), run_dir)
+    check_ranks(config, local=local)
     prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
+    answer_at_start(config, run_dir)
     if (earlier := earlier_summary(config, run_dir)) is not None:
         say(f"{run_dir.root} holds this run, finished on {earlier.run.started_at}: nothing left to do.")
         return _finished(config, earlier), earlier

@@ -21,7 +21,7 @@ from typing import Any
 
 from exfm.errors import ModelError
 from pipelines.core.config.identity import STUDENT, TEACHER
-from pipelines.core.config.scaling import record, scaling_of, with_workers
+from pipelines.core.config.scaling import answer_request, with_workers, workers_request
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import Conclusion, track_student
@@ -35,7 +35,7 @@ from pipelines.live.loop.signals import stopping
 from pipelines.live.loop.supervised import Supervision, Workers
 from pipelines.live.loop.worker_spec import WorkerSpec, worker_specs
 from pipelines.live.rules.course import Conclude, Move, next_move
-from pipelines.live.rules.states import RUN_TRANSITIONS, RunState, WorkerState, moved
+from pipelines.live.rules.states import AT_REST, RUN_TRANSITIONS, RunState, WorkerState, moved
 from pipelines.live.status.file import StatusFile
 from pipelines.live.status.status import RunStatus, WorkerStatus
 from pipelines.live.workers.report import Report
@@ -212,15 +212,18 @@ class LiveRun:
 
     def _scale(self) -> None:
         """Answer a request for another number of augmentation workers."""
-        asked = scaling_of(self._run_dir)
-        if asked is None or asked.words is not None:
+        try:
+            request = workers_request(self._run_dir)
+        except BadInput:  # damaged: whoever asks is told, and so is the next start
+            return
+        if request is None or request.words is not None:
             return
         try:
-            words = self.scale(asked.now)
+            words = self.scale(request.asked)
         except BadInput as error:
-            record(self._run_dir, asked.answered(str(error), refused=True))
+            answer_request(self._run_dir, request, str(error), refused=True)
         else:
-            record(self._run_dir, asked.answered(words))
+            answer_request(self._run_dir, request, words)
 
     def _act(self, move: Move | Conclude | None) -> None:
         self.status.waiting = None
@@ -299,11 +302,13 @@ class LiveRun:
         had, writer = self.config.augmentation.workers, self.workers["augmentation"]
         if workers == had:
             return f"augmentation has {workers} already"
-        if self.stream_ended:
-            raise BadInput("the stream has ended: augmentation has nothing left to do")
+        if self.stream_ended or writer.status.state in AT_REST:
+            raise BadInput(f"augmentation is {writer.status.state}: it has nothing left to share")
         config = with_workers(self.config, workers)
         if (lack := self._provision.launcher.lacks(workers - had)) is not None:
             raise BadInput(f"augmentation.workers={workers} does not start: {lack}")
+        write_text(self._run_dir.config, dump(config))
+        sync(self._run_dir.root)
         self.config = config
         self.workers.rebuild(self._all_specs())
         if (report := writer.begin_anew(CLOSE_WAIT_S)) is not None:
@@ -318,6 +323,8 @@ class LiveRun:
 
         Raises BadInput where the run is over, or the section or the student's checkpoints do not fit.
         """
+        if (lack := self._provision.launcher.lacks(student.get("ranks", 1) - 1)) is not None:
+            raise BadInput(f"ranks: {student['ranks']} of `{student['name']}` do not start: {lack}")
         self._change([*self._sections, student])
         settings = self.config.students[-1]
         self.declare(settings.row_filter)

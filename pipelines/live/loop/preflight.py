@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from streaming.process_limit import too_few_left
 from streaming.program import command
 from streaming.store.files import read_json, write_text
 from streaming.store.lock import file_lock
-from streaming.store.working_copy import MARKER, copy_of
+from streaming.store.working_copy import MARKER, copy_of, delete_stored
 
 if TYPE_CHECKING:
     from pipelines.teacher.plan.question import Part
@@ -146,6 +146,9 @@ def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Preflig
         yield found
     except Exception:
         if not found.begun:
+            with suppress(StreamingError):  # what the store has of it; the body's error is the one to tell
+                for path in {*run_dir.root.iterdir(), run_dir.side_tables} - {*(before or ()), run_dir.root / MARKER}:
+                    delete_stored(path)
             clear(run_dir.root, keep=before or ())
             if before is None and copy_of(run_dir.root) is None:
                 run_dir.root.rmdir()

@@ -78,7 +78,12 @@ class Supervised:
     def attend(self, orders: Orders) -> Report | None:
         """Restart the worker if due, poll it, and handle its death. Returns its report where it sent one."""
         if self._restart_at is not None and self._rules.clock() >= self._restart_at:
-            self.start()
+            try:
+                self.start()
+            except Died as death:
+                self._restart_at = None
+                self._bury(death)
+                return None
         if self._handle is None or self.status.state is WorkerState.DONE:
             return None
         try:
@@ -218,9 +223,10 @@ class Workers(dict[str, Supervised]):
         former = self.get(spec.name)
         if former is not None and former.status.state not in (WorkerState.RETIRED, WorkerState.FAILED):
             raise BadInput(f"`{spec.name}` is a worker of this run already ({former.status.state}); take another name")
-        worker = self[spec.name] = Supervised(spec, self._rules)
+        worker = Supervised(spec, self._rules)
         worker.status.earlier = self._earlier.of(spec.name) if former is None else former.status.so_far
         worker.start()
+        self[spec.name] = worker
 
     def poll(self, orders: Orders) -> dict[str, Report]:
         """New reports; workers that died are restarted when due, or given up."""

@@ -18,6 +18,8 @@ FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 LONGEST_WAIT_S = 15.0
 """The longest pause between two tries while a broker is away, a disk is full or a lock is held."""
+STARTS_S = 60.0
+"""The longest start after which a worker finds that the same is still so."""
 WELL_S = 30.0
 
 
@@ -94,12 +96,14 @@ def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart 
 
 
 def series(deaths: Sequence[Death], gap_s: float) -> list[float]:
-    """Times of consecutive deaths from the last cause, without gaps longer than `gap_s`.
+    """Times of consecutive deaths from the last cause, without gaps longer than `gap_s`, or a wait
+    and a start.
 
     >>> away = [Death(t, Cause.BROKER_AWAY, "") for t in (0.0, 400.0, 410.0)]
     >>> series(away, gap_s=300.0)
     [400.0, 410.0]
     """
+    gap_s = max(gap_s, LONGEST_WAIT_S + STARTS_S)
     times = [deaths[-1].at_s]
     for death in reversed(deaths[:-1]):
         if death.cause is not deaths[-1].cause or times[0] - death.at_s > gap_s:

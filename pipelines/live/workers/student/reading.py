@@ -89,6 +89,8 @@ def student_feed(
 ) -> StudentFeed:
     """Feed of the student's batches from this source, not opened yet."""
     ahead, rates, tasks = config.resources.student_reads_ahead, settings.negative_rate, config.student_tasks(settings)
+    if settings.ranks > 1:  # in a thread: while one rank reads, the others would wait in a collective, which times out
+        ahead = max(1, config.resources.read_ahead)
     return StudentFeed(
         source,
         build,

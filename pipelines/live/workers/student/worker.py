@@ -10,6 +10,7 @@ says (further_rank.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from functools import partial
@@ -40,6 +41,9 @@ from streaming.lake.logit_set import GrowingLogitSet
 from streaming.lake.withdrawn import Withdrawn
 from streaming.messages.source import EndOfStream
 
+COMPARE_S = 30.0
+"""How often ranks compare what they hold, beside each checkpoint."""
+
 
 class StudentWorker(Worker):
     kind = "student"
@@ -62,6 +66,7 @@ class StudentWorker(Worker):
         super().__init__(f"student-{settings.name}")
         self._at, self._ranks = at, ALONE
         self._unagreed: StudentBatch | None = None
+        self._compared_rows, self._compared_s = 0, time.monotonic()
         self._withdrawals = withdrawals
         self._config, self._settings, self._run_dir = config, settings, run_dir
         # The last learned row is read again: the export is checked with it.
@@ -166,6 +171,7 @@ class StudentWorker(Worker):
 
     def _compare(self) -> None:
         """Raise ModelError where ranks hold another student than this one. A collective."""
+        self._compared_rows, self._compared_s = self.state.account.rows, time.monotonic()
         if self._ranks.group is not None:
             self._lead.order({"do": "compare"})
             sums = self._ranks.all_gather([self.state.engine.checksum()])[:, 0].tolist()
@@ -177,6 +183,8 @@ class StudentWorker(Worker):
 
     def _go_on(self, mine: bool) -> bool:
         if not mine:
+            if self._compared_rows != self.state.account.rows and time.monotonic() - self._compared_s >= COMPARE_S:
+                self._compare()
             self._lead.leave()
         return mine
 
@@ -227,6 +235,7 @@ class StudentWorker(Worker):
         position = self.position
         if position > self.state.position and self.checkpointer.registered_long_ago:
             self._move_to(position)
+            self._compare()
             self.checkpoint()
 
     def _move_to(self, position: int) -> None:
@@ -313,7 +322,8 @@ class StudentWorker(Worker):
         state, record = self.state, self.state.record
         self._lake.refresh()
         report.lake_seq = self.position
-        reached = state.position if self.feed is None else self.feed.reached(state.position)
+        waits = self.feed is None or self._unagreed is not None
+        reached = state.position if waits or self.feed is None else self.feed.reached(state.position)
         report.lag_rows = max(0, self._lake.last_lake_seq - reached)
         if self._config.pace.mode == "free":
             report.lag_event_time_s = seconds_since(record.event_time_ms)

@@ -146,3 +146,36 @@ def test_files_of_this_machine_are_refused():
 def test_mlflow_without_a_bucket_is_refused():
     with pytest.raises(BadInput, match="--bucket BUCKET/PREFIX"):
         rendered(demo(), Target(image="exfm:1"))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("kafka.bootstrap_servers=localhost:9092", "which every pod takes for itself"),
+        ("tracking.uri=sqlite:////home/me/mlflow.db", "is on this machine"),
+        ("tracking.uri=http://me:s3cret@host:5000", "holds a password"),
+        ("kafka.security.ssl_cafile=/home/me/ca.pem", "kafka.security.ssl_cafile is /home/me/ca.pem, which is on this"),
+        ("kafka.security.sasl_plain_password={file: /home/me/pw}", "write {env: NAME}"),
+    ],
+)
+def test_what_only_this_machine_has_and_what_is_secret_is_refused(override, words):
+    with pytest.raises(BadInput) as refused:
+        rendered(demo("kafka.bootstrap_servers=kafka:9092", override), TARGET)
+    assert words in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_every_name_fits_into_what_is_made_of_it():
+    found = rendered(parse(demo().model_dump(mode="json") | {"name": "2026_" + "a" * 39 + "-b"}), TARGET)
+    names = [document["metadata"]["name"] for text in found.values() for document in yaml.safe_load_all(text)]
+    assert all(name[0].isalpha() and name[-1].isalnum() for name in names)
+    (cluster,) = (d for d in yaml.safe_load_all(found["kafka.yaml"]) if d["kind"] == "Kafka")
+    (pool,) = (d for d in yaml.safe_load_all(found["kafka.yaml"]) if d["kind"] == "KafkaNodePool")
+    assert len(f"{cluster['metadata']['name']}-{pool['metadata']['name']}-0") <= 63
+
+
+def test_input_topics_are_kept_as_long_as_the_run_needs_them():
+    raw = demo("kafka.downtime_s=864000").model_dump(mode="json") | {"source": None}
+    found = rendered(parse(raw), TARGET)
+    topics = {d["spec"]["topicName"]: d for d in yaml.safe_load_all(found["kafka.yaml"]) if d["kind"] == "KafkaTopic"}
+    assert topics["impressions"]["spec"]["config"]["retention.ms"] >= 1000 * 864_000

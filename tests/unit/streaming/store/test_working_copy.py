@@ -22,6 +22,7 @@ from streaming.store.files import (
     sync,
     write_json,
 )
+from streaming.store.objects import PART_SUFFIX
 from streaming.store.working_copy import WorkingCopy, copy_of, mirrored, open_copy, put_tree
 from tests.support.waiting import eventually
 
@@ -40,7 +41,7 @@ def stored(store) -> dict[str, str]:
     return {
         path.relative_to(store).as_posix(): path.read_text()
         for path in store.rglob("*")
-        if path.is_file() and "coordinators" not in path.parts
+        if path.suffix != PART_SUFFIX and path.is_file() and "coordinators" not in path.parts
     }
 
 
@@ -264,7 +265,7 @@ def test_a_coordinator_is_heard_of_while_the_mirror_is_busy(tmp_path, store, mon
     here, busy, heard = machine(tmp_path, store, "here"), threading.Event(), set()
 
     def beats() -> int:
-        heard.add(next((store / "coordinators").iterdir()).read_text())
+        heard.add(next((store / "coordinators").glob("*.json")).read_text())
         return len(heard)
 
     monkeypatch.setattr(here, "mirror", busy.wait)
@@ -333,5 +334,5 @@ def age(store) -> None:
 
 def declare_lost(store) -> None:
     """As if the newest coordinator's process had ended."""
-    newest = max((store / "coordinators").iterdir())
+    newest = max((store / "coordinators").glob("*.json"))
     newest.write_text(json.dumps(json.loads(newest.read_text()) | {"since": 0.0}))

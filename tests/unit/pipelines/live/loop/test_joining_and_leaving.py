@@ -156,3 +156,18 @@ def test_what_cannot_join_or_leave_is_refused_in_words(tmp_path):
     assert refused
     with pytest.raises(BadInput, match="the run is stopped; no worker can join it"):
         run.live.join(WorkerSpec("student-shop", Kind.STUDENT, never_built))
+
+
+def test_a_student_whose_ranks_find_no_place_is_refused_and_nothing_has_changed(tmp_path):
+    def at_tell(run):
+        run.launcher.room = 0
+        if not refused and run.clock() > 1002:
+            with pytest.raises(BadInput, match="ranks: 2 of `late` do not start: 1 more processes find no place"):
+                run.live.spawn({"name": "late", "ranks": 2})
+            refused.append(True)
+
+    refused = []
+    run = Run(tmp_path, ENDING | {"ingest": [[*[working("ingest")] * 60, done("ingest")]]}, at_tell=at_tell)
+    assert run.to_the_end() is RunState.DONE  # it ends, as it would without
+    assert refused
+    assert "student-late" not in run.live.workers

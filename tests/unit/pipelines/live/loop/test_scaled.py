@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.core.config.scaling import ask_for_workers, scaling_of, with_scaling
+from pipelines.core.config.scaling import ask_for_workers, with_scaling, workers_request
 from pipelines.core.config.settings import parse
 from pipelines.live.rules.states import RunState
 from tests.support.pipelines.raw_configs import small
@@ -34,7 +34,7 @@ def test_augmentation_alone_begins_anew_and_no_death_is_counted(tmp_path):
     assert run.ends() == {name: ["closed"] * (1 + (name == "augmentation")) for name in ENDING}
     worker = run.written["workers"]["augmentation"]
     assert (worker["restarts"], worker["state"], worker["lake_seq"]) == (0, "done", 99)
-    assert scaling_of(run.run_dir).words.startswith("augmentation has 3 workers now, 1 before")
+    assert workers_request(run.run_dir).words.startswith("augmentation has 3 workers now, 1 before")
     assert with_scaling(CONFIG, run.run_dir).augmentation.workers == run.live.config.augmentation.workers == 3
 
 
@@ -44,20 +44,20 @@ def test_augmentation_alone_begins_anew_and_no_death_is_counted(tmp_path):
 def test_what_cannot_be_or_is_already_changes_nothing(tmp_path, asked, room, words):
     run, state = scaled(tmp_path, ENDLESS, asked=asked, room=room, at_tell=stop_after(5))
     assert state is RunState.STOPPED
-    assert words in scaling_of(run.run_dir).words
-    assert scaling_of(run.run_dir).refused is (asked == 3)
+    assert words in workers_request(run.run_dir).words
+    assert workers_request(run.run_dir).refused is (asked == 3)
     assert len(run.launcher.handles["augmentation"]) == 1
     assert with_scaling(CONFIG, run.run_dir).augmentation.workers == 1
 
 
 def test_a_stream_that_has_ended_needs_no_more_workers(tmp_path):
     def at_tell(run):
-        if run.status.state is RunState.DRAINING and scaling_of(run.run_dir) is None:
+        if run.status.state is RunState.DRAINING and workers_request(run.run_dir) is None:
             run.live.config = CONFIG
             ask_for_workers(run.run_dir, CONFIG, 2)
 
     slow = ENDING | {"student-feed": [[report("student-feed", 1)] * 60 + [done("student-feed")]]}
     run = Run(tmp_path, slow, at_tell=at_tell)
     assert run.to_the_end() is RunState.DONE
-    assert "the stream has ended" in scaling_of(run.run_dir).words
-    assert scaling_of(run.run_dir).refused
+    assert "augmentation is done: it has nothing left" in workers_request(run.run_dir).words
+    assert workers_request(run.run_dir).refused

@@ -152,10 +152,10 @@ def test_mlflow_without_a_bucket_is_refused():
     ("override", "words"),
     [
         ("kafka.bootstrap_servers=localhost:9092", "which every pod takes for itself"),
-        ("tracking.uri=sqlite:////home/me/mlflow.db", "is on this machine"),
+        ("tracking.uri=sqlite:////some/where/mlflow.db", "is on this machine"),
         ("tracking.uri=http://me:s3cret@host:5000", "holds a password"),
-        ("kafka.security.ssl_cafile=/home/me/ca.pem", "kafka.security.ssl_cafile is /home/me/ca.pem, which is on this"),
-        ("kafka.security.sasl_plain_password={file: /home/me/pw}", "write {env: NAME}"),
+        ("kafka.security.ssl_cafile=/some/where/ca.pem", "kafka.security.ssl_cafile is /some/where/ca.pem, which is on this"),
+        ("kafka.security.sasl_plain_password={file: /some/where/pw}", "write {env: NAME}"),
     ],
 )
 def test_what_only_this_machine_has_and_what_is_secret_is_refused(override, words):

@@ -54,9 +54,13 @@ class RequestOutcome(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int = Field(ge=1, description="of the wish")
+    asked_at: str | None = Field(default=None, description="of the wish: two machines may have given one number")
     refused: bool
     words: str
     at: str = Field(description="UTC, ISO 8601")
+
+    def answers(self, desired: DesiredState) -> bool:
+        return self.number == desired.number and self.asked_at in (None, desired.asked_at)
 
 
 class Roster:
@@ -98,7 +102,9 @@ class Roster:
         """Record the outcome of a request. Only the run does."""
         if not refused:
             write_json(self.place(desired.name) / "granted.json", desired.model_dump(mode="json"))
-        outcome = RequestOutcome(number=desired.number, refused=refused, words=words, at=_now())
+        outcome = RequestOutcome(
+            number=desired.number, asked_at=desired.asked_at, refused=refused, words=words, at=_now()
+        )
         write_json(self.place(desired.name) / "outcome.json", outcome.model_dump(mode="json"))
 
     def desired(self, name: str) -> DesiredState | None:
@@ -126,7 +132,7 @@ class Roster:
     def stands(self, name: str) -> DesiredState | None:
         """The valid desired state of this student: its last request, or if that was refused the one accepted before."""
         desired, outcome = self.desired(name), self.outcome(name)
-        if desired is not None and outcome is not None and outcome.number == desired.number and outcome.refused:
+        if desired is not None and outcome is not None and outcome.answers(desired) and outcome.refused:
             accepted: DesiredState | None = self._read(self.place(name) / "granted.json", DesiredState)
             return accepted
         return desired
@@ -154,7 +160,7 @@ class Roster:
 
     def answered(self, desired: DesiredState) -> bool:
         outcome = self.outcome(desired.name)
-        return outcome is not None and outcome.number == desired.number
+        return outcome is not None and outcome.answers(desired)
 
     def _read(self, path: Path, kind: type[Any]) -> Any:
         value = read_json(path)
@@ -186,7 +192,7 @@ class RosterWriter:
             section = None if stands is None else stands.section
         if before is not None and not again and (before.wanted, before.section) == (wanted, section):
             outcome = roster.outcome(name)
-            if outcome is None or outcome.number != before.number or not outcome.refused:
+            if outcome is None or not outcome.answers(before) or not outcome.refused:
                 return before
         number = 1 if before is None else before.number + 1
         desired = DesiredState(name=name, number=number, wanted=wanted, section=section, asked_at=_now())
@@ -196,4 +202,4 @@ class RosterWriter:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

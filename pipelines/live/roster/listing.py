@@ -121,7 +121,7 @@ def _state(
 ) -> tuple[str, str | None]:
     desired, outcome = roster.desired(name), roster.outcome(name)
     if desired is not None:
-        answered = outcome is not None and outcome.number == desired.number
+        answered = outcome is not None and outcome.answers(desired)
         if answered and outcome is not None and outcome.refused:
             return "refused", outcome.words
         if not answered and lives:

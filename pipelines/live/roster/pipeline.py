@@ -320,7 +320,7 @@ class Pipeline:
     def _refuse_overtaken(self, desired: DesiredState) -> None:
         """Raises BadInput where another request for the same student came before this one was answered."""
         last = self.run_dir.roster.desired(desired.name)
-        if last is not None and last.number > desired.number:
+        if last is not None and last.number >= desired.number and last.asked_at != desired.asked_at:
             raise BadInput(
                 f"another request for `{desired.name}` came before this one was answered, and holds: it is to be "
                 f"{last.wanted} (asked at {last.asked_at}), not {desired.wanted}; see exfm students --run-dir "
@@ -329,7 +329,7 @@ class Pipeline:
 
 
 def _of(outcome: RequestOutcome | None, desired: DesiredState) -> RequestOutcome | None:
-    return outcome if outcome is not None and outcome.number == desired.number else None
+    return outcome if outcome is not None and outcome.answers(desired) else None
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -154,7 +154,10 @@ def test_mlflow_without_a_bucket_is_refused():
         ("kafka.bootstrap_servers=localhost:9092", "which every pod takes for itself"),
         ("tracking.uri=sqlite:////some/where/mlflow.db", "is on this machine"),
         ("tracking.uri=http://me:s3cret@host:5000", "holds a password"),
-        ("kafka.security.ssl_cafile=/some/where/ca.pem", "kafka.security.ssl_cafile is /some/where/ca.pem, which is on this"),
+        (
+            "kafka.security.ssl_cafile=/some/where/ca.pem",
+            "kafka.security.ssl_cafile is /some/where/ca.pem, which is on this",
+        ),
         ("kafka.security.sasl_plain_password={file: /some/where/pw}", "write {env: NAME}"),
     ],
 )

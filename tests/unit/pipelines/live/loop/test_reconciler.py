@@ -12,6 +12,7 @@ from pipelines.core.run_dir.roster import Presence, Roster
 from pipelines.live.loop.reconciler import Change, ChangeKind, RosterReconciler
 from pipelines.live.rules.states import WorkerState
 from streaming.errors import BadInput
+from streaming.store.files import write_json
 from tests.support.pipelines.raw_configs import changed, small
 
 
@@ -186,3 +187,16 @@ def test_a_refused_wish_leaves_what_was_granted_before_it(roster):
     (stands,) = roster.standing
     assert (stands.wanted, stands.section) == (Presence.PAUSED, {"name": "late"})
     assert roster.ask("late", Presence.RUNNING).section == {"name": "late"}
+
+
+def test_an_answer_to_another_machines_request_of_the_same_number_is_no_answer(tmp_path):
+    """Each machine numbers by what it has fetched."""
+    roster = Roster(tmp_path)
+    first = roster.ask("late", Presence.PAUSED)
+    roster.answer(first, "paused")
+    other = first.model_copy(update={"wanted": Presence.RETIRED, "asked_at": "2026-11-29T12:00:00.001+00:00"})
+    write_json(roster.place("late") / "wish.json", other.model_dump(mode="json"))
+    assert roster.open == [other]
+    assert roster.outcome("late").answers(first)
+    roster.answer(other, "it has left")
+    assert roster.open == []

@@ -257,8 +257,10 @@ class WorkingCopy:
                         self._fetch(found.key, found)
         there = {found.key: found for found in self.store.list("lake/readers/")}
         for key, found in there.items():
-            with suppress(FileNotFoundError):
-                if self._tags.get(key) != found.tag and not self._same(self.root / key, key, found):
+            path = self.root / key
+            renewed = self._tags.get(key) != found.tag and _state_of(path) == self._known.get(key)
+            with suppress(FileNotFoundError):  # what a worker here has written since is newer than its object
+                if renewed or not path.exists():
                     self._fetch(key, found)
                     self._theirs.add(key)
         for key in self._theirs - there.keys():
@@ -478,11 +480,6 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-def _unknown(error: Exception) -> bool:
-    """True for an error that is none of the store's or the system's: its traceback says where it is from."""
-    return not isinstance(error, StreamingError | OSError)
-
-
 class RepeatedWork:
     """A thread that calls `work` now and every `every_s`, until the end of the context. Where the store does not
     answer, the log says so once, and once more when it answers again."""
@@ -507,7 +504,8 @@ class RepeatedWork:
                 self._work()
             except Exception as error:  # a heartbeat that ended would have a coordinator that lives taken over
                 if not failing:
-                    log.warning("%s: the store does not follow: %s", self._name, error, exc_info=_unknown(error))
+                    of_store = isinstance(error, StreamingError | OSError)  # another's traceback says where it is from
+                    log.warning("%s: the store does not follow: %s", self._name, error, exc_info=not of_store)
                 failing = True
             else:
                 if failing:

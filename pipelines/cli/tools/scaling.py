@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from pipelines.cli.tools.stored_config import config_of
-from pipelines.core.config.scaling import ask_for_workers, workers_request
+from pipelines.core.config.scaling import WorkersRequest, ask_for_workers, workers_request
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import run_lives
 from streaming.errors import BadInput, StreamingError
@@ -38,16 +38,22 @@ def scale_workers(run_dir: RunDir, counts: Sequence[str], wait_s: float) -> str:
     """
     config = config_of(run_dir)
     workers = workers_asked(counts)
-    asked, deadline = ask_for_workers(run_dir, config, workers), time.monotonic() + wait_s
-    while run_lives(run_dir.root):
-        found = workers_request(run_dir)
-        if found is not None and found.number > asked.number:
-            raise BadInput(f"another request came before this one was answered, and holds: augmentation={found.asked}")
-        if found is not None and found.number == asked.number and found.words is not None:
-            if found.refused:
-                raise BadInput(found.words)
-            return found.words
+    request, deadline = ask_for_workers(run_dir, config, workers), time.monotonic() + wait_s
+    while (words := _outcome(run_dir, request)) is None and run_lives(run_dir.root):
         if time.monotonic() > deadline:
             raise StreamingError(f"the run has not answered for {wait_s:g} s; it is written down, and will be")
         time.sleep(LOOK_EVERY_S)
-    return f"the run does not run; augmentation will have {workers} when it starts"
+    words = words or _outcome(run_dir, request)  # the last thing that a run does may be to answer
+    return words or f"the run does not run; augmentation will have {workers} when it starts"
+
+
+def _outcome(run_dir: RunDir, request: WorkersRequest) -> str | None:
+    """The run's answer; None before it. Raises BadInput where the request was refused, or another followed."""
+    last = workers_request(run_dir)
+    if last is None or last.number < request.number:
+        return None
+    if last.number > request.number:
+        raise BadInput(f"another request came before this one was answered, and holds: augmentation={last.asked}")
+    if last.refused:
+        raise BadInput(last.words or "refused")
+    return last.words

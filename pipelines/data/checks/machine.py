@@ -134,7 +134,7 @@ def judge_cluster(config: Config) -> Iterator[Finding]:
 
 
 def judge_precision(config: Config, cpuinfo: Path = CPUINFO) -> Iterator[Finding]:
-    """Nothing is said of a processor whose flags are not known."""
+    """A note on bf16 where the processor multiplies none; nothing where its flags are not known."""
     if config.follows is not None or config.teacher.model.precision != "bf16" or config.resources.address is not None:
         return
     if not multiplies_bf16(cpuinfo):

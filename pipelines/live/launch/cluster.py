@@ -153,24 +153,21 @@ class HeadWatch:
 
     @property
     def silent(self) -> bool:
-        """True if the head does not answer now: a call of Ray would wait for it."""
-        self._probe()
+        """True if the head did not answer when it was asked last, at most `PROBE_EVERY_S` ago: a call of Ray would wait
+        for it."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + PROBE_EVERY_S
+            try:
+                socket.create_connection(self._head, timeout=PROBE_S).close()
+                self._silent_since = None
+            except OSError:
+                self._silent_since = self._clock() if self._silent_since is None else self._silent_since
         return self._silent_since is not None
-
-    def _probe(self) -> None:
-        self._next = self._clock() + PROBE_EVERY_S
-        try:
-            socket.create_connection(self._head, timeout=PROBE_S).close()
-            self._silent_since = None
-        except OSError:
-            self._silent_since = self._clock() if self._silent_since is None else self._silent_since
 
     @property
     def died(self) -> str | None:
         """Message once the head has not answered for `AWAY_S`; None before."""
-        if self._clock() >= self._next:
-            self._probe()
-        if self._silent_since is None or self._clock() - self._silent_since < AWAY_S:
+        if not self.silent or self._clock() - (self._silent_since or 0.0) < AWAY_S:
             return None
         return (
             f"the head of Ray at {self._address} has not answered for {AWAY_S:.0f} s; what was committed is kept: "

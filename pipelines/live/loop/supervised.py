@@ -70,20 +70,20 @@ class Supervised:
     def start(self) -> None:
         self._restart_at = self._well_since = self._asked_at = None
         self.status.silent_s = 0.0
-        self._handle = self._rules.launcher.start(
-            self.name, self.spec.build, self._rules.run_dir.logs / f"{self.name}.log", self.spec.ranks, self.spec.host
-        )
-        self._move(WorkerState.STARTING)
+        log_file = self._rules.run_dir.logs / f"{self.name}.log"
+        try:
+            self._handle = self._rules.launcher.start(
+                self.name, self.spec.build, log_file, self.spec.ranks, self.spec.host
+            )
+        except Died as death:
+            self._bury(death)
+        else:
+            self._move(WorkerState.STARTING)
 
     def attend(self, orders: Orders) -> Report | None:
         """Restart the worker if due, poll it, and handle its death. Returns its report where it sent one."""
         if self._restart_at is not None and self._rules.clock() >= self._restart_at:
-            try:
-                self.start()
-            except Died as death:
-                self._restart_at = None
-                self._bury(death)
-                return None
+            self.start()
         if self._handle is None or self.status.state is WorkerState.DONE:
             return None
         try:

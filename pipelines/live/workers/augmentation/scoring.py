@@ -146,7 +146,7 @@ class LeadingScorer:
         try:
             meta = self.shards.load(snapshot)
         except ModelError as error:
-            said.append(said_error(error))
+            said.append(error_record(error))
         for rank in range(1, self._group.world_size):
             said.append(json.loads(self._group.hear(answer := f"loaded/{rank}")))
             self._group.forget(answer)
@@ -202,11 +202,11 @@ class ScoringWorker(FurtherRank):
         try:
             self.shards.load(self._run_dir.snapshots / name)
         except ModelError as error:
-            said = said_error(error)
+            said = error_record(error)
         self._group.tell(f"loaded/{self._group.rank}", json.dumps(said))
 
 
-def said_error(error: ModelError) -> tuple[str, str]:
+def error_record(error: ModelError) -> tuple[str, str]:
     """An error as one rank tells another."""
     return type(error).__name__, str(error)
 

@@ -33,8 +33,8 @@ from pipelines.live.workers.augmentation.scoring import (
     ReplicaScorer,
     decoded,
     encoded,
+    error_record,
     raise_first,
-    said_error,
 )
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.rounds import FurtherRank, Lead
@@ -193,7 +193,7 @@ class ShardHost:
             try:
                 return RankAnswer(("", dict(self._scorer.load(self._run_dir.snapshots / name))))
             except ModelError as error:
-                return RankAnswer(said_error(error))
+                return RankAnswer(error_record(error))
 
     def score(self, part_rows: int) -> RankAnswer:
         """Logits, and the representation, of the rows taken last; scoring batches end where a partition's rows do."""

@@ -322,8 +322,8 @@ class StudentWorker(Worker):
         state, record = self.state, self.state.record
         self._lake.refresh()
         report.lake_seq = self.position
-        waits = self.feed is None or self._unagreed is not None
-        reached = state.position if waits or self.feed is None else self.feed.reached(state.position)
+        feed = None if self._unagreed is not None else self.feed
+        reached = state.position if feed is None else feed.reached(state.position)
         report.lag_rows = max(0, self._lake.last_lake_seq - reached)
         if self._config.pace.mode == "free":
             report.lag_event_time_s = seconds_since(record.event_time_ms)

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -215,6 +216,21 @@ def test_a_second_request_as_long_as_the_first_is_found(tmp_path, store):
     assert json.loads(place.read_text())["number"] == 3
     here.mirror()
     assert json.loads(stored(store)["students/late/wish.json"])["number"] == 3
+
+
+def test_a_reader_that_is_renewed_elsewhere_is_fetched_and_one_of_here_is_not_set_back(tmp_path, store):
+    here, there = machine(tmp_path, store, "here"), machine(tmp_path, store, "there")
+    here.take_over()
+    pin, own = (Path("lake") / "readers" / f"{name}.json" for name in ("replay", "student-feed"))
+    for position in (4, 7):  # as long as each other
+        write_json(there.root / pin, {"position": position})
+        here.look_for_requests()
+        assert json.loads((here.root / pin).read_text()) == {"position": position}
+    write_json(here.root / own, {"position": 1})
+    (here.root / own).write_text(json.dumps({"position": 9}))  # a worker here has moved on, and not put it yet
+    store.joinpath(own).write_text(json.dumps({"position": 2}))  # what it had put before, which this process never saw
+    here.look_for_requests()
+    assert json.loads((here.root / own).read_text()) == {"position": 9}
 
 
 def test_one_coordinator_works_and_one_that_was_taken_over_puts_nothing(tmp_path, store):

@@ -6,6 +6,7 @@ import pytest
 
 from pipelines.core.config.scaling import ask_for_workers, with_scaling, workers_request
 from pipelines.core.config.settings import parse
+from pipelines.live.rules.causes import Gone
 from pipelines.live.rules.states import RunState
 from tests.support.pipelines.raw_configs import small
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, Run, done, report, stop_after
@@ -61,3 +62,21 @@ def test_a_stream_that_has_ended_needs_no_more_workers(tmp_path):
     assert run.to_the_end() is RunState.DONE
     assert "augmentation is done: it has nothing left" in workers_request(run.run_dir).words
     assert workers_request(run.run_dir).refused
+
+
+def test_workers_that_cannot_be_started_now_are_started_later_and_the_run_goes_on(tmp_path):
+    """The head of a cluster does not answer while they are."""
+    run = Run(tmp_path, ENDING | {"augmentation": [[report("augmentation", 1)], [done("augmentation", lake_seq=99)]]})
+    start, refused = run.launcher.start, []
+
+    def starts(name, *given, **options):
+        if name == "augmentation" and run.launcher.handles[name] and not refused:
+            refused.append(name)
+            raise Gone("the head of Ray at auto does not answer")
+        return start(name, *given, **options)
+
+    run.launcher.start, run.live.config = starts, CONFIG
+    ask_for_workers(run.run_dir, CONFIG, 3)
+    assert run.to_the_end() is RunState.DONE
+    assert refused
+    assert run.written["workers"]["augmentation"]["restarts"] == 1

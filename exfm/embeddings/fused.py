@@ -26,7 +26,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
-from exfm.embeddings.table import HasIds, Lookup, Table, Tables, rows_read
+from exfm.embeddings.table import HasIds, Lookup, Table, Tables
 from exfm.features.jagged import offsets_of
 from exfm.kernels.tables import find_first, learn_by_element, learn_by_row, sum_rows_of_bags
 
@@ -48,7 +48,7 @@ class FusedTables(Tables):
         self, tables: Sequence[Table], *, lr: float, eps: float, optimizer: SparseOptimizer | None = "row_wise_adagrad"
     ) -> None:
         self.tables, self.lr, self.eps = tuple(tables), lr, eps
-        self._widths = [table.width for table in tables for _ in table.lookups]
+        self._widths = [table.width for table in tables for _ in table.keys]
         self._of_width = tuple(
             _TablesOfWidth([table for table in tables if table.width == D], self._keys_of(D), optimizer)
             for D in sorted(set(self._widths))
@@ -61,7 +61,7 @@ class FusedTables(Tables):
         names = [f"{table.name}/{of}" for of in ("weight", "accumulator") for table in tables]
         self._held = {name: held[name] for name in names if name in held}
         self._key: Hashable = (  # all that row indices depend on besides the batch: not on widths, if each has its own
-            tuple((type(table), table.rows, table.keys) for table in tables),
+            tuple((table.rows, table.keys) for table in tables),
             tuple(of_width.keys for of_width in self._of_width),
         )
 
@@ -73,7 +73,6 @@ class FusedTables(Tables):
         return batch.once(("row indices", self._key), lambda: self.rows(batch.sparse))
 
     def rows(self, sparse: KeyedJaggedTensor) -> tuple[RowIndices, ...]:
-        sparse = rows_read(self.tables, sparse)
         ids, offsets, B = sparse.values().numpy(), offsets_of(sparse), sparse.stride()
         lengths_KB = np.diff(offsets).reshape(len(self._widths), B)
         return tuple(of_width.indices(ids, offsets, lengths_KB) for of_width in self._of_width)
@@ -101,6 +100,11 @@ class FusedTables(Tables):
         for of_width in self._of_width:
             found |= of_width.by_name(torch.from_numpy(of_width.learned_at))
         return {name: (at >= since).nonzero().flatten() for name, at in found.items()}
+
+    def note(self, name: str, rows: Tensor) -> None:
+        for of_width in self._of_width:
+            if (at := of_width.by_name(torch.from_numpy(of_width.learned_at)).get(name)) is not None:
+                at[rows] = self.clock
 
     def all_changed(self) -> None:
         for of_width in self._of_width:
@@ -137,7 +141,7 @@ class _TablesOfWidth:
         self.weight = _zeros(rows, self.D)
         self.learned_at = np.zeros(rows, np.int32)  # the tables' clock when the row was learned last
         self.m = _zeros(rows, self.D) if optimizer == "adagrad" else _zeros(rows)
-        rows_V, keys_V = np.array([(table.rows, len(table.lookups)) for table in tables], np.int64).T
+        rows_V, keys_V = np.array([(table.rows, len(table.keys)) for table in tables], np.int64).T
         self._first_rows_K = np.repeat(np.cumsum(rows_V) - rows_V, keys_V)
 
     def by_name(self, of_all: Tensor) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.served import slices_of
-from exfm.embeddings.table import HasIds, Lookup, Table, Tables, rows_read
+from exfm.embeddings.table import HasIds, Lookup, Table, Tables
 from exfm.snapshots.delta import Codec, encoded
 from exfm.snapshots.windows import TensorSource, whole_tensor
 
@@ -50,9 +50,9 @@ class QuantisedTables(nn.Module, Tables):
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
         """Sum-pooled rows, (B, E), as in `ServedTables`."""
-        places = (n for n, table in enumerate(self.tables) for _ in table.lookups)
+        places = (n for n, table in enumerate(self.tables) for _ in table.keys)
         pooled = [
             self._look_up(self.get_buffer(f"rows_{n}"), ids, own, include_last_offset=True)
-            for n, (ids, own) in zip(places, slices_of(rows_read(self.tables, sparse)), strict=True)
+            for n, (ids, own) in zip(places, slices_of(sparse), strict=True)
         ]
         return torch.cat(pooled, dim=1)

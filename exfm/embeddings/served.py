@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.table import HasIds, Lookup, Table, Tables, rows_read
+from exfm.embeddings.table import HasIds, Lookup, Table, Tables
 from exfm.features.jagged import offsets_of
 
 
@@ -29,7 +29,7 @@ class ServedTables(nn.Module, Tables):
     def __init__(self, tables: Sequence[Table]) -> None:
         super().__init__()
         self.tables = tuple(tables)
-        self._of_lookups = tuple(table.name for table in tables for _ in table.lookups)
+        self._of_lookups = tuple(table.name for table in tables for _ in table.keys)
         self.embedding_bags = nn.ModuleDict(
             {t.name: nn.EmbeddingBag.from_pretrained(torch.zeros(t.rows, t.width), freeze=False) for t in tables}
         )
@@ -44,7 +44,6 @@ class ServedTables(nn.Module, Tables):
         return Lookup(self(sent))
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
-        sparse = rows_read(self.tables, sparse)
         B = sparse.stride()
         weights: list[Tensor] = [self.embedding_bags[name].weight for name in self._of_lookups]  # type: ignore[misc]
         if not B:

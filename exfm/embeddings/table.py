@@ -1,7 +1,6 @@
-"""Embedding tables: one interface for a kind of table, one for whoever holds the tables of a model.
+"""Embedding tables: plain ones, and one interface for whoever holds the tables of a model.
 
-    Table    a kind of table: how many rows a feature has, and which of them an id reads, when it is looked up, learned,
-             touched and grown. A new kind is a subclass in a file of its own, and a line of `KINDS`
+    Table    weights (rows, width): an id is the number of its row
     Tables   all tables of a model, in one place: looked up, learned, written down, exported. A new place or engine is a
              subclass
 
@@ -11,27 +10,24 @@
     ServedTables    served student, teacher's replica   torch's operators              –
     QuantisedTables served student, int8 or int4        FBGEMM's operators             –
 
-A holder knows tensors of rows × columns only, and so every kind is held, sharded, quantised, stored and followed alike.
+What ids read of plain tables is the matter of kinds of tables (composed.py): each is held, sharded, quantised, stored
+and followed as plain tables are.
 
-B examples, N ids, P parts, S rows of a part, D width of a row, E columns of all keys of a batch.
+B examples, N ids, D width of a row, E columns of all keys of a batch.
 """
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.adagrad import scale_accumulator
 from exfm.embeddings.weights import Appended, Repeated, draw_initial_weights
-from exfm.errors import ConfigError
-from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.delta import ChangedRows, Codec
@@ -46,17 +42,12 @@ Held = Tensor | TensorPieces
 
 @dataclass(frozen=True)
 class Table:
-    """A feature's table: weights (`rows`, `width`) of one tensor, looked up by `keys` of a batch. Here a row per id.
-
-    An id reads `parts` parts, each the sum of its rows; the parts stand beside each other, so a key is `parts · width`
-    wide. The embedding of a bag is the sum of those of its ids.
-
-    Another kind sets `parts`, says in `of` what a feature's table looks like, in `read` which rows an id reads, and in
-    `grow` what happens to them where the feature gets more ids. What it inherits then holds for it under every holder.
+    """A plain table: weights (`rows`, `width`) of one tensor, a row per id, looked up by `keys` of a batch. The
+    embedding of a bag is the sum of those of its ids.
 
     >>> from exfm.features.sparse import SparseFeature
     >>> Table.of(SparseFeature(name="ad", rows=10), width=4)
-    Table(name='ad', rows=10, width=4, keys=('ad',), hashed=True)
+    Table(name='ad', rows=10, width=4, keys=('ad',), hashed=True, bound=None)
     """
 
     name: str
@@ -64,96 +55,30 @@ class Table:
     width: int
     keys: tuple[str, ...]
     hashed: bool = False  # ids are hashes modulo the feature's rows
-
-    parts: ClassVar[int] = 1
+    bound: float | None = None  # weights begin in ±bound; None: √(1 / rows)
 
     @classmethod
     def of(cls, feature: SparseFeature | SequenceFeature, width: int) -> Table:
-        """The table of a feature whose keys are `width` wide."""
-        keys = tuple(feature.keys) if isinstance(feature, SequenceFeature) else (feature.name,)
-        return cls(feature.name, feature.rows, width, keys, feature.transform == "hash")
-
-    def read(self, ids_N: Tensor) -> Tensor:
-        """Rows (N, P, S) that ids read. An id is in [0, the feature's `rows`)."""
-        return ids_N.view(-1, 1, 1)
+        """A row of `width` columns for each id of a feature."""
+        return cls(feature.name, feature.rows, width, keys_of(feature), feature.transform == "hash")
 
     def grow(self, stored: TensorSource, initial: TensorSource) -> TensorSource:
         """A stored tensor of fewer rows, longer: a hashed id finds its row again, any other new one begins anew.
         `initial`: the new tensor as it would begin."""
         return Repeated(stored, self.rows) if self.hashed else Appended(stored, initial)
 
-    @property
-    def plain(self) -> bool:
-        """True if an id is its row."""
-        return type(self).read is Table.read
 
-    @property
-    def lookups(self) -> tuple[str, ...]:
-        """Names of what is looked up, in order: of every key, every part."""
-        return self.keys if self.parts == 1 else tuple(f"{key}/{p}" for key in self.keys for p in range(self.parts))
+class Begun(NamedTuple):
+    """Rows (K,) int64 of a plain table, distinct, that begin anew: `values` (K, width); accumulators 0."""
 
-    def touched(self, ids_N: Tensor) -> Tensor:
-        """Distinct rows (K,), ascending, that distinct ascending ids read."""
-        return ids_N if self.plain else self.read(ids_N).unique()
+    table: str
+    rows: Tensor
+    values: Tensor
 
 
-KINDS: dict[str, type[Table]] = {"plain": Table}
-"""Kinds of table, by the name in a feature's `table`."""
-
-
-def tables_of(features: FeatureSet, width: int) -> list[Table]:
-    """One table per sparse feature and sequence, named after it. Without a width of its own it gets `width`.
-
-    Raises ConfigError for a kind that does not exist.
-    """
-    sparse = [_kind(f.table).of(f, f.width or width) for f in features.sparse]
-    return sparse + [Table.of(f, width) for f in features.sequence]
-
-
-def plain_tables(features: FeatureSet, width: int) -> list[Table]:
-    """A row of `width` columns for each id of every feature, whatever table the feature has: of a linear part."""
-    tabled: list[SparseFeature | SequenceFeature] = [*features.sparse, *features.sequence]
-    return [Table.of(feature, width) for feature in tabled]
-
-
-def event_tables(features: FeatureSet, width: int) -> list[Table]:
-    """A table for each item of events, named after its list; the row's own id is looked up there too."""
-    named = [pair for events in features.events for pair in zip(events.lists, events.items, strict=False)]
-    return [Table(name, item.rows, width, (name,), item.transform == "hash") for name, item in named]
-
-
-def _kind(name: str) -> type[Table]:
-    if name in KINDS:
-        return KINDS[name]
-    module, _, attribute = name.partition(":")
-    try:
-        kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"unknown kind of table `{name}` ({error}); choose from {', '.join(KINDS)}, or name a subclass of Table as "
-            "`package.module:Class`"
-        ) from None
-    if not (isinstance(kind, type) and issubclass(kind, Table)):
-        raise ConfigError(f"table `{name}` must be a subclass of exfm.embeddings.table.Table")
-    return kind
-
-
-def rows_read(tables: Sequence[Table], sparse: KeyedJaggedTensor) -> KeyedJaggedTensor:
-    """The rows that a batch's ids read: of the tables' lookups × B bags. Ids of plain tables are their rows."""
-    if all(table.plain for table in tables):
-        return sparse
-    B = sparse.stride()
-    lengths_KB = sparse.lengths().view(-1 if B else len(sparse.keys()), B)
-    ids_K = sparse.values().split(lengths_KB.sum(1).tolist())
-    rows, lengths = list[Tensor](), list[Tensor]()
-    of_keys = (table for table in tables for _ in table.keys)
-    for table, ids_N, lengths_B in zip(of_keys, ids_K, lengths_KB, strict=True):
-        read_NPS = table.read(ids_N)
-        rows += [part_NS.reshape(-1) for part_NS in read_NPS.unbind(1)]
-        lengths += [lengths_B * read_NPS.shape[2]] * table.parts
-    return KeyedJaggedTensor(
-        [name for table in tables for name in table.lookups], torch.cat(rows), lengths=torch.cat(lengths)
-    )
+def keys_of(feature: SparseFeature | SequenceFeature) -> tuple[str, ...]:
+    """Keys of a batch that look up a feature's table."""
+    return tuple(feature.keys) if isinstance(feature, SequenceFeature) else (feature.name,)
 
 
 class HasIds(Protocol):
@@ -183,6 +108,8 @@ class Tables(ABC):
 
     tables: tuple[Table, ...]
     codec: Codec = "fp32"
+    lr: float = 0.0
+    """The rate of the next step."""
     clock: int = 0
     """The time of what is learned now (`tick`)."""
 
@@ -204,7 +131,7 @@ class Tables(ABC):
 
     def touched(self, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows (K,) of the weights that distinct ids of features read, ascending, by the tensor's name."""
-        return {f"{t.name}/weight": t.touched(ids[t.name]) for t in self.tables if t.name in ids}
+        return {f"{t.name}/weight": ids[t.name] for t in self.tables if t.name in ids}
 
     def copies(self, ending: str = "") -> dict[str, Held]:
         """Copies, in the CPU's memory, of all tensors whose names end so."""
@@ -224,7 +151,11 @@ class Tables(ABC):
     def all_changed(self) -> None:  # noqa: B027 - tables that are not tracked note nothing
         """Note that every row changed."""
 
-    def changes(self, ending: str, since: int) -> dict[str, ChangedRows] | None:
+    def path(self, name: str) -> str:
+        """The name of a tensor in the module of a served student's tables."""
+        return f"embedding_bags.{name.replace('/', '.')}"
+
+    def changes(self, ending: str, since: int) -> dict[str, ChangedRows | Held] | None:
         """Copies of the rows that changed since this time, of all tensors whose names end so; None where it is not
         tracked."""
         if (rows := self.changed(since)) is None:
@@ -246,7 +177,7 @@ class Tables(ABC):
         """Overwrite the weights by those they begin with, a function of the seed and each table's name."""
         held = self.tensors()
         for t in self.tables:
-            draw_initial_weights(t.name, t.rows, t.width, seed, windows_of(held[f"{t.name}/weight"]))
+            draw_initial_weights(t.name, t.rows, t.width, seed, windows_of(held[f"{t.name}/weight"]), t.bound)
         self.all_changed()
 
     def take(self, changes: Mapping[str, ChangedTensor]) -> None:
@@ -256,6 +187,23 @@ class Tables(ABC):
             for start, window in windows_of(held[name]):
                 changed.overwrite(window, start)
         self.all_changed()
+
+    def begin(self, begun: Sequence[Begun]) -> None:
+        """Overwrite rows by the values they begin with, their accumulators by 0."""
+        held = self.tensors()
+        for name, rows, values in begun:
+            for of, new in (("weight", values), ("accumulator", None)):
+                for start, window in windows_of(held[f"{name}/{of}"]):
+                    here = (rows >= start[0]) & (rows < start[0] + len(window))
+                    at = (rows[here] - start[0]).to(window.device)
+                    if new is None:
+                        window[at] = 0
+                    else:
+                        window[at] = new[here, start[1] : start[1] + window.shape[1]].to(window)
+            self.note(name, rows)
+
+    def note(self, name: str, rows: Tensor) -> None:  # noqa: B027 - as `all_changed`
+        """Note that rows of a table changed, where that is tracked."""
 
     def scale_accumulators(self, factor: float) -> None:
         for name, held in self.tensors().items():

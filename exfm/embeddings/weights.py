@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from exfm.features.transforms import mixed
 from exfm.randomness import named_generator
 from exfm.snapshots.windows import Offsets, TensorSource, Window, fill_window
 
@@ -29,7 +31,9 @@ def initial_weights(name: str, rows: int, width: int, seed: int) -> Tensor:
     return torch.empty(rows, width).uniform_(-bound, bound, generator=named_generator(seed, f"table/{name}"))
 
 
-def draw_initial_weights(name: str, rows: int, width: int, seed: int, windows: Sequence[Window]) -> None:
+def draw_initial_weights(
+    name: str, rows: int, width: int, seed: int, windows: Sequence[Window], bound: float | None = None
+) -> None:
     """Fill windows of a table with the values of `initial_weights`, without ever holding the whole table.
 
     torch's CPU generator draws one number per element in sequence, so chunk after chunk gives the same bits as at once.
@@ -39,7 +43,7 @@ def draw_initial_weights(name: str, rows: int, width: int, seed: int, windows: S
     >>> bool((part == whole[5:8, 2:4]).all())
     True
     """
-    bound, generator = rows**-0.5, named_generator(seed, f"table/{name}")
+    bound, generator = rows**-0.5 if bound is None else bound, named_generator(seed, f"table/{name}")
     chunk = torch.empty(min(rows, max(1, CHUNK // width)), width)
     last = max((row + len(window) for (row, _), window in windows), default=0)
     for start in range(0, last, len(chunk)):
@@ -51,18 +55,32 @@ def draw_initial_weights(name: str, rows: int, width: int, seed: int, windows: S
                 window[first - row : end - row] = columns
 
 
+def initial_rows(name: str, ids: Tensor, width: int, seed: int, bound: float) -> Tensor:
+    """E ~ U(±bound) of ids (K,), (K, width) float32: a function of the seed, the table's name and the id alone.
+
+    >>> rows = initial_rows("ad", torch.tensor([7, 3]), 4, seed=0, bound=0.1)
+    >>> bool((rows[1] == initial_rows("ad", torch.tensor([3]), 4, seed=0, bound=0.1)[0]).all())
+    True
+    """
+    key = named_generator(seed, f"rows/{name}").initial_seed()
+    of_ids = mixed(ids.numpy().view(np.uint64) ^ np.uint64(key & (2**64 - 1)))
+    counters = mixed(of_ids[:, None] + np.arange(width, dtype=np.uint64))
+    uniform = (counters >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
+    return torch.from_numpy((uniform * 2 - 1) * np.float32(bound))
+
+
 class Initial:
     """A table's initial weights, a function of the seed and its name only."""
 
     dtype = torch.float32
 
-    def __init__(self, name: str, rows: int, width: int, seed: int):
-        self._name, self._seed = name, seed
+    def __init__(self, name: str, rows: int, width: int, seed: int, bound: float | None = None):
+        self._name, self._seed, self._bound = name, seed, bound
         self.shape = (rows, width)
 
     def fill(self, out: Tensor, offsets: Offsets) -> None:
         window = out if out.dtype == self.dtype else torch.empty(out.shape)
-        draw_initial_weights(self._name, *self.shape, self._seed, [((offsets[0], offsets[1]), window)])
+        draw_initial_weights(self._name, *self.shape, self._seed, [((offsets[0], offsets[1]), window)], self._bound)
         if window is not out:
             out.copy_(window)
 

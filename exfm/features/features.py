@@ -21,6 +21,10 @@ WIDTH = 16
 """Values of a representation that a history is of, unless it says otherwise."""
 
 
+MOST_AVERAGED = 2**32
+"""Ids of a feature that a history is by, at most."""
+
+
 class HistoryFeature(BaseModel):
     """Running averages over a student's earlier rows with the same id, as dense inputs (exfm/features/histories).
 
@@ -188,6 +192,12 @@ class FeatureSet(BaseModel):
                 raise ValueError(
                     f"history `{history.name}` is by `{history.by}`, which is not one of its sparse features; "
                     f"choose from {', '.join(self.sparse_names)}"
+                )
+            rows = self.sparse[self.sparse_names.index(history.by)].rows
+            if rows > MOST_AVERAGED:
+                raise ValueError(
+                    f"history `{history.name}` is by `{history.by}`, which has {rows:,} ids, and keeps an average of "
+                    f"each: at most {MOST_AVERAGED:,}; make it by a feature of fewer `rows` of the same column"
                 )
         return self
 

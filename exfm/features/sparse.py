@@ -41,14 +41,11 @@ class SparseFeature(BaseModel):
     name: str = Field(description="Name of the feature and of its embedding table.")
     column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
     columns: tuple[str, ...] = Field(default=(), description="Two or more raw columns to cross, instead of one.")
-    rows: int = Field(gt=0, description="Rows of the embedding table.")
+    rows: int = Field(
+        gt=0, description="How many ids there are: rows of the embedding table, unless `embeddings` makes it smaller."
+    )
     width: int | None = Field(
         default=None, gt=0, description="Width of the embedding, a multiple of the model's; default: the model's."
-    )
-    table: str = Field(
-        default="plain",
-        description="Kind of embedding table. `plain`: a row for each id; else a class of yours, as "
-        "`package.module:Class`.",
     )
     transform: SparseTransform = Field(
         default="hash",

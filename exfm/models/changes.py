@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from exfm.embeddings.composed import ComposedTables
 from exfm.features.features import FeatureSet
 from exfm.features.histories.history import BY_ID
 from exfm.models.student import Student
@@ -27,6 +28,9 @@ THETA = "wide.theta"
 
 SPARSE = 64
 """Tables of more rows than this times the ids are not looked through for the marked ones: the ids are sorted."""
+
+MOST_COUNTED = 2**40
+"""Ids of a feature from which on they are not noted: its table follows its own rows (exfm/embeddings/composed.py)."""
 
 MOST_IDS = 2**22
 """Ids of batches that are kept as they came."""
@@ -47,14 +51,14 @@ class Touched:
     """
 
     def __init__(self, features: FeatureSet) -> None:
-        sizes = {feature.name: feature.rows for feature in features.sparse}
-        sizes |= {feature.name: feature.rows for feature in features.sequence}
+        sizes = {feature.name: min(feature.rows, MOST_COUNTED) for feature in features.sparse}
+        sizes |= {feature.name: min(feature.rows, MOST_COUNTED) for feature in features.sequence}
         ends = np.cumsum([0, *sizes.values()]).tolist()
         self._features = dict(zip(sizes, pairwise(ends), strict=True))  # bounds of ids that are counted through
         self._most: int = ends[-1]
         of_key = {feature.name: feature.name for feature in features.sparse}
         of_key |= {key: feature.name for feature in features.sequence for key in feature.keys}
-        self._first = {key: self._features[feature][0] for key, feature in of_key.items()}
+        self._first = {key: self._features[f][0] for key, f in of_key.items() if sizes[f] < MOST_COUNTED}
         self._rows = np.zeros(0, np.int64)  # distinct, of batches before those that are noted
         self._noted: list[KeyedJaggedTensor] = []
         self._ids = 0  # of the noted
@@ -86,7 +90,10 @@ class Touched:
 
     def _rows_of(self, sparse: KeyedJaggedTensor) -> np.ndarray:
         """(I,): a batch's ids, counted through all features."""
-        firsts = np.array([self._first[key] for key in sparse.keys()])  # noqa: SIM118
+        keys = sparse.keys()
+        if len(self._first) < len(keys):
+            return np.concatenate([_NO_IDS] + [sparse[k].values().numpy() + at for k, at in self._first.items()])
+        firsts = np.array([self._first[key] for key in keys])
         per_bag = firsts.repeat(sparse.stride())
         ids = sparse.values().numpy()
         return ids + (per_bag if len(ids) == len(per_bag) else per_bag.repeat(sparse.lengths().numpy()))
@@ -124,9 +131,11 @@ def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
 
 def by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
     """Large tensors but for the linear part: each with the feature whose ids, or the weights whose rows, index it."""
-    named = student.net.tables.tensors().items()
+    tables = student.net.tables
     found = {
-        f"tables.embedding_bags.{n.replace('/', '.')}": (n, tensor) for n, tensor in named if n.endswith("/weight")
+        f"tables.{tables.path(n)}": (n, held)
+        for n, held in tables.tensors().items()
+        if n.endswith("/weight") and isinstance(held, Tensor)
     }
     by = [feature.by for feature in student.features.history if feature.of is not None]
     for n, feature in enumerate(by):
@@ -142,12 +151,17 @@ def small(student: Student) -> dict[str, Tensor]:
     for part in ("units", "trunk", "serving"):
         found |= student.net.get_submodule(part).state_dict(prefix=f"{part}.")
     found |= student.statistics.state_dict(prefix="statistics.")
+    if isinstance(student.net.tables, ComposedTables):
+        found |= {f"tables.{name}": tensor for name, tensor in student.net.tables.served_state().items()}
     for n, each in enumerate(student.histories.each):
         shared = {key: tensor for key, tensor in each.named_buffers() if key not in BY_ID}
         found |= {f"histories.each.{n}.{key}": tensor for key, tensor in shared.items()}
     if student.wide is not None:
         found |= {THETA: student.wide.theta, "wide.linear.hashing.modulus": student.wide.tensors()["wide/modulus"]}
     return found
+
+
+_NO_IDS = np.zeros(0, np.int64)
 
 
 def _distinct(rows: np.ndarray, most: int) -> np.ndarray:

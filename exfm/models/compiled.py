@@ -97,7 +97,7 @@ class Graph(nn.Module):
         features = served.features
         parts = {
             "tables of whole numbers": served.tables.codec != "fp32",
-            "a table that is not `plain`": not all(table.plain for table in served.tables.tables),
+            "a table that is not `full`": bool(served.embeddings),
             "sequences": features.sequence,
             "features of a history": features.history,
             "features whose statistics are learned": features.online,

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
-from exfm.embeddings.served import ServedTables
-from exfm.embeddings.table import Tables
+from exfm.embeddings.composed import SERVED, served_tables, tables_held
+from exfm.embeddings.table import Table, Tables
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.statistics import Statistics
@@ -21,7 +22,7 @@ from exfm.models.teacher_wide import TABLES, all_tables, wide_logits
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import plan_sharding
-from exfm.parallel.tables import ParallelTables
+from exfm.parallel.tables import ParallelTables, of_tables
 from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.named import S, copy_tensors, under
 from exfm.snapshots.windows import TensorSource, whole_tensor, windows_of
@@ -36,7 +37,8 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     """
     counted = ("dense/", "prior/", "statistics/")
     dense = {name: t for name, t in state.items() if name.startswith(counted) or name == "stack/theta"}
-    return dense | {n: t for n, t in state.items() if n.startswith(TABLES) and n.endswith("/weight")}
+    tables = {name: t for name, t in state.items() if name.startswith(TABLES)}
+    return dense | {name: t for name, t in tables.items() if name.endswith("/weight") or f"/{SERVED}" in name}
 
 
 class TeacherAnswer(NamedTuple):
@@ -82,11 +84,16 @@ class TeacherScorer:
             self._net.compiled = compiled_dense(cfg, self._net, learns=False)
         parts, tables = all_tables(cfg, features, len(tasks), learns=False), dict[str, Tables]()
         if group is None:
-            tables |= {name: ServedTables(part.tables) for name, part in parts.items()}
+            tables |= {name: served_tables(part.whole) for name, part in parts.items()}
         else:
             self.plan = plan_sharding(parts, group, sharding, batch_rows)
             for name, part in parts.items():
-                tables[name] = ParallelTables(part.tables, self.plan.plan[name], group, sharding)
+                plan = self.plan.plan[name]
+
+                def hold(plain: Sequence[Table], plan: EmbeddingModuleShardingPlan = plan) -> Tables:
+                    return ParallelTables(plain, of_tables(plan, plain), group, sharding)
+
+                tables[name] = tables_held(part.whole, hold, group=group, learns=False)
         self._tables, self._events, self._wide = tables["tables"], tables.get("events"), tables.get("wide")
         self._theta: Tensor | None = None
         self._statistics = Statistics(features)

@@ -13,6 +13,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +22,11 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.baselines.prior import Prior
+from exfm.embeddings.composed import ServedComposed, served_tables, tables_held
+from exfm.embeddings.kinds.registry import Embeddings, settings_of, tables_of
 from exfm.embeddings.quantised import QuantisedTables
 from exfm.embeddings.served import ServedTables, one_id_each
-from exfm.embeddings.table import tables_of
+from exfm.embeddings.table import Table
 from exfm.errors import ModelError
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch, Single
@@ -66,13 +69,16 @@ class ServedStudent(nn.Module):
         seed: int = 0,
         *,
         wide: bool = True,
+        embeddings: Embeddings = MappingProxyType({}),
     ) -> None:
         super().__init__()
+        self.embeddings = dict(embeddings)
         self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
         self.units, self.width = Units(features, width, seed), width
         self.trunk = build_trunk(trunk, features, width, seed)
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten when weights are loaded
-            self.tables: ServedTables | QuantisedTables = ServedTables(tables_of(features, width))
+            tables = served_tables(tables_of(features, width, embeddings))
+            self.tables: ServedTables | QuantisedTables | ServedComposed = tables
             self.tables.draw(seed)
             self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
         self.prior = Prior(len(self.tasks))
@@ -115,7 +121,14 @@ class ServedStudent(nn.Module):
     @property
     def meta(self) -> dict[str, Any]:
         """The student's `served_meta`: two students with the same meta differ only in their tensors."""
-        return served_meta(self.trunk_config, self.width, self.features, self.tasks, wide=self.wide is not None)
+        return served_meta(
+            self.trunk_config,
+            self.width,
+            self.features,
+            self.tasks,
+            wide=self.wide is not None,
+            embeddings=self.embeddings,
+        )
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> ServedStudent:
         """A student of the same features, tasks and trunk that holds these tensors, not copies. This one stays as it
@@ -126,7 +139,7 @@ class ServedStudent(nn.Module):
         memo |= {id(each): each for each in (self.trunk_config, self.as_served)}
         memo[id(self.compiled)] = None
         memo |= {id(each): each for each in (self.features, *self.features.all, *self.features.history)}
-        memo |= {id(table): table for table in self.tables.tables}
+        memo |= {id(table): table for table in self.tables.tables if isinstance(table, Table)}
         for name, old in own.items():
             new = tensors[name].to(old.dtype)
             memo[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
@@ -175,7 +188,8 @@ class VersionScorer:
         from exfm.embeddings.fused import FusedTables  # here: a server needs no loops for tables
 
         self.served = served
-        self._tables = FusedTables(served.tables.tables, lr=0.0, eps=0.0, optimizer=None)
+        tables = tables_of(served.features, served.width, served.embeddings)
+        self._tables = tables_held(tables, lambda of: FusedTables(of, lr=0.0, eps=0.0, optimizer=None), learns=False)
         self._tables.load(served.tables.tensors())
         self._w_ST = None if served.wide is None else served.wide.linear.weight.detach().T.contiguous().numpy()
 
@@ -191,7 +205,8 @@ class VersionScorer:
 def new_served(student: Student) -> ServedStudent:
     """A served student of the student's sizes, with initial weights."""
     cfg = student.cfg
-    return ServedStudent(cfg.trunk, cfg.width, student.features, student.tasks, wide=student.wide is not None)
+    wide, kinds = student.wide is not None, cfg.embeddings
+    return ServedStudent(cfg.trunk, cfg.width, student.features, student.tasks, wide=wide, embeddings=kinds)
 
 
 def export_student(student: Student) -> ServedStudent:
@@ -203,7 +218,8 @@ def export_student(student: Student) -> ServedStudent:
 
 def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
     """Load the served part of a student's `state()`. Raises ModelError where the tables do not match."""
-    served.tables.load({name: w for name, w in under("table", state).items() if name.endswith("/weight")})
+    tables = under("table", state)
+    served.tables.load({name: tables[name] for name in served.tables.tensors() if name in tables})
     dense = under("dense", state)
     for part in ("units", "trunk", "serving"):
         named = {name.removeprefix(f"{part}."): t for name, t in dense.items() if name.startswith(f"{part}.")}
@@ -243,16 +259,23 @@ def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) 
 
 
 def served_meta(
-    trunk: TrunkConfig, width: int, features: FeatureSet, tasks: Sequence[str], *, wide: bool
+    trunk: TrunkConfig,
+    width: int,
+    features: FeatureSet,
+    tasks: Sequence[str],
+    *,
+    wide: bool,
+    embeddings: Embeddings,
 ) -> dict[str, Any]:
     """Description saved with a served student's tensors: everything needed to rebuild it."""
+    kinds = {name: kind.model_dump(mode="json") for name, kind in embeddings.items()}
     return {
         "trunk": trunk.model_dump(mode="json"),
         "width": width,
         "features": features.model_dump(mode="json"),
         "tasks": list(tasks),
         "wide": wide,
-    }
+    } | ({"embeddings": kinds} if kinds else {})
 
 
 def load_served(path: str | os.PathLike[str], like: ServedStudent | None = None) -> ServedStudent:
@@ -274,6 +297,7 @@ def served_of(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> ServedS
         FeatureSet.model_validate(meta["features"]),
         meta["tasks"],
         wide=meta["wide"],
+        embeddings={name: settings_of(kind) for name, kind in meta.get("embeddings", {}).items()},
     )
     check_fit({k: v.shape for k, v in served.state_dict().items()}, tensors)
     served.load_state_dict(tensors)

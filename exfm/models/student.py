@@ -42,8 +42,10 @@ from exfm.distillation.loss import Objective, objective, scale_gradient
 from exfm.distillation.representation import RepresentationLoss
 from exfm.distillation.residuals import Residuals
 from exfm.distillation.targets import RowMasks, Targets
+from exfm.embeddings.composed import tables_held
 from exfm.embeddings.fused import FusedTables
-from exfm.embeddings.table import Lookup, tables_of
+from exfm.embeddings.kinds.registry import tables_of
+from exfm.embeddings.table import Lookup, Table, Tables
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
@@ -70,7 +72,12 @@ class StudentNet(nn.Module):
         super().__init__()
         self.units = Units(features, cfg.width, seed)
         self.trunk = build_trunk(cfg.trunk, features, cfg.width, seed)
-        self.tables = FusedTables(tables_of(features, cfg.width), lr=cfg.sparse_lr, eps=cfg.sparse_eps)
+
+        def hold(plain: Sequence[Table]) -> Tables:
+            return FusedTables(plain, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
+
+        tables = tables_of(features, cfg.width, cfg.embeddings)
+        self.tables = tables_held(tables, hold, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
         self.tables.draw(seed)
         H = self.trunk.out_width
         self.serving = _heads("serving", H, tasks, seed)  # type: ignore[arg-type]

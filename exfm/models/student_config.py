@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from exfm.distillation.arm import Arm
 from exfm.embeddings.adagrad import AccumulatorConfig
+from exfm.embeddings.kinds.registry import Embedding
 from exfm.interactions.registry import TrunkConfig
 
 
@@ -45,6 +46,10 @@ class StudentConfig(BaseModel):
 
     trunk: TrunkConfig = Field(default=TrunkConfig(), description="What lies between embeddings and heads.")
     width: int = Field(default=8, gt=0, multiple_of=4, description="Width of the embeddings.")
+    embeddings: dict[str, Embedding] = Field(
+        default={},
+        description="Kinds of embedding tables, by the table's name; others are `full`, a row per id.",
+    )
     dense_lr: float = Field(default=4e-3, gt=0, description="Learning rate of Adam, for all but the tables.")
     sparse_lr: float = Field(default=0.24, gt=0, description="Learning rate of the tables' row-wise AdaGrad.")
     sparse_eps: float = Field(default=1e-8, gt=0, description="ε of the tables' AdaGrad.")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from exfm.embeddings.adagrad import AccumulatorConfig, SparseOptimizer
+from exfm.embeddings.kinds.registry import Embedding
 from exfm.errors import ConfigError
 from exfm.interactions.dcn import DCNOptions
 from exfm.interactions.dlrm import DLRMOptions
@@ -33,6 +34,10 @@ class TeacherConfig(WukongSizes):
 
     interaction: str = Field(default="wukong", description="What lies between embeddings and heads, by name.")
     width: int = Field(default=16, gt=0, description="Width of the embeddings.")
+    embeddings: dict[str, Embedding] = Field(
+        default={},
+        description="Kinds of embedding tables, by the table's name; others are `full`, a row per id.",
+    )
     dlrm: DLRMOptions = Field(default=DLRMOptions(), description="Settings of the interaction `dlrm`.")
     dcn: DCNOptions = Field(default=DCNOptions(), description="Settings of the interaction `dcn`.")
     options: dict[str, Any] = Field(default={}, description="Settings of any other interaction.")

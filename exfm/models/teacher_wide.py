@@ -18,7 +18,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from exfm.embeddings.table import Tables, event_tables, plain_tables, tables_of
+from exfm.embeddings.kinds.registry import event_tables, linear_tables, tables_of
+from exfm.embeddings.table import Tables
 from exfm.features.features import FeatureSet
 from exfm.models.teacher_config import TeacherConfig, wide_columns
 from exfm.parallel.sharding import TableGroup
@@ -39,12 +40,14 @@ def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: 
     >>> {part: ([table.width for table in of.tables], of.optimizer) for part, of in parts.items()}
     {'tables': ([16], 'row_wise_adagrad'), 'wide': ([4], 'adagrad')}
     """
-    parts = {"tables": TableGroup(tables_of(features, cfg.width), cfg.sparse_optimizer if learns else None)}
+    parts = {
+        "tables": TableGroup(tables_of(features, cfg.width, cfg.embeddings), cfg.sparse_optimizer if learns else None)
+    }
     if features.events:
         events = event_tables(features, cfg.width)
         parts["events"] = TableGroup(events, cfg.sparse_optimizer if learns else None)
     if cfg.wide:
-        wide = plain_tables(features, wide_columns(tasks))
+        wide = linear_tables(features, wide_columns(tasks), cfg.embeddings)
         parts["wide"] = TableGroup(wide, "adagrad" if learns else None, " of the linear part")
     return parts
 

@@ -19,6 +19,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.embeddings.adagrad import SparseOptimizer
+from exfm.embeddings.composed import Composed, physical
 from exfm.embeddings.table import Table
 from exfm.errors import ConfigError
 from exfm.parallel.comms import codecs
@@ -32,9 +33,14 @@ MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
 class TableGroup(NamedTuple):
     """A group of a model's tables that are looked up together and learn by one optimizer."""
 
-    tables: Sequence[Table]
+    whole: Sequence[Table | Composed]
     optimizer: SparseOptimizer | None  # None: they do not learn
     called: str = ""  # what messages add to a table's name, where another part has one of the same name
+
+    @property
+    def tables(self) -> list[Table]:
+        """The plain tables behind them."""
+        return physical(self.whole)
 
 
 NARROWEST = 4
@@ -84,7 +90,7 @@ def sharding_planner(
             constraints[table.name] = ParameterConstraints(
                 sharding_types=cuts_of(table, sharding, world),
                 min_partition=NARROWEST,
-                pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.lookups),
+                pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.keys),
             )
     return make_planner(world, constraints, {name: part.optimizer for name, part in parts.items()})
 
@@ -100,7 +106,7 @@ def planned_model(parts: Mapping[str, TableGroup]) -> nn.Module:
 def bag_configs(tables: Sequence[Table]) -> list[EmbeddingBagConfig]:
     """The tables in TorchRec's words."""
     return [
-        EmbeddingBagConfig(name=t.name, embedding_dim=t.width, num_embeddings=t.rows, feature_names=list(t.lookups))
+        EmbeddingBagConfig(name=t.name, embedding_dim=t.width, num_embeddings=t.rows, feature_names=list(t.keys))
         for t in tables
     ]
 

@@ -39,8 +39,10 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
+from exfm.embeddings.composed import Composed, tables_held
 from exfm.embeddings.fused import FusedTables
-from exfm.embeddings.table import HasIds, Held, Lookup, Table, Tables, rows_read
+from exfm.embeddings.table import HasIds, Held, Lookup, Table, Tables
+from exfm.errors import ConfigError
 from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts
 from exfm.parallel.layout import Sharding
@@ -113,7 +115,7 @@ class ParallelTables(Tables):
             _column_pieces(spec) == 1 for spec in self._tables.module_sharding_plan.values()
         )
         self._learned_at: dict[str, Tensor] = {}  # the clock when a row of this rank's piece was looked up last
-        self._table_of = {feature: table.name for table in tables for feature in table.lookups}
+        self._table_of = {feature: table.name for table in tables for feature in table.keys}
         if self._tracked:
             self._learned_at = {
                 piece.table: piece.weight.new_zeros(len(piece.weight), dtype=torch.int32)
@@ -125,11 +127,11 @@ class ParallelTables(Tables):
     def send(self, batch: HasIds) -> SentIds:
         """Waits for the sizes of what others send; the ids themselves travel while other work is done."""
         context = self._tables.create_context()
-        return SentIds(context, self._tables.input_dist(context, rows_read(self.tables, batch.sparse)).wait())
+        return SentIds(context, self._tables.input_dist(context, batch.sparse).wait())
 
     def lookup(self, sent: SentIds) -> Lookup:
         pooled = self._tables.compute_and_output_dist(sent.context, sent.ids.wait()).wait()
-        return Lookup(in_order(pooled, [name for table in self.tables for name in table.lookups]))
+        return Lookup(in_order(pooled, [name for table in self.tables for name in table.keys]))
 
     def _note(self, sent: KeyedJaggedTensor, *_: Any) -> None:
         """Note the rows that are looked up here; of a table that every rank holds, `_update_replicated` does."""
@@ -157,11 +159,23 @@ class ParallelTables(Tables):
                 if self.clock and name in self._learned_at:
                     self._learned_at[name][g.view(shape).any(1)] = self.clock
 
+    def note(self, name: str, rows: Tensor) -> None:
+        if (at := self._learned_at.get(name)) is not None:
+            first = self._held[f"{name}/weight"].pieces[0][0][0]
+            at[(rows[(rows >= first) & (rows < first + len(at))] - first).to(at.device)] = self.clock
+
     def all_changed(self) -> None:
         for at in self._learned_at.values():
             at.fill_(self.clock)
 
-    def changes(self, ending: str, since: int) -> dict[str, ChangedRows] | None:
+    def changed(self, since: int) -> dict[str, Tensor] | None:
+        """Of each table the rows of this rank's piece."""
+        if not self._tracked:
+            return None
+        first = {name: self._held[f"{name}/weight"].pieces[0][0][0] for name in self._learned_at}
+        return {name: (at >= since).nonzero().flatten().cpu() + first[name] for name, at in self._learned_at.items()}
+
+    def changes(self, ending: str, since: int) -> dict[str, ChangedRows | Held] | None:
         """A collective. Every rank has the rows of its pieces, in order of the whole table's."""
         if not self._tracked:
             return None
@@ -171,7 +185,7 @@ class ParallelTables(Tables):
         for number, table in enumerate(self.tables):
             counts[self._group.rank, number] = torch.tensor([first.get(table.name, 0), len(mine.get(table.name, ()))])
         counts = self._group.sum(counts)
-        found = {}
+        found: dict[str, ChangedRows | Held] = {}
         for number, table in enumerate(self.tables):
             replicated = self._held[f"{table.name}/weight"].replicated
             first_R, count_R = counts[:1, number].unbind(1) if replicated else counts[:, number].unbind(1)
@@ -248,7 +262,7 @@ class ParallelTables(Tables):
 
 
 def learning_tables(
-    tables: Sequence[Table],
+    tables: Sequence[Table | Composed],
     plan: EmbeddingModuleShardingPlan,
     group: RankGroup,
     sharding: Sharding,
@@ -263,9 +277,24 @@ def learning_tables(
     A single rank on a CPU has them whole and several times as fast, unless `per_shard_row_wise` makes its optimizer one
     of pieces.
     """
-    if group.world_size == 1 and group.device.type == "cpu" and not sharding.per_shard_row_wise:
-        return FusedTables(tables, lr=lr, eps=eps, optimizer=optimizer)
-    return ParallelTables(tables, plan, group, sharding, optimizer=optimizer, lr=lr, eps=eps)
+    if group.device.type == "cuda" and any(isinstance(table, Composed) for table in tables):
+        names = ", ".join(table.name for table in tables if isinstance(table, Composed))
+        raise ConfigError(
+            f"embeddings.{names}: a table that is not `full` is held on CPUs only, and this teacher computes on cuda; "
+            "leave the table full, or set its device to cpu"
+        )
+
+    def hold(plain: Sequence[Table]) -> Tables:
+        if group.world_size == 1 and group.device.type == "cpu" and not sharding.per_shard_row_wise:
+            return FusedTables(plain, lr=lr, eps=eps, optimizer=optimizer)
+        return ParallelTables(plain, of_tables(plan, plain), group, sharding, optimizer=optimizer, lr=lr, eps=eps)
+
+    return tables_held(tables, hold, lr=lr, eps=eps, group=group)
+
+
+def of_tables(plan: EmbeddingModuleShardingPlan, tables: Sequence[Table]) -> EmbeddingModuleShardingPlan:
+    """The part of a plan that is of these tables."""
+    return EmbeddingModuleShardingPlan({table.name: plan[table.name] for table in tables})
 
 
 def _rows_of(held: TensorPieces, rows: Tensor) -> Tensor:

@@ -26,7 +26,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from exfm.embeddings.table import Table, event_tables, plain_tables, tables_of
+from exfm.embeddings.composed import Composed, physical
+from exfm.embeddings.kinds.registry import event_tables, linear_tables, settings_of, tables_of
+from exfm.embeddings.kinds.settings import EmbeddingSettings
+from exfm.embeddings.table import Table
 from exfm.embeddings.weights import Appended, Initial, Repeated, zeros
 from exfm.errors import ModelError
 from exfm.features.dense import DenseFeature
@@ -65,6 +68,11 @@ class MadeWith(BaseModel):
     @classmethod
     def of(cls, model: BaseModel, features: FeatureSet, tasks: Sequence[str], seed: int) -> MadeWith:
         return cls(features=features, model=model.model_dump(mode="json"), tasks=tuple(tasks), seed=seed)
+
+    @property
+    def embeddings(self) -> dict[str, EmbeddingSettings]:
+        """Kinds of tables by name."""
+        return {name: settings_of(kind) for name, kind in self.model.get("embeddings", {}).items()}
 
     @classmethod
     def of_meta(cls, meta: Mapping[str, Any]) -> MadeWith:
@@ -154,10 +162,11 @@ def fitted_teacher(
             fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
-    fitted |= fitted_tables(tensors, now, tables_of(now.features, cfg.width))
+    fitted |= fitted_tables(tensors, now, tables_of(now.features, cfg.width, cfg.embeddings))
     fitted |= fitted_tables(tensors, now, event_tables(now.features, cfg.width), of="events")
     if cfg.wide:
-        fitted |= fitted_tables(tensors, now, plain_tables(now.features, wide_columns(len(now.tasks))), of="wide")
+        linear = linear_tables(now.features, wide_columns(len(now.tasks)), cfg.embeddings)
+        fitted |= fitted_tables(tensors, now, linear, of="wide")
     return fitted
 
 
@@ -189,7 +198,8 @@ def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: Made
     if was.features.names != now.features.names:
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
-    return kept | fitted_tables(tensors, now, tables_of(now.features, now.model["width"])) | _by_id(tensors, now)
+    tables = tables_of(now.features, now.model["width"], now.embeddings)
+    return kept | fitted_tables(tensors, now, tables) | _by_id(tensors, now)
 
 
 # --- features --------------------------------------------------------------------------------------------------------
@@ -244,6 +254,16 @@ def _same_model(was: MadeWith, now: MadeWith) -> None:
                 f"the state is of a model whose {key} was {getattr(was, key)}, and is wanted for {getattr(now, key)}: "
                 "only features may differ"
             )
+    for name, kind in now.embeddings.items():
+        if kind.grows:
+            continue
+        named = [feature for of in (was, now) for feature in of.features.all if feature.name == name]
+        grown = [feature.rows for feature in named if isinstance(feature, Tabled)]
+        if len(set(grown)) > 1:
+            raise ModelError(
+                f"`{name}` had {grown[0]:,} ids, and {grown[1]:,} are wanted: what an id reads of a table of kind "
+                f"`{kind.kind}` depends on how many there are; leave it as it was, or begin another model"
+            )
     for key in sorted(now.model.keys() | was.model.keys()):
         if was.model.get(key) != now.model.get(key):
             raise ModelError(
@@ -285,7 +305,7 @@ def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: T
 def fitted_tables(
     tensors: Mapping[str, TensorSource],
     now: MadeWith,
-    tables: Sequence[Table],
+    tables: Sequence[Table | Composed],
     *,
     of: str = "table",
 ) -> dict[str, TensorSource]:
@@ -293,22 +313,28 @@ def fitted_tables(
     learned = any(name.endswith("/accumulator") for name in tensors)
     per_value = of == "wide" or now.model.get("sparse_optimizer") == "adagrad"
     fitted: dict[str, TensorSource] = {}
-    for table in tables:
+    for kind in (table for table in tables if isinstance(table, Composed)):
+        kind.draw(now.seed)
+        for what, tensor in kind.tensors().items():
+            if learned or what in kind.served:
+                fitted[f"{of}/{kind.called(what)}"] = tensors.get(f"{of}/{kind.called(what)}", tensor)
+    for table in physical(tables):
         name, shape = table.name, (table.rows, table.width)
-        start: dict[str, TensorSource] = {"weight": zeros(shape) if of == "wide" else Initial(name, *shape, now.seed)}
+        initial = zeros(shape) if of == "wide" else Initial(name, *shape, now.seed, table.bound)
+        start: dict[str, TensorSource] = {"weight": initial}
         if learned:
             stored = tensors.get(f"{of}/{name}/accumulator")
             more = shape[1:] if per_value else ()
             start["accumulator"] = zeros((shape[0], *(more if stored is None else stored.shape[1:])))
-        for what, initial in start.items():
+        for what, begun in start.items():
             key = f"{of}/{name}/{what}"
             stored = tensors.get(key)
             if stored is None:
-                fitted[key] = initial
+                fitted[key] = begun
             elif stored.shape[0] == shape[0]:
                 fitted[key] = stored
             else:
-                fitted[key] = table.grow(stored, initial)
+                fitted[key] = table.grow(stored, begun)
     return fitted
 
 

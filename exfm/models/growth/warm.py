@@ -18,7 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from exfm.embeddings.table import tables_of
+from exfm.embeddings.composed import Composed
+from exfm.embeddings.kinds.registry import FULL, tables_of
+from exfm.embeddings.table import Table
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.growth.refit import MadeWith, fitted_tables, why_not_grown
@@ -70,14 +72,22 @@ def warm_start(
 def _tables(other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:
     """Weights of the tables that fit; AdaGrad begins anew, so that they can move."""
     before = {feature.name: feature for feature in _tabled(was.features)}
-    configs = []
-    for table, feature in zip(tables_of(now.features, now.model["width"]), _tabled(now.features), strict=True):
+    configs: list[Table | Composed] = []
+    kinds = was.embeddings, now.embeddings
+    tables = tables_of(now.features, now.model["width"], kinds[1])
+    for table, feature in zip(tables, _tabled(now.features), strict=True):
+        if kinds[0].get(table.name, FULL) != kinds[1].get(table.name, FULL):
+            continue
+        if isinstance(table, Composed):
+            same = was.model["width"] == now.model["width"] and before.get(feature.name) == feature
+            configs += [table] if same else []
+            continue
         stored, had = other.get(f"table/{table.name}/weight"), before.get(feature.name)
         if stored is None or had is None or had.name != table.name or stored.shape[1] != table.width:
             continue
         if why_not_grown(had, feature) is None:
             configs.append(table)
-    weights = {name: tensor for name, tensor in other.items() if name.endswith("/weight")}
+    weights = {name: tensor for name, tensor in other.items() if not name.endswith("accumulator")}
     return fitted_tables(weights, now, configs)
 
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.table import event_tables, tables_of
+from exfm.embeddings.composed import physical, table_width
+from exfm.embeddings.kinds.registry import event_tables, tables_of
 from exfm.features.events import longest_events
 from exfm.features.features import FeatureSet
 from exfm.interactions.hstu import SequenceNet
@@ -44,7 +45,8 @@ class Parameters(NamedTuple):
 def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
     """Count the parameters of a teacher's network, dense part and tables."""
     of_events = event_tables(features, cfg.width)
-    tables = sum(table.rows * table.width for table in [*tables_of(features, cfg.width), *of_events])
+    own = physical(tables_of(features, cfg.width, cfg.embeddings))
+    tables = sum(table.rows * table.width for table in [*own, *of_events])
     return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
 
 
@@ -91,7 +93,7 @@ def _forward_flops(cfg: TeacherConfig | StudentConfig, features: FeatureSet, tas
         features = features.without_teacher()
     units, trunk, heads = _parts(cfg, features, tasks, heads_per_task)
     dense = len(features.dense_labels) if isinstance(cfg, TeacherConfig) else features.dense_inputs
-    width = sum(table.width * len(table.lookups) for table in tables_of(features, cfg.width))
+    width = sum(table_width(table) for table in tables_of(features, cfg.width, cfg.embeddings))
     keys = list(features.keys)
     with quiet_torchrec(), torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = KeyedJaggedTensor(

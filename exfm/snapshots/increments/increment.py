@@ -97,7 +97,14 @@ def probe_of(student: Student, batch: Batch) -> Probe:
 def take_full(student: Student, touched: Touched, probe: Probe) -> Full:
     """Copy everything that is served of a student. What was touched until now is in it."""
     cfg = student.cfg
-    meta = served_meta(cfg.trunk, cfg.width, student.features, student.tasks, wide=student.wide is not None)
+    meta = served_meta(
+        cfg.trunk,
+        cfg.width,
+        student.features,
+        student.tasks,
+        wide=student.wide is not None,
+        embeddings=cfg.embeddings,
+    )
     return Full(all_of(student, touched), meta, probe)
 
 

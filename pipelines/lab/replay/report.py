@@ -267,7 +267,7 @@ def serving_of(config: Config, student: StudentSettings) -> ServingCost:
     """Serving cost of a student with these settings."""
     tasks, features = config.student_tasks(student), config.student_features(student).without_teacher()
     cfg = student.model
-    served = ServedStudent(cfg.trunk, cfg.width, features, tasks, wide=cfg.wide)
+    served = ServedStudent(cfg.trunk, cfg.width, features, tasks, wide=cfg.wide, embeddings=cfg.embeddings)
     return ServingCost(served.parameter_count, flops_per_example(cfg, features, len(tasks)))
 
 

@@ -4,7 +4,7 @@ questions."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from exfm.embeddings.composed import Composed, physical, tables_held
 from exfm.embeddings.fused import FusedTables
-from exfm.embeddings.table import KINDS, Table, Tables, plain_tables, tables_of
+from exfm.embeddings.kinds.registry import settings_of, tables_of
+from exfm.embeddings.table import Table, Tables
 from exfm.errors import ModelError
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.features import FeatureSet
@@ -31,7 +33,7 @@ from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import TableGroup, plan_sharding
-from exfm.parallel.tables import ParallelTables
+from exfm.parallel.tables import ParallelTables, of_tables
 from exfm.snapshots.delta import read_delta, write_delta
 from tests.support.models.states import same
 
@@ -43,23 +45,23 @@ LEARNING = ["fused", "table_wise", "row_wise", "data_parallel", CUDA]
 
 
 class TableContract:
-    """`rows`: the settings of a feature that has such a table, but for its name and rows."""
+    """`kind`: the settings of a table of it."""
 
-    kind: ClassVar[type[Table]]
-    twice_the_rows = True
-    """Whether an id finds what it had in a table of twice the rows; growing is refused else."""
+    kind: ClassVar[dict[str, Any]]
+    rows_of_an_id = 1.0
+    """Rows that are added up to an embedding, or by how much more a row's error may count in it."""
 
-    @pytest.fixture(autouse=True)
-    def _registered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(KINDS, "asked", self.kind)
+    @property
+    def embeddings(self) -> dict[str, Any]:
+        return {name: settings_of(self.kind) for name in ("user", "ad", "seen")}
 
     def features(self, rows: int = 40) -> FeatureSet:
-        """Two tables of the kind, the second wider; a plain one, and a sequence's."""
+        """Two tables of the kind, the second wider; a plain one; and a sequence's, whose places share a table."""
         return FeatureSet(
             sparse=[
-                SparseFeature(name="user", rows=rows, table="asked"),
+                SparseFeature(name="user", rows=rows),
                 SparseFeature(name="plain", rows=12, transform="index"),
-                SparseFeature(name="ad", rows=2 * rows, width=2 * WIDTH, table="asked"),
+                SparseFeature(name="ad", rows=2 * rows, width=2 * WIDTH),
             ],
             sequence=[SequenceFeature(name="seen", rows=20, length=3)],
         )
@@ -82,29 +84,50 @@ class TableContract:
             yield group
 
     def made(self, held_by: str, group: RankGroup, optimizer: str = "row_wise_adagrad", seed: int = 0) -> Tables:
-        tables = tables_of(self.features(), WIDTH)
+        tables = tables_of(self.features(), WIDTH, self.embeddings)
         if held_by == "fused":
-            made: Tables = FusedTables(tables, lr=LR, eps=EPS, optimizer=optimizer)
+
+            def hold(plain):
+                return FusedTables(plain, lr=LR, eps=EPS, optimizer=optimizer)
         else:
             sharding = Sharding(types=("table_wise" if held_by == "cuda" else held_by,))
             plan = plan_sharding({"tables": TableGroup(tables, optimizer)}, group, sharding).plan["tables"]
-            made = ParallelTables(tables, plan, group, sharding, optimizer=optimizer, lr=LR, eps=EPS)
+
+            def hold(plain):
+                own = of_tables(plan, plain)
+                return ParallelTables(plain, own, group, sharding, optimizer=optimizer, lr=LR, eps=EPS)
+
+        made = tables_held(tables, hold, lr=LR, eps=EPS, group=group)
         made.draw(seed)
         return made
 
     def embedded(self, tables: Tables, weights: dict[str, Tensor], sparse: KeyedJaggedTensor) -> Tensor:
-        """(B, E), id by id, as the kind says which rows one reads."""
+        """(B, E), id by id, composed of the rows that the kind says an id reads; no row is zeros."""
         B, rows = sparse.stride(), []
-        for table in tables.tables:
+        for table in getattr(tables, "whole", tables.tables):
             for key in table.keys:
                 ids, lengths = sparse[key].values(), sparse[key].lengths()
-                of_ids = weights[table.name][table.read(ids)].sum(2).flatten(1)
+                read = table.read(ids) if isinstance(table, Composed) else [ids]
+                parts = []
+                for own, at in zip(physical([table]), read, strict=True):
+                    there = (at >= 0).unsqueeze(1)
+                    parts.append(torch.where(there, weights[own.name][at.clamp(min=0)], 0.0))
+                of_ids = parts[0]
+                if isinstance(table, Composed):
+                    of_ids = table.compose(parts, {n: weights[f"{table.name}/{n}"] for n in table.learned()})
                 bags = torch.arange(B).repeat_interleave(lengths)
                 rows.append(torch.zeros(B, of_ids.shape[1]).index_add(0, bags, of_ids))
         return torch.cat(rows, 1)
 
     def weights(self, tables: Tables) -> dict[str, Tensor]:
-        return {name.removesuffix("/weight"): w.cpu() for name, w in tables.copies("/weight").items()}
+        """What is learned, by the plain table's name, and `<table>/<name>` of what a kind learns beside rows."""
+        found = {name.removesuffix("/weight"): w.cpu() for name, w in tables.copies("/weight").items()}
+        plain = {table.name for table in tables.tables}
+        beside = {f"{k.name}/{n}": w.clone() for k in getattr(tables, "kinds", []) for n, w in k.learned().items()}
+        return {name: w for name, w in found.items() if name in plain} | beside
+
+    def learn(self, tables: Tables, batch: Batch, gradient: Tensor) -> None:
+        tables.learn(tables.lookup(tables.send(batch)), gradient)
 
     # looked up and learned
 
@@ -120,6 +143,8 @@ class TableContract:
     @pytest.mark.parametrize("held_by", LEARNING)
     @pytest.mark.parametrize("optimizer", ["row_wise_adagrad", "adagrad"])
     def test_rows_move_once_by_adagrad_on_the_sum_of_their_gradients(self, held_by, optimizer, group):
+        if settings_of(self.kind).learns:
+            pytest.skip("ids of this kind come and go: its own tests say which rows a step moves")
         tables = self.made(held_by, group, optimizer)
         weights = {name: w.clone().requires_grad_() for name, w in self.weights(tables).items()}
         for step in range(2):
@@ -133,8 +158,10 @@ class TableContract:
             with torch.no_grad():
                 for name, w in weights.items():
                     assert w.grad is not None
-                    squares = w.grad.square().mean(1) if optimizer == "row_wise_adagrad" else w.grad.square()
-                    torch.testing.assert_close(m[f"{name}/accumulator"], squares)
+                    rows = "/" not in name
+                    squares = w.grad.square().mean(1) if rows and optimizer != "adagrad" else w.grad.square()
+                    own = f"{name}/accumulator" if rows else f"{name}_accumulator"
+                    torch.testing.assert_close((m if rows else tables.copies())[own], squares)
                     rate = LR / (squares.sqrt() + EPS)
                     w -= (rate.unsqueeze(1) if rate.dim() == 1 else rate) * w.grad
                     w.grad = None
@@ -143,11 +170,15 @@ class TableContract:
     @pytest.mark.parametrize("held_by", LEARNING)
     def test_the_rows_that_are_touched_are_those_that_learned(self, held_by, group):
         tables, batch, ids = self.made(held_by, group), self.batch(3), Touched(self.features())
+        tables.touched({})
+        tables.learn(tables.lookup(tables.send(batch.to(group.device))), torch.ones(50, WIDTH * 7, device=group.device))
         ids.note(batch.sparse)
         touched = tables.touched(ids.take())
-        tables.learn(tables.lookup(tables.send(batch.to(group.device))), torch.ones(50, WIDTH * 7, device=group.device))
-        for name, m in tables.copies("/accumulator").items():
-            assert torch.equal(touched[name.replace("accumulator", "weight")], m.cpu().nonzero().flatten())
+        for table in tables.tables:
+            learned = tables.copies("/accumulator")[f"{table.name}/accumulator"].cpu().nonzero().flatten()
+            assert set(learned.tolist()) <= set(touched[f"{table.name}/weight"].tolist())
+            if not settings_of(self.kind).learns:
+                assert torch.equal(touched[f"{table.name}/weight"], learned)
 
     @pytest.mark.parametrize("held_by", LEARNING)
     def test_going_on_from_copies_gives_the_same_bits_whoever_holds_them(self, held_by, group):
@@ -172,8 +203,9 @@ class TableContract:
         torch.testing.assert_close(straight.copies(), fused.copies())
 
     def test_a_state_of_other_names_or_shapes_is_refused(self):
-        tables = FusedTables(tables_of(self.features(), WIDTH), lr=LR, eps=EPS)
-        other = FusedTables(plain_tables(self.features(44), WIDTH), lr=LR, eps=EPS)
+        with RankGroup() as group:
+            tables = self.made("fused", group)
+        other = FusedTables([Table(t.name, t.rows + 4, t.width, t.keys) for t in tables.tables], lr=LR, eps=EPS)
         with pytest.raises(ModelError, match="do not fit"):
             tables.load(other.copies())
 
@@ -187,16 +219,13 @@ class TableContract:
         served = tables.export()
         assert served.codec == "fp32"
         torch.testing.assert_close(served.lookup(served.send(batch)).pooled, exact)
-        assert served.nbytes == sum(w.nbytes for w in self.weights(tables).values())
-        widest = max((w.amax(1) - w.amin(1)).max().item() for w in self.weights(tables).values())
+        weights = {name: w for name, w in self.weights(tables).items() if "/" not in name}
+        assert served.nbytes == sum(w.nbytes for w in tables.copies("/weight").values())
+        widest = max((w.amax(1) - w.amin(1)).max().item() for w in weights.values())
         for codec, steps in STEPS.items():
             smaller = tables.export(codec)
             off = (smaller.lookup(smaller.send(batch)).pooled - exact).abs().max()
-            assert (
-                0
-                < off
-                <= 3 * max(t.read(torch.tensor([0])).shape[2] for t in tables.tables) * widest * (0.5 / steps + 2**-10)
-            )
+            assert 0 < off <= 3 * self.rows_of_an_id * widest * (0.5 / steps + 2**-10)
             assert smaller.nbytes < served.nbytes
             with pytest.raises(TypeError, match="looked up only"):
                 smaller.learn(smaller.lookup(smaller.send(batch)), exact)
@@ -204,7 +233,7 @@ class TableContract:
     # in models
 
     def student(self, rows: int = 40) -> Student:
-        cfg = StudentConfig(trunk=TrunkConfig(mlp=(8,)), width=WIDTH).without_teacher()
+        cfg = StudentConfig(trunk=TrunkConfig(mlp=(8,)), width=WIDTH, embeddings=self.embeddings).without_teacher()
         return Student(cfg, self.features(rows), ["ctr"], 3)
 
     def test_it_learns_in_a_student_is_followed_by_deltas_and_served(self, tmp_path):
@@ -212,10 +241,11 @@ class TableContract:
         touched = Touched(student.features)
         served = student.export()
         for step in range(3):
-            before = student.state()
+            before = self.weights(student.net.tables)
             student.train_step(batch := self.batch(step))
             touched.note(batch.sparse)
-            assert not torch.equal(before["table/user/weight"], student.state()["table/user/weight"])
+            after = self.weights(student.net.tables)
+            assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith("user"))
             write_delta(tmp_path / "delta", changes_of(student, touched), {})
             following, now = served.state_dict(), student.export()
             read_delta(tmp_path / "delta").delta.apply(following)
@@ -225,7 +255,7 @@ class TableContract:
         stored = load_served(save_served(student.export(), tmp_path, "v1"))
         assert np.array_equal(stored.score(self.batch(9)), student.export().score(self.batch(9)))
         smaller: ServedStudent = stored.quantised_as("int8")
-        assert 0 < np.abs(smaller.score(self.batch(9)) - stored.score(self.batch(9))).max() < 0.05
+        assert 0 < np.abs(smaller.score(self.batch(9)) - stored.score(self.batch(9))).max() < 0.2
         again = self.student()
         again.load_state(student.state())
         for one in (student, again):
@@ -237,7 +267,7 @@ class TableContract:
         student.train_step(self.batch(0))
         was, now = (MadeWith.of(cfg, self.features(rows), ["ctr"], 3) for rows in (40, 80))
         larger = self.student(80)
-        if not self.twice_the_rows:
+        if not settings_of(self.kind).grows:
             with pytest.raises(ModelError):
                 larger.load_state(fitted_student(student.state(), was, now))
             return
@@ -245,14 +275,16 @@ class TableContract:
         np.testing.assert_allclose(larger.score(self.batch(1, rows=80)), student.score(self.batch(1)), atol=1e-6)
 
     def test_it_learns_in_a_teacher_that_scores_alike_as_a_replica_and_on_ranks(self):
-        cfg = TeacherConfig(width=WIDTH, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
+        settings = {"embeddings": self.embeddings}
+        cfg = TeacherConfig(width=WIDTH, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,), **settings)
         with RankGroup() as group:
             teacher = Teacher(cfg, self.features(), ["ctr"], 0, group=group)
             for step in range(3):
                 assert teacher.train_step(self.batch(step)).finite
             began = Teacher(cfg, self.features(), ["ctr"], 0, group=group).state()
             state = teacher.state()
-            assert not torch.equal(began["table/user/weight"], state["table/user/weight"])
+            names = [name for name in state if name.startswith("table/user") and name.endswith("/weight")]
+            assert any(not torch.equal(began[name], state[name]) for name in names)
             for sharded in ({}, {"group": group, "sharding": Sharding(types=("row_wise",))}):
                 scorer = TeacherScorer(cfg, self.features(), ["ctr"], **sharded)
                 scorer.load(snapshot_of(state))

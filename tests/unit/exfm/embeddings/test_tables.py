@@ -2,8 +2,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from exfm.embeddings.kinds.registry import tables_of
 from exfm.embeddings.served import ServedTables
-from exfm.embeddings.table import Tables, tables_of
+from exfm.embeddings.table import Tables
 from exfm.errors import ModelError
 from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
@@ -33,7 +34,7 @@ def fused(seed=0):
 
 
 def drawn(features, width, seed):
-    tables = ServedTables(tables_of(features, width))
+    tables = ServedTables(tables_of(features, width, {}))
     tables.draw(seed)
     return tables.tensors()
 

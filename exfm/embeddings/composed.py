@@ -1,0 +1,459 @@
+"""Embeddings that are composed of rows of plain tables, so that a table takes fewer bytes than a row per id.
+
+    ids ──► kind.read ──► rows of plain tables ──► looked up ──► kind.compose ──► pooled (B, D)
+                                   ▲                                  │ gradient
+                                   └────────── AdaGrad ◄──────────────┘
+
+A kind of table is a subclass of `Composed` in a file of its own (exfm/embeddings/kinds). Whoever holds plain tables, in
+training or served, in one process or on ranks, holds the rows: a kind neither looks up nor learns. One whose ids come
+and go decides it while a step is learned; in the step's forward pass an id reads what a server would.
+
+B examples, N ids, U distinct ids, D width of a key, K keys.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.embeddings.adagrad import scale_accumulator
+from exfm.embeddings.served import ServedTables
+from exfm.embeddings.table import Begun, HasIds, Held, Lookup, Table, Tables
+from exfm.snapshots.delta import ChangedRows, Codec
+from exfm.snapshots.named import check_fit
+from exfm.snapshots.windows import TensorSource, fill_window, whole_tensor, windows_of
+
+V = TypeVar("V")
+
+
+class Ranks(Protocol):
+    """The ranks that hold tables together (exfm/parallel/group.py). Both methods are collectives."""
+
+    world_size: int
+
+    def sum(self, values: Tensor) -> Tensor: ...
+
+    def all_gather(self, values: Tensor) -> list[Tensor]: ...
+
+
+class Seen(NamedTuple):
+    """Ids of a step's batch, of all ranks: what a kind learns from."""
+
+    ids: Tensor  # (U,) int64, distinct, ascending
+    counts: Tensor  # (U,) int64, occurrences
+    norms: Callable[[int], Tensor]
+    """`norms(C)`: (U, C) float64, the L2 norm of the gradient's c-th of C equal parts, summed over occurrences."""
+    time_ms: int | None  # the latest event time of the batch, where it is known
+
+
+class Composed(ABC):
+    """A kind of table: `name` and `keys` of a feature, whose embeddings of `width` are composed of rows of `tables`."""
+
+    each = False
+    """Whether embeddings are composed id by id, and then pooled; else rows are pooled, and then composed."""
+
+    served: tuple[str, ...] = ()
+    """Names of the `tensors` that looking up needs."""
+
+    def __init__(self, name: str, keys: tuple[str, ...], width: int, tables: Sequence[Table]) -> None:
+        self.name, self.keys, self.width, self.tables = name, keys, width, tuple(tables)
+
+    @abstractmethod
+    def read(self, ids_N: Tensor) -> list[Tensor]:
+        """Rows (N,) int64 of each of `tables` that ids read; −1 where an id reads none."""
+
+    def compose(self, parts: list[Tensor], weights: Mapping[str, Tensor]) -> Tensor:
+        """Embeddings (P, D) of what was read of each of `tables`: (P, its width), of ids or of bags. `weights`: those
+        that are `learned`, by name, with gradient where one is wanted."""
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """State beside the rows, not copies: writing into it loads it."""
+        return {}
+
+    def called(self, name: str) -> str:
+        """The name that one of `tensors` has among those of all tables: what look-ups need is told apart by it."""
+        return f"{self.name}/{SERVED}{name}" if name in self.served else f"{self.name}/{name}"
+
+    def learned(self) -> dict[str, Tensor]:
+        """Those of `tensors` that learn by AdaGrad; each has an accumulator `<name>_accumulator` beside it."""
+        return {}
+
+    def draw(self, seed: int) -> None:  # noqa: B027 - most kinds have no state
+        """Begin: overwrite `tensors`. A row's first value is a function of the seed, the table's name and the id."""
+
+    def learn(self, seen: Seen) -> list[Begun]:
+        """Decide which ids have rows, from a step that is learned. Returns the rows that begin anew."""
+        return []
+
+    @property
+    def learns(self) -> bool:
+        """True if ids come and go."""
+        return type(self).learn is not Composed.learn
+
+
+class _Given(NamedTuple):
+    """Rows in place of a batch's ids."""
+
+    sparse: KeyedJaggedTensor
+
+    def once(self, what: Hashable, make: Callable[[], V]) -> V:
+        return make()
+
+
+class _Looked(NamedTuple):
+    """Indices of a `Lookup`: what was read, and the way from there to what was pooled."""
+
+    sparse: KeyedJaggedTensor
+    time_ms: int | None
+    inner: dict[str, Lookup]
+    leaves: dict[str, Tensor]
+    weights: dict[str, dict[str, Tensor]]  # leaves too: what kinds learn beside rows
+    pooled: Tensor  # (B, E), with gradient
+
+
+class ComposedTables(Tables):
+    """Tables of which some are composed. `tables`: plain and composed, in order of their keys; `hold` makes the plain
+    tables behind them, for rows that are pooled and for rows that are composed id by id.
+
+    Kinds are on every rank alike, and their decisions are of the ids of all ranks in an order that does not depend on
+    how many there are.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table | Composed],
+        hold: Callable[[Sequence[Table]], Tables],
+        *,
+        lr: float,
+        eps: float,
+        group: Ranks | None = None,
+        learns: bool = True,
+    ) -> None:
+        self.whole, self.tables = tuple(tables), tuple(physical(tables))
+        self._group, self.lr, self._eps, self._learns = group, lr, eps, learns
+        self.kinds = [table for table in tables if isinstance(table, Composed)]
+        self._physical = {way: [t for table in tables if way_of(table) == way for t in plain(table)] for way in WAYS}
+        self.inner: Mapping[str, Tables] = {way: hold(own) for way, own in self._physical.items() if own}
+        self._asked = self.tick()
+
+    def send(self, batch: HasIds) -> HasIds:
+        """Nothing travels yet: the rows that ids read are known when the step before it was learned."""
+        return batch
+
+    def lookup(self, sent: HasIds) -> Lookup:
+        sparse = sent.sparse
+        inner = {way: held.lookup(held.send(_Given(self._rows(way, sparse)))) for way, held in self.inner.items()}
+        learns = self._learns and torch.is_grad_enabled()
+        leaves = {way: of.pooled.detach().requires_grad_(learns) for way, of in inner.items()}
+        weights = {k.name: {n: w.detach().requires_grad_(learns) for n, w in k.learned().items()} for k in self.kinds}
+        pooled = self._composed(leaves, weights, sparse)
+        shown = getattr(sent, "shown_ms", None)
+        time_ms = None if shown is None or not len(shown) else int(shown.max())
+        return Lookup(pooled.detach(), _Looked(sparse, time_ms, inner, leaves, weights, pooled) if learns else None)
+
+    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
+        at: _Looked = lookup.indices
+        for held in self.inner.values():
+            held.lr = self.lr
+        weights = [w for own in at.weights.values() for w in own.values()]
+        begun = self._decide(at, gradient)
+        inner = at.inner
+        if begun:
+            for held in self.inner.values():
+                held.begin([of for of in begun if any(of.table == t.name for t in held.tables)])
+            inner = {w: held.lookup(held.send(_Given(self._rows(w, at.sparse)))) for w, held in self.inner.items()}
+        leaves = [*at.leaves.values(), *weights]
+        found = torch.autograd.grad(at.pooled, leaves, gradient, allow_unused=True)
+        grads = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
+        for way, g in zip(at.leaves, grads, strict=False):
+            self.inner[way].learn(inner[way], g)
+        of_kinds = iter(grads[len(at.leaves) :])
+        for kind in self.kinds:  # AdaGrad, element by element, of what kinds learn beside rows
+            for name, w in kind.learned().items():
+                g = next(of_kinds) if self._group is None else self._group.sum(next(of_kinds))
+                m = kind.tensors()[f"{name}_accumulator"].addcmul_(g, g)
+                w.sub_(self.lr * g / (m.sqrt() + self._eps))
+
+    def _decide(self, at: _Looked, gradient: Tensor) -> list[Begun]:
+        begun: list[Begun] = []
+        width = 0
+        for table in self.whole:
+            own = gradient[:, width : width + table_width(table)]
+            width += own.shape[1]
+            if isinstance(table, Composed) and table.learns:
+                begun += table.learn(self._seen(table, at, own))
+        return [of for of in begun if len(of.rows)]
+
+    def _seen(self, kind: Composed, at: _Looked, gradient: Tensor) -> Seen:
+        ids = torch.cat([at.sparse[key].values() for key in kind.keys])
+        lengths = [at.sparse[key].lengths() for key in kind.keys]
+        B = at.sparse.stride()
+        bags = torch.cat([torch.arange(B).repeat_interleave(of) for of in lengths])
+        keys = torch.arange(len(kind.keys)).repeat_interleave(torch.stack([of.sum() for of in lengths]))
+        time_ms = at.time_ms
+        all_ids = ids
+        if self._group is not None and self._group.world_size > 1:
+            all_ids = _of_all_ranks(self._group, ids)
+            times = torch.cat(self._group.all_gather(torch.tensor([-1 if time_ms is None else time_ms])))
+            time_ms = None if (latest := int(times.max())) < 0 else latest
+        distinct, counts = all_ids.unique(return_counts=True)
+
+        def norms(C: int) -> Tensor:
+            g = gradient.view(B, len(kind.keys), C, -1)[bags, keys].double().norm(dim=2)
+            summed = torch.zeros(len(distinct), C, dtype=torch.float64)
+            summed.index_add_(0, torch.searchsorted(distinct, ids), g)
+            return summed if self._group is None else self._group.sum(summed)
+
+        return Seen(distinct, counts, norms, time_ms)
+
+    # what ids read
+
+    def _rows(self, way: str, sparse: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        """What a batch reads of the plain tables: bags of rows, of examples or of single ids."""
+        names, rows, lengths = list[str](), list[Tensor](), list[Tensor]()
+        most = self._most_ids(sparse) if way == EACH else 0
+        for table in self.whole:
+            if way_of(table) != way:
+                continue
+            of_keys = [(sparse[key].values(), sparse[key].lengths()) for key in table.keys]
+            read = [table.read(ids) if isinstance(table, Composed) else [ids] for ids, _ in of_keys]
+            for n, own in enumerate(plain(table)):
+                names += own.keys
+                for (_, of_bags), of_tables in zip(of_keys, read, strict=True):
+                    at, there = of_tables[n], of_tables[n] >= 0
+                    rows.append(at if bool(there.all()) else at[there])
+                    if way == EACH:
+                        lengths.append(torch.nn.functional.pad(there.long(), (0, most - len(at))))
+                    else:
+                        lengths.append(of_bags if bool(there.all()) else _sums(there.long(), of_bags))
+        return KeyedJaggedTensor(names, torch.cat(rows), lengths=torch.cat(lengths))
+
+    def _most_ids(self, sparse: KeyedJaggedTensor) -> int:
+        """The most ids that a key of the tables that are composed id by id has; at least 1."""
+        keys = [key for table in self.whole if way_of(table) == EACH for key in table.keys]
+        return max(1, *(len(sparse[key].values()) for key in keys))
+
+    def _composed(
+        self, leaves: Mapping[str, Tensor], weights: Mapping[str, Mapping[str, Tensor]], sparse: KeyedJaggedTensor
+    ) -> Tensor:
+        """Embeddings (B, E) of all keys, in order of the tables."""
+        columns = {way: iter(leaf.split(_widths(self._physical[way]), dim=1)) for way, leaf in leaves.items()}
+        found: list[Tensor] = []
+        for table in self.whole:
+            way, K = way_of(table), len(table.keys)
+            parts = [[next(columns[way]) for _ in range(K)] for _ in plain(table)]
+            for k, key in enumerate(table.keys):
+                of_key = [of_table[k] for of_table in parts]
+                if not isinstance(table, Composed):
+                    found += of_key
+                elif way == POOLED:
+                    found.append(table.compose(of_key, weights[table.name]))
+                else:
+                    lengths = sparse[key].lengths()
+                    of_ids = [part[: int(lengths.sum())] for part in of_key]
+                    found.append(_sums(table.compose(of_ids, weights[table.name]), lengths))
+        return torch.cat(found, dim=1)
+
+    # state
+
+    def tensors(self) -> dict[str, Held]:
+        found: dict[str, Held] = {}
+        for held in self.inner.values():
+            found |= held.tensors()
+        return found | dict(self._of_kinds(""))
+
+    def copies(self, ending: str = "") -> dict[str, Held]:
+        found: dict[str, Held] = {}
+        for held in self.inner.values():
+            found |= held.copies(ending)
+        return found | {name: tensor.clone() for name, tensor in self._of_kinds(ending).items()}
+
+    def changes(self, ending: str, since: int) -> dict[str, ChangedRows | Held] | None:
+        found: dict[str, ChangedRows | Held] = {}
+        for held in self.inner.values():
+            if (of := held.changes(ending, since)) is None:
+                return None
+            found |= of
+        return found | {name: tensor.clone() for name, tensor in self._of_kinds(ending).items()}
+
+    def _of_kinds(self, ending: str) -> dict[str, Tensor]:
+        """State of kinds; where `ending` asks for weights alone, or nothing is learned, what look-ups need of it."""
+        return {
+            kind.called(n): t
+            for kind in self.kinds
+            for n, t in kind.tensors().items()
+            if n in kind.served or (self._learns and not ending)
+        }
+
+    def served_state(self) -> dict[str, Tensor]:
+        """What look-ups need beside rows, not copies."""
+        return self._of_kinds("/weight")
+
+    def path(self, name: str) -> str:
+        table = name.partition("/")[0]
+        way = next((way for way, own in self._physical.items() if any(of.name == table for of in own)), None)
+        of_kind = name in self._of_kinds("")
+        return name if of_kind or way is None else f"inner.{way}.{self.inner[way].path(name)}"
+
+    def touched(self, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        since, self._asked = self._asked, self.tick()
+        found: dict[str, Tensor] = {}
+        for held in self.inner.values():
+            if (changed := held.changed(since)) is None:
+                raise TypeError(f"{type(held).__name__} do not note which rows are learned")
+            found |= {f"{name}/weight": rows for name, rows in changed.items() if len(rows)}
+        return found
+
+    def tick(self) -> int:
+        self.clock += 1
+        for held in self.inner.values():
+            held.clock = self.clock
+        return self.clock
+
+    def changed(self, since: int) -> dict[str, Tensor] | None:
+        found: dict[str, Tensor] = {}
+        for held in self.inner.values():
+            if (of := held.changed(since)) is None:
+                return None
+            found |= of
+        return found
+
+    def all_changed(self) -> None:
+        for held in self.inner.values():
+            held.all_changed()
+
+    def load(self, tensors: Mapping[str, TensorSource]) -> None:
+        check_fit({name: held.shape for name, held in self.tensors().items()}, tensors)
+        for held in self.inner.values():
+            held.load({name: tensors[name] for name in held.tensors()})
+        for name, own in self._of_kinds("").items():
+            with torch.no_grad():
+                fill_window(own, tensors[name])
+
+    def take(self, changes: Mapping[str, Any]) -> None:
+        for held in self.inner.values():
+            held.take({name: of for name, of in changes.items() if name in held.tensors()})
+        for name, own in self._of_kinds("").items():
+            if name in changes:
+                with torch.no_grad():
+                    own.copy_(whole_tensor(changes[name]))
+
+    def draw(self, seed: int) -> None:
+        for held in self.inner.values():
+            held.draw(seed)
+        for kind in self.kinds:
+            kind.draw(seed)
+
+    def scale_accumulators(self, factor: float) -> None:
+        for held in self.inner.values():
+            held.scale_accumulators(factor)
+        for kind in self.kinds:
+            for name in kind.learned() if factor != 1 else ():
+                scale_accumulator(kind.tensors()[f"{name}_accumulator"], factor)
+
+    def export(self, codec: Codec = "fp32") -> Tables:
+        return ServedComposed(_copies(self.whole), {way: held.export(codec) for way, held in self.inner.items()})
+
+    @property
+    def nbytes(self) -> int:
+        return sum(w.nbytes for held in self.tensors().values() for _, w in windows_of(held))
+
+
+class ServedComposed(nn.Module, ComposedTables):
+    """Tables of which some are composed, looked up only: `inner` holds the plain tables. No id comes or goes."""
+
+    def __init__(self, tables: Sequence[Table | Composed], inner: Mapping[str, Tables]) -> None:
+        super().__init__()
+        self.whole, self.tables = tuple(tables), tuple(physical(tables))
+        self._group, self._learns = None, False
+        self.kinds = [table for table in tables if isinstance(table, Composed)]
+        self._physical = {way: [t for table in tables if way_of(table) == way for t in plain(table)] for way in WAYS}
+        self.inner = nn.ModuleDict(inner)  # type: ignore[arg-type, assignment]  # a mapping of modules that are tables
+        self.codec = next(iter(inner.values())).codec
+        for name, tensor in self._of_kinds("").items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
+        """(B, E), as in `ServedTables`."""
+        return self.lookup(_Given(sparse)).pooled
+
+    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
+        raise TypeError(f"{type(self).__name__} are looked up only")
+
+
+SERVED = "served/"
+"""What names of the state that look-ups need begin with, after their table's."""
+
+POOLED, EACH = WAYS = ("pooled", "each")
+"""Rows of a bag are summed before they are composed; or every id's are composed, and then summed."""
+
+
+def way_of(table: Table | Composed) -> str:
+    return EACH if isinstance(table, Composed) and table.each else POOLED
+
+
+def plain(table: Table | Composed) -> tuple[Table, ...]:
+    """The plain tables behind a table."""
+    return table.tables if isinstance(table, Composed) else (table,)
+
+
+def physical(tables: Sequence[Table | Composed]) -> list[Table]:
+    """The plain tables behind tables, in order."""
+    return [own for table in tables for own in plain(table)]
+
+
+def table_width(table: Table | Composed) -> int:
+    """Columns of all keys of a table."""
+    return table.width * len(table.keys)
+
+
+def served_tables(tables: Sequence[Table | Composed]) -> ServedTables | ServedComposed:
+    """Tables of weight 0 that are looked up only."""
+    if all(isinstance(table, Table) for table in tables):
+        return ServedTables([table for table in tables if isinstance(table, Table)])
+    ways = {way: [t for table in tables if way_of(table) == way for t in plain(table)] for way in WAYS}
+    return ServedComposed(tables, {way: ServedTables(own) for way, own in ways.items() if own})
+
+
+def tables_held(
+    tables: Sequence[Table | Composed],
+    hold: Callable[[Sequence[Table]], Tables],
+    *,
+    lr: float = 0.0,
+    eps: float = 0.0,
+    group: Ranks | None = None,
+    learns: bool = True,
+) -> Tables:
+    """The tables, held by what `hold` makes of plain ones; composed only where one of them is."""
+    if all(isinstance(table, Table) for table in tables):
+        return hold([table for table in tables if isinstance(table, Table)])
+    return ComposedTables(tables, hold, lr=lr, eps=eps, group=group, learns=learns)
+
+
+def _copies(tables: Sequence[Table | Composed]) -> list[Table | Composed]:
+    """Kinds with a state of their own."""
+    return [copy.deepcopy(table) if isinstance(table, Composed) else table for table in tables]
+
+
+def _widths(tables: Sequence[Table]) -> list[int]:
+    return [table.width for table in tables for _ in table.keys]
+
+
+def _sums(values: Tensor, lengths: Tensor) -> Tensor:
+    """Sums of consecutive values (N, …), so many each: (B, …)."""
+    bags = torch.arange(len(lengths), device=values.device).repeat_interleave(lengths)
+    return values.new_zeros(len(lengths), *values.shape[1:]).index_add(0, bags, values)
+
+
+def _of_all_ranks(group: Ranks, ids: Tensor) -> Tensor:
+    """Ids of every rank, in order of rank. A collective."""
+    counts = torch.cat(group.all_gather(torch.tensor([len(ids)])))
+    padded = torch.nn.functional.pad(ids, (0, int(counts.max()) - len(ids)))
+    return torch.cat([of[: int(n)] for of, n in zip(group.all_gather(padded), counts, strict=True)])

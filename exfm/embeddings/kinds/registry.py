@@ -1,0 +1,103 @@
+"""Kinds of tables by name, and the tables of a model."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny
+
+from exfm.embeddings.composed import Composed
+from exfm.embeddings.kinds.full import Full
+from exfm.embeddings.kinds.hashed import Hashed, HashedTable
+from exfm.embeddings.kinds.mixed import Mixed
+from exfm.embeddings.kinds.qr import QR
+from exfm.embeddings.kinds.settings import EmbeddingSettings, Tabled
+from exfm.embeddings.table import Table, keys_of
+from exfm.errors import ConfigError
+from exfm.features.features import FeatureSet
+
+KINDS: dict[str, type[EmbeddingSettings]] = {"full": Full, "hash": Hashed, "qr": QR, "mixed": Mixed}
+"""Settings of every kind, by its name."""
+
+
+def settings_of(data: Any) -> EmbeddingSettings:
+    """Parse the settings of a table: those of its `kind`, which is a name or `package.module:Class`.
+
+    >>> settings_of({"kind": "hash", "rows": 10})
+    Hashed(kind='hash', rows=10)
+    """
+    if isinstance(data, EmbeddingSettings):
+        return data
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise ValueError(f"a table's settings name its `kind`: {', '.join(KINDS)}")
+    return _settings_class(data["kind"]).model_validate(data)
+
+
+Embedding = Annotated[SerializeAsAny[EmbeddingSettings], BeforeValidator(settings_of)]
+"""Settings of a table, of any kind."""
+
+Embeddings = Mapping[str, EmbeddingSettings]
+
+
+def tables_of(features: FeatureSet, width: int, embeddings: Embeddings) -> list[Table | Composed]:
+    """One table per sparse feature and sequence, named after it; full, unless `embeddings` says another kind. Without a
+    width of its own it gets `width`.
+
+    Raises ConfigError for the name of a table that there is not, and where a kind cannot be had.
+    """
+    if unknown := [name for name in embeddings if name not in features.table_names]:
+        raise ConfigError(
+            f"embeddings.{unknown[0]} is no table of this model; its tables are {', '.join(features.table_names)}"
+        )
+    found: list[Table | Composed] = []
+    for feature in _tabled(features):
+        own = getattr(feature, "width", None) or width
+        found.append(_settings(feature, embeddings).table(feature, own))
+    return found
+
+
+def linear_tables(features: FeatureSet, width: int, embeddings: Embeddings) -> list[Table | Composed]:
+    """Tables of a linear part: of every feature as many rows as its kind of table would have."""
+    found: list[Table | Composed] = []
+    for feature in _tabled(features):
+        rows = min(feature.rows, _settings(feature, embeddings).linear_rows(feature))
+        whole = rows == feature.rows
+        own = Table.of(feature, width) if whole else HashedTable(feature.name, keys_of(feature), width, rows)
+        found.append(own)
+    return found
+
+
+def event_tables(features: FeatureSet, width: int) -> list[Table]:
+    """A table for each item of events, named after its list; the row's own id is looked up there too."""
+    named = [pair for events in features.events for pair in zip(events.lists, events.items, strict=False)]
+    return [Table(name, item.rows, width, (name,), item.transform == "hash") for name, item in named]
+
+
+def _tabled(features: FeatureSet) -> list[Tabled]:
+    return [*features.sparse, *features.sequence]
+
+
+def _settings(feature: Tabled, embeddings: Embeddings) -> EmbeddingSettings:
+    return embeddings.get(feature.name, FULL)
+
+
+FULL = Full()
+"""What a table is that is not named."""
+
+
+def _settings_class(name: str) -> type[EmbeddingSettings]:
+    if name in KINDS:
+        return KINDS[name]
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"unknown kind of table `{name}` ({error}); choose from {', '.join(KINDS)}, or name a class of settings as "
+            "`package.module:Class`"
+        ) from None
+    if not (isinstance(kind, type) and issubclass(kind, EmbeddingSettings)):
+        raise ConfigError(f"kind `{name}` must be a subclass of exfm.embeddings.kinds.settings.EmbeddingSettings")
+    return kind

@@ -210,9 +210,14 @@ class FeatureSet(BaseModel):
         return tuple(feature.name for feature in self.dense)
 
     @cached_property
+    def tabled(self) -> tuple[SparseFeature | SequenceFeature, ...]:
+        """Features with an embedding table: sparse features, then sequences."""
+        return (*self.sparse, *self.sequence)
+
+    @cached_property
     def table_names(self) -> tuple[str, ...]:
-        """Names of the embedding tables, in order: sparse features, then sequences."""
-        return (*self.sparse_names, *(feature.name for feature in self.sequence))
+        """Names of the embedding tables, in order."""
+        return tuple(feature.name for feature in self.tabled)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

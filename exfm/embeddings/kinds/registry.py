@@ -52,7 +52,7 @@ def tables_of(features: FeatureSet, width: int, embeddings: Embeddings) -> list[
             f"embeddings.{unknown[0]} is no table of this model; its tables are {', '.join(features.table_names)}"
         )
     found: list[Table | Composed] = []
-    for feature in _tabled(features):
+    for feature in features.tabled:
         own = getattr(feature, "width", None) or width
         found.append(_settings(feature, embeddings).table(feature, own))
     return found
@@ -61,7 +61,7 @@ def tables_of(features: FeatureSet, width: int, embeddings: Embeddings) -> list[
 def linear_tables(features: FeatureSet, width: int, embeddings: Embeddings) -> list[Table | Composed]:
     """Tables of a linear part: of every feature as many rows as its kind of table would have."""
     found: list[Table | Composed] = []
-    for feature in _tabled(features):
+    for feature in features.tabled:
         rows = min(feature.rows, _settings(feature, embeddings).linear_rows(feature))
         whole = rows == feature.rows
         own = Table.of(feature, width) if whole else HashedTable(feature.name, keys_of(feature), width, rows)
@@ -73,10 +73,6 @@ def event_tables(features: FeatureSet, width: int) -> list[Table]:
     """A table for each item of events, named after its list; the row's own id is looked up there too."""
     named = [pair for events in features.events for pair in zip(events.lists, events.items, strict=False)]
     return [Table(name, item.rows, width, (name,), item.transform == "hash") for name, item in named]
-
-
-def _tabled(features: FeatureSet) -> list[Tabled]:
-    return [*features.sparse, *features.sequence]
 
 
 def _settings(feature: Tabled, embeddings: Embeddings) -> EmbeddingSettings:

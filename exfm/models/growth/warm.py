@@ -21,8 +21,6 @@ from torch import Tensor
 from exfm.embeddings.composed import Composed
 from exfm.embeddings.kinds.registry import FULL, tables_of
 from exfm.embeddings.table import Table
-from exfm.features.features import FeatureSet
-from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.models.growth.refit import MadeWith, fitted_tables, why_not_grown
 from exfm.snapshots.windows import TensorSource, whole_tensor
 
@@ -71,11 +69,11 @@ def warm_start(
 
 def _tables(other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:
     """Weights of the tables that fit; AdaGrad begins anew, so that they can move."""
-    before = {feature.name: feature for feature in _tabled(was.features)}
+    before = {feature.name: feature for feature in was.features.tabled}
     configs: list[Table | Composed] = []
     kinds = was.embeddings, now.embeddings
     tables = tables_of(now.features, now.model["width"], kinds[1])
-    for table, feature in zip(tables, _tabled(now.features), strict=True):
+    for table, feature in zip(tables, now.features.tabled, strict=True):
         if kinds[0].get(table.name, FULL) != kinds[1].get(table.name, FULL):
             continue
         if isinstance(table, Composed):
@@ -89,10 +87,6 @@ def _tables(other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> 
             configs.append(table)
     weights = {name: tensor for name, tensor in other.items() if not name.endswith("accumulator")}
     return fitted_tables(weights, now, configs)
-
-
-def _tabled(features: FeatureSet) -> list[SparseFeature | SequenceFeature]:
-    return [*features.sparse, *features.sequence]
 
 
 def _of_common_tasks(mine: Tensor, theirs: Tensor, was: tuple[str, ...], now: tuple[str, ...]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.tools.options import AsJson, Jobs, Overrides, RunDirOption, cores, private_files, takes_run
+from streaming.errors import BadInput
 
 if TYPE_CHECKING:
     from pipelines.core.config.settings import Config
@@ -54,6 +56,16 @@ def plan(
         str | None,
         typer.Option("--teacher-budget", help="Plan a teacher of so many times the FLOPs, such as 4x."),
     ] = None,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Bytes of each embedding table under every kind, instead.")
+    ] = False,
+    run: Annotated[Path | None, typer.Option("--from", help="--embeddings: count the ids in this run's lake.")] = None,
+    ids: Annotated[
+        str | None, typer.Option("--ids", help="--embeddings: of these rows, FROM..TO of lake_seq; default: all.")
+    ] = None,
+    budget_mb: Annotated[
+        float | None, typer.Option("--budget-mb", min=0, help="--embeddings: the widest tables within so many MiB.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Plan how the teacher's tables are spread over ranks: bytes and predicted cost of each, and tables that do not
@@ -73,6 +85,11 @@ def plan(
     settings = load(config, overrides)
     grown = with_teacher_budget(settings, budget) if budget else None
     settings = grown.config if grown else settings
+    if embeddings:
+        _plan_embeddings(settings, run, ids, budget_mb, json_=json_)
+        return
+    if run or ids or budget_mb:
+        raise BadInput("--from, --ids and --budget-mb belong to --embeddings; add it, or leave them out")
     part: Part = "augmentation" if scoring else "teacher"
     question = question_of(
         settings, part, ranks=ranks, ranks_per_host=ranks_per_host, memory_gb=memory_gb, device=device
@@ -86,6 +103,29 @@ def plan(
             typer.echo(grown.words())
         show_plan(report, Console())
     report.refuse()
+
+
+def _plan_embeddings(
+    config: Config, run: Path | None, ids: str | None, budget_mb: float | None, *, json_: bool
+) -> None:
+    from pipelines.core.run_dir.paths import RunDir
+    from pipelines.report.terminal import console, rendered
+    from pipelines.teacher.plan.embeddings import embedding_plan, words_within
+
+    if ids is not None and run is None:
+        raise BadInput("--ids are rows of a run's lake; name the run: --from runs/NAME")
+    written = re.fullmatch(r"(\d+)\.\.(\d+)", ids or "")
+    if ids is not None and written is None:
+        raise BadInput(f"--ids {ids}: give two numbers of rows of the lake, such as 0..99999")
+    rows = None if written is None else (int(written[1]), int(written[2]))
+    plan = embedding_plan(config, run_dir=None if run is None else RunDir(run), rows=rows, budget_mb=budget_mb)
+    if json_:
+        typer.echo(json.dumps(plan.as_json(), indent=2))
+        return
+    for table in plan.tables():
+        console().print(rendered(table))
+    for line in words_within(plan):
+        typer.echo(line)
 
 
 def scale(

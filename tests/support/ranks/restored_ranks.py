@@ -2,7 +2,8 @@
 
     python -m tests.support.ranks.restored_ranks PLANS.json ROOT
 
-PLANS: {name: [ranks, sharding]}. Every plan learns 3 steps, saves ROOT/middle/<plan>, learns 3 more, saves
+PLANS: {name: [ranks, sharding]}, or [ranks, sharding, settings of the teacher].
+Every plan learns 3 steps, saves ROOT/middle/<plan>, learns 3 more, saves
 ROOT/end/<plan>. Then every plan loads the middle of every plan, saves ROOT/restored/<from>-<to>, learns the other 3,
 and saves ROOT/went-on/<from>-<to>.
 """
@@ -38,12 +39,12 @@ def rank_main(rank, plans, ports, root):
     set_threads(1)
 
     def teachers(round_):
-        for ranks in sorted({ranks for ranks, _ in plans.values() if rank < ranks}):
+        for ranks in sorted({ranks for ranks, *_ in plans.values() if rank < ranks}):
             port = ports[round_][ranks] if ranks > 1 else None
             with RankGroup(rank, ranks, master_port=port, timeout_s=60) as group:
-                for name, (count, sharding) in plans.items():
+                for name, (count, sharding, *more) in plans.items():
                     if count == ranks:
-                        cfg = TeacherConfig(**CFG, sparse_optimizer="adagrad")
+                        cfg = TeacherConfig(**CFG, sparse_optimizer="adagrad", **dict(*more))
                         yield name, group, Teacher(cfg, FEATURES, TASKS, 0, group=group, sharding=Sharding(**sharding))
 
     def keep(where, name, teacher, group):
@@ -66,7 +67,7 @@ def rank_main(rank, plans, ports, root):
 
 def main():
     plans, root = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    counts = {ranks for ranks, _ in plans.values()}
+    counts = {ranks for ranks, *_ in plans.values()}
     ports = {round_: {ranks: free_port() for ranks in counts} for round_ in ("learn", "restore")}
     children = {}
     for rank in range(max(counts)):

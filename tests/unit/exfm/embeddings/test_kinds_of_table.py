@@ -14,33 +14,34 @@ from exfm.embeddings.table import Table, keys_of
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
+from tests.support.models.kinds import KINDS
 from tests.support.models.table_contract import TableContract
 
 
 class TestFull(TableContract):
-    kind: ClassVar = {"kind": "full"}
+    kind: ClassVar = KINDS["full"]
 
 
 class TestHash(TableContract):
-    kind: ClassVar = {"kind": "hash", "rows": 7}
+    kind: ClassVar = KINDS["hash"]
 
 
 class TestQuotientRemainder(TableContract):
-    kind: ClassVar = {"kind": "qr"}
+    kind: ClassVar = KINDS["qr"]
     rows_of_an_id = 4.0
 
 
-class TestFourPartitionsAdded(TableContract):
-    kind: ClassVar = {"kind": "qr", "partitions": 4, "op": "add"}
-    rows_of_an_id = 4.0
+class TestPartitionsAdded(TableContract):
+    kind: ClassVar = KINDS["qr added"]
+    rows_of_an_id = 3.0
 
 
-class TestConcatenated(TableContract):
-    kind: ClassVar = {"kind": "qr", "op": "concat"}
+class TestSideBySide(TableContract):
+    kind: ClassVar = KINDS["qr side by side"]
 
 
 class TestNarrow(TableContract):
-    kind: ClassVar = {"kind": "mixed", "width": 4}
+    kind: ClassVar = KINDS["mixed"]
     rows_of_an_id = 8.0
 
 

@@ -51,7 +51,7 @@ def check(plans, root):
             else:
                 torch.testing.assert_close(on[key], tensor, rtol=0, atol=1e-5, msg=lambda m, k=(name, key): f"{k}: {m}")
     files = {name: sorted(read_manifest(root / "middle" / name)["files"]) for name in plans}
-    assert all(len(files[name]) == ranks for name, (ranks, _) in plans.items())
+    assert all(len(files[name]) == ranks for name, (ranks, *_) in plans.items())
 
 
 def test_one_rank_and_two_under_other_plans_take_over_from_each_other(tmp_path):

@@ -1,0 +1,14 @@
+"""Settings of every kind of table, small ones, for tests that ask something of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+KINDS: dict[str, dict[str, Any]] = {
+    "full": {"kind": "full"},
+    "hash": {"kind": "hash", "rows": 17},
+    "qr": {"kind": "qr"},
+    "qr added": {"kind": "qr", "partitions": 3, "op": "add"},
+    "qr side by side": {"kind": "qr", "op": "concat"},
+    "mixed": {"kind": "mixed", "width": 4},
+}

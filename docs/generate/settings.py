@@ -28,6 +28,7 @@ NAMES = {
 
 
 def settings_page() -> str:
+    from exfm.embeddings.kinds.registry import KINDS
     from exfm.interactions.registry import INTERACTIONS
     from pipelines.core.config.settings import Config
 
@@ -44,6 +45,9 @@ def settings_page() -> str:
     ]
     for name, model in INTERACTIONS.items():
         text += [f"### `options` of `{name}`", settings_table(model, {})]
+    text += ["## Kinds of embedding tables", "What `embeddings.<table>` holds, by its `kind`."]
+    for name, kind in KINDS.items():
+        text += [f"### `{name}`", settings_table(kind, {})]
     return "\n\n".join(text)
 
 

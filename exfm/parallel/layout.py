@@ -66,6 +66,15 @@ class RankLayout:
         return NO_LIMIT if self.memory_gb is None else int(self.memory_gb * GB)
 
 
+def feature_of(table: str) -> str:
+    """The feature whose ids read a plain table: its name, or what stands before `~`.
+
+    >>> feature_of("user"), feature_of("user~1")
+    ('user', 'user')
+    """
+    return table.partition("~")[0]
+
+
 class Sharding(BaseModel):
     """Settings of how a model's tables may be spread over its ranks. Results differ by rounding only, whatever is
     chosen.
@@ -117,8 +126,9 @@ class Sharding(BaseModel):
     )
 
     def of(self, table: str) -> list[str]:
-        """Sharding types allowed for `table`."""
-        return [self.tables[table]] if table in self.tables else list(self.types)
+        """Sharding types allowed for `table`; tables behind a composed one are cut as that is asked to be."""
+        asked = self.tables.get(table, self.tables.get(feature_of(table)))
+        return list(self.types) if asked is None else [asked]
 
     def cut_by_columns(self, tables: Iterable[str]) -> dict[str, list[str]]:
         """Tables among `tables` that may be cut by columns, each with its types.

@@ -24,7 +24,7 @@ from exfm.embeddings.table import Table
 from exfm.errors import ConfigError
 from exfm.parallel.comms import codecs
 from exfm.parallel.group import RankGroup
-from exfm.parallel.layout import GB, RankLayout, Sharding
+from exfm.parallel.layout import GB, RankLayout, Sharding, feature_of
 from exfm.parallel.planner import make_planner, quiet_torchrec
 
 MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
@@ -81,7 +81,7 @@ def sharding_planner(
     Raises ConfigError where `sharding` does not suit the tables or their optimizer.
     """
     constraints = {}
-    sharding.check({table.name for part in parts.values() for table in part.tables}, None)
+    sharding.check({feature_of(table.name) for part in parts.values() for table in part.tables}, None)
     for part in parts.values():
         sharding.check_cuts([table.name for table in part.tables], part.optimizer)
         for table in part.tables:
@@ -90,7 +90,7 @@ def sharding_planner(
             constraints[table.name] = ParameterConstraints(
                 sharding_types=cuts_of(table, sharding, world),
                 min_partition=NARROWEST,
-                pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.keys),
+                pooling_factors=[sharding.ids_per_row.get(feature_of(table.name), 1.0)] * len(table.keys),
             )
     return make_planner(world, constraints, {name: part.optimizer for name, part in parts.items()})
 

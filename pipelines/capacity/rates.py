@@ -20,7 +20,8 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from exfm.embeddings.table import tables_of
+from exfm.embeddings.composed import physical
+from exfm.embeddings.kinds.registry import tables_of
 from exfm.features.features import FeatureSet
 from exfm.models.student_config import StudentConfig
 from exfm.models.teacher_config import TeacherConfig
@@ -152,7 +153,8 @@ def model_seconds(
     """CPU seconds that an engine alone takes for a row, learned or scored, in steps of `rows`."""
     steps = 1 + model.arm.extra_steps if isinstance(model, StudentConfig) and learns else 1
     flops = (training_flops_per_example if learns else flops_per_example)(model, features, tasks)
-    values = sum(table.width * len(table.lookups) for table in tables_of(features, model.width))
+    tables = physical(tables_of(features, model.width, model.embeddings))
+    values = sum(table.width * len(table.keys) for table in tables)
     return rate.seconds(rows, flops, values, steps)
 
 

@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SerializeAsAny
+import torch
+from pydantic import BeforeValidator, SerializeAsAny, WithJsonSchema
 
 from exfm.embeddings.composed import Composed
 from exfm.embeddings.kinds.full import Full
@@ -32,10 +33,19 @@ def settings_of(data: Any) -> EmbeddingSettings:
         return data
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ValueError(f"a table's settings name its `kind`: {', '.join(KINDS)}")
-    return _settings_class(data["kind"]).model_validate(data)
+    kind = _settings_class(data["kind"])
+    for name in data:
+        if name not in kind.model_fields:
+            known = ", ".join(field for field in kind.model_fields if field != "kind") or "none"
+            raise ConfigError(f"`{name}` is no setting of a table of kind `{data['kind']}`; its settings: {known}")
+    return kind.model_validate(data)
 
 
-Embedding = Annotated[SerializeAsAny[EmbeddingSettings], BeforeValidator(settings_of)]
+_OWN_CLASS = {"type": "object", "properties": {"kind": {"type": "string", "pattern": ":"}}, "required": ["kind"]}
+_SCHEMA = {"anyOf": [*(kind.model_json_schema() for kind in KINDS.values()), _OWN_CLASS]}
+Embedding = Annotated[
+    SerializeAsAny[EmbeddingSettings], BeforeValidator(settings_of), WithJsonSchema(_SCHEMA, mode="validation")
+]
 """Settings of a table, of any kind."""
 
 Embeddings = Mapping[str, EmbeddingSettings]
@@ -56,6 +66,12 @@ def tables_of(features: FeatureSet, width: int, embeddings: Embeddings) -> list[
         own = getattr(feature, "width", None) or width
         found.append(_settings(feature, embeddings).table(feature, own))
     return found
+
+
+def check_tables(features: FeatureSet, width: int, embeddings: Embeddings) -> None:
+    """Raise ConfigError as `tables_of` does. No memory is taken."""
+    with torch.device("meta"):
+        tables_of(features, width, embeddings)
 
 
 def linear_tables(features: FeatureSet, width: int, embeddings: Embeddings) -> list[Table | Composed]:

@@ -16,10 +16,12 @@ import pyarrow.compute as pc
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from exfm.embeddings.kinds.registry import check_tables
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 from exfm.features.histories.history import unfit_history
 from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.models.student_config import StudentConfig
 from exfm.models.teacher_config import TeacherConfig
 from pipelines.core.config.asof import as_written, event_feature, place_asof
 from pipelines.core.config.following import begun_at, follows_lake, with_leader
@@ -113,6 +115,7 @@ class Config(Frozen):
             )
         self._check_teacher()
         self._check_sharding()
+        self._check_tables("teacher", self.teacher_features, self.teacher.model)
         self._check_partitions()
         self._check_pace()
         self._check_verticals()
@@ -191,6 +194,12 @@ class Config(Frozen):
                 "teacher.sharding.types that cut by rows (table_wise, row_wise), or teacher.publish_bits: null"
             )
 
+    def _check_tables(self, whose: str, features: FeatureSet, model: TeacherConfig | StudentConfig) -> None:
+        try:
+            check_tables(features, model.width, model.embeddings)
+        except ConfigError as error:
+            raise ValueError(f"{whose}: {error}") from None
+
     def _check_partitions(self) -> None:
         workers, topics = self.augmentation.workers, (self.kafka.impressions, self.kafka.feedback)
         if self.settlement.by == "stream":
@@ -257,6 +266,7 @@ class Config(Frozen):
                 "features reads the column `vertical`: it could not tell them from its own. Add a sparse feature "
                 f"`vertical` to what it reads, or set {setting}: own"
             )
+        self._check_tables(f"student `{student.name}`", self.student_features(student), student.model)
         arm = student.model.arm
         sparse = set(reads) & set(allowed_features.sparse_names)
         for feature in arm.residuals_by:

@@ -1,6 +1,8 @@
 """Embedding tables and their optimizer.
 
-table          the two interfaces: `Table`, a kind of table; `Tables`, all tables of a model wherever they are held
+table          plain tables, and `Tables`: all tables of a model, wherever they are held
+composed       embeddings that are composed of rows of plain tables
+kinds          what an id reads: kinds of tables, a file each
 weights        initial weights, and stored ones that are made longer, by window
 fused          tables in training, in one process: AdaGrad, by loops
 served         as they are served: looked up only

@@ -32,7 +32,7 @@ from exfm.snapshots.windows import TensorSource, fill_window, whole_tensor, wind
 V = TypeVar("V")
 
 
-class Ranks(Protocol):
+class TableRanks(Protocol):
     """The ranks that hold tables together (exfm/parallel/group.py). Both methods are collectives."""
 
     world_size: int
@@ -82,7 +82,7 @@ class Composed(ABC):
         return f"{self.name}/{SERVED}{name}" if name in self.served else f"{self.name}/{name}"
 
     def learned(self) -> dict[str, Tensor]:
-        """Those of `tensors` that learn by AdaGrad; each has an accumulator `<name>_accumulator` beside it."""
+        """Tensors among these that learn by AdaGrad; each has an accumulator `<name>_accumulator` beside it."""
         return {}
 
     def draw(self, seed: int) -> None:  # noqa: B027 - most kinds have no state
@@ -133,7 +133,7 @@ class ComposedTables(Tables):
         *,
         lr: float,
         eps: float,
-        group: Ranks | None = None,
+        group: TableRanks | None = None,
         learns: bool = True,
     ) -> None:
         self.whole, self.tables = tuple(tables), tuple(physical(tables))
@@ -216,7 +216,7 @@ class ComposedTables(Tables):
     # what ids read
 
     def _rows(self, way: str, sparse: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """What a batch reads of the plain tables: bags of rows, of examples or of single ids."""
+        """Rows of the plain tables that a batch reads: bags of examples, or of single ids."""
         names, rows, lengths = list[str](), list[Tensor](), list[Tensor]()
         most = self._most_ids(sparse) if way == EACH else 0
         for table in self.whole:
@@ -293,7 +293,7 @@ class ComposedTables(Tables):
         }
 
     def served_state(self) -> dict[str, Tensor]:
-        """What look-ups need beside rows, not copies."""
+        """State that look-ups need beside rows, not copies."""
         return self._of_kinds("/weight")
 
     def path(self, name: str) -> str:
@@ -428,7 +428,7 @@ def tables_held(
     *,
     lr: float = 0.0,
     eps: float = 0.0,
-    group: Ranks | None = None,
+    group: TableRanks | None = None,
     learns: bool = True,
 ) -> Tables:
     """The tables, held by what `hold` makes of plain ones; composed only where one of them is."""
@@ -452,7 +452,7 @@ def _sums(values: Tensor, lengths: Tensor) -> Tensor:
     return values.new_zeros(len(lengths), *values.shape[1:]).index_add(0, bags, values)
 
 
-def _of_all_ranks(group: Ranks, ids: Tensor) -> Tensor:
+def _of_all_ranks(group: TableRanks, ids: Tensor) -> Tensor:
     """Ids of every rank, in order of rank. A collective."""
     counts = torch.cat(group.all_gather(torch.tensor([len(ids)])))
     padded = torch.nn.functional.pad(ids, (0, int(counts.max()) - len(ids)))

@@ -209,7 +209,7 @@ class FeatureSet(BaseModel):
     def dense_names(self) -> tuple[str, ...]:
         return tuple(feature.name for feature in self.dense)
 
-    @cached_property
+    @property
     def tabled(self) -> tuple[SparseFeature | SequenceFeature, ...]:
         """Features with an embedding table: sparse features, then sequences."""
         return (*self.sparse, *self.sequence)

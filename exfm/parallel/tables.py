@@ -169,7 +169,7 @@ class ParallelTables(Tables):
             at.fill_(self.clock)
 
     def changed(self, since: int) -> dict[str, Tensor] | None:
-        """Of each table the rows of this rank's piece."""
+        """Changed rows of this rank's pieces."""
         if not self._tracked:
             return None
         first = {name: self._held[f"{name}/weight"].pieces[0][0][0] for name in self._learned_at}

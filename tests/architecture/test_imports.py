@@ -26,6 +26,7 @@ ORDER = [
     "exfm.features",
     "exfm.features.histories",
     "exfm.embeddings",
+    "exfm.embeddings.kinds",
     "exfm.distillation",
     "exfm.interactions",
     "exfm.parallel",

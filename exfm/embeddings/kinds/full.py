@@ -14,7 +14,7 @@ MOST = 2**36
 """Rows of a full table at most: of four columns, a terabyte."""
 
 
-class Full(EmbeddingSettings):
+class FullTable(EmbeddingSettings):
     """A row per id: nothing is shared, and nothing is saved."""
 
     kind: Literal["full"] = Field(default="full", description="A row per id.")

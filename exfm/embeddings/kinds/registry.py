@@ -10,7 +10,7 @@ import torch
 from pydantic import BeforeValidator, SerializeAsAny, WithJsonSchema
 
 from exfm.embeddings.composed import Composed
-from exfm.embeddings.kinds.full import Full
+from exfm.embeddings.kinds.full import FullTable
 from exfm.embeddings.kinds.hashed import Hashed, HashedTable
 from exfm.embeddings.kinds.mixed import Mixed
 from exfm.embeddings.kinds.qr import QR
@@ -19,7 +19,7 @@ from exfm.embeddings.table import Table, keys_of
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 
-KINDS: dict[str, type[EmbeddingSettings]] = {"full": Full, "hash": Hashed, "qr": QR, "mixed": Mixed}
+KINDS: dict[str, type[EmbeddingSettings]] = {"full": FullTable, "hash": Hashed, "qr": QR, "mixed": Mixed}
 """Settings of every kind, by its name."""
 
 
@@ -95,7 +95,7 @@ def _settings(feature: Tabled, embeddings: Embeddings) -> EmbeddingSettings:
     return embeddings.get(feature.name, FULL)
 
 
-FULL = Full()
+FULL = FullTable()
 """What a table is that is not named."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from exfm.embeddings.composed import Composed
 from exfm.embeddings.table import Table
@@ -19,7 +19,7 @@ class EmbeddingSettings(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: str
+    kind: str = Field(description="The kind of table, by name or as `package.module:Class`.")
 
     grows: ClassVar[bool] = False
     """Whether an id finds its row again where its feature has more ids."""

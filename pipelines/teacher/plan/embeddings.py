@@ -39,7 +39,7 @@ TEMPERATURES = [t / 20 for t in range(41)]
 MIB = 2**20
 
 
-class TableBytes(NamedTuple):
+class KindBytes(NamedTuple):
     """Bytes of one table, and how many of its ids share all their rows with another."""
 
     kind: str  # its settings, in words
@@ -69,7 +69,7 @@ class EmbeddingPlan(NamedTuple):
     name: str
     width: int
     ids: list[TableIds]
-    kinds: dict[str, list[TableBytes]]  # by table; the first is the config's own
+    kinds: dict[str, list[KindBytes]]  # by table; the first is the config's own
     budget: int | None
     within: dict[str, dict[str, Any]] | None  # settings that keep the budget, by table; None: not asked
 
@@ -185,7 +185,7 @@ def table_bytes(
     name: str,
     optimizer: SparseOptimizer,
     ids: np.ndarray | None = None,
-) -> TableBytes:
+) -> KindBytes:
     """Bytes of a table in training. Nothing is allocated. Raises ConfigError where it cannot be had."""
     with torch.device("meta"):
         table = tables_of(features, width, embeddings)[features.table_names.index(name)]
@@ -195,7 +195,7 @@ def table_bytes(
     state = sum(t.nbytes for t in table.tensors().values()) if isinstance(table, Composed) else 0
     settings = embeddings.get(name)
     words = "full" if settings is None else _words(settings)
-    return TableBytes(words, weights, accumulators, state, _colliding(table, features, name, ids))
+    return KindBytes(words, weights, accumulators, state, _colliding(table, features, name, ids))
 
 
 def _words(settings: EmbeddingSettings) -> str:
@@ -209,7 +209,7 @@ def _kinds(
     embeddings: Mapping[str, EmbeddingSettings],
     of: TableIds,
     optimizer: SparseOptimizer,
-) -> Iterator[TableBytes]:
+) -> Iterator[KindBytes]:
     """The config's own settings first, then those of every kind that the table can have."""
     n, alive = of.rows, of.alive or of.rows
     asked: list[dict[str, Any]] = [

@@ -9,8 +9,8 @@ import torch
 
 from tests.support.models.kinds import KINDS
 from tests.support.ranks.rank_jobs import apart, job
+from tests.support.ranks.restoring import check, restored
 from tests.support.ranks.spawned_ranks import read, run
-from tests.unit.exfm.parallel.test_restored_ranks import check, restored
 
 pytestmark = pytest.mark.check
 TABLES = ("user", "bag", "seen")

@@ -54,25 +54,29 @@ class BlockPosition(NamedTuple):
 
 @dataclass
 class _Gathering:
-    """The parts of one block received so far, by partition."""
+    """The parts of one block received so far, by partition, and by cut and number of parts: a publisher that starts
+    again may cut a block anew."""
 
     header: Header
-    parts: dict[int, dict[int, pa.RecordBatch]] = field(default_factory=dict)
-    needed: dict[int, int] = field(default_factory=dict)
+    parts: dict[int, dict[tuple[str, int], dict[int, pa.RecordBatch]]] = field(default_factory=dict)
     next_offset: dict[int, int] = field(default_factory=dict)
 
     def add(self, message: RawMessage, header: Header, codec: ExamplesCodec) -> None:
         partition = message.partition
-        if self.needed.get(partition) != header.parts:  # a restarted publisher cut the block anew
-            self.needed[partition], self.parts[partition] = header.parts, {}
-        self.parts[partition].setdefault(header.part, codec.decode(message))
+        cut = self.parts.setdefault(partition, {}).setdefault((header.cut, header.parts), {})
+        cut.setdefault(header.part, codec.decode(message))
         self.next_offset[partition] = message.offset + 1
 
     def complete(self, partition: int) -> bool:
-        return len(self.parts.get(partition, ())) == self.needed.get(partition, NOTHING_YET)
+        return self._whole(partition) is not None
+
+    def _whole(self, partition: int) -> list[pa.RecordBatch] | None:
+        """All parts of one cut."""
+        cuts = self.parts.get(partition, {})
+        return next((list(parts.values()) for (_, needed), parts in cuts.items() if len(parts) == needed), None)
 
     def batches(self) -> list[pa.RecordBatch]:
-        return [batch for parts in self.parts.values() for batch in parts.values()]
+        return [batch for partition in self.parts for batch in self._whole(partition) or ()]
 
 
 class ExamplesReader(Source[BlockPosition, Block]):

@@ -24,7 +24,7 @@ from streaming.errors import StreamingError
 from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.handle import in_schema
 from streaming.lake.delta.identifiers import BLOCK, EPOCH, LAKE_SEQ, STATE
-from streaming.lake.delta.table import CheckedTable, TableCommit
+from streaming.lake.delta.table import CheckedTable, RowsElsewhere, TableCommit
 from streaming.lake.layout import DATES, at_first
 from streaming.lake.reader import LakeReader
 from streaming.lake.settings import Layout
@@ -100,20 +100,23 @@ class LakeWriter:
         self.metadata = self._table.last_metadata()
         return TableCommit(self.schema.augmented.empty_table(), {EPOCH: self.epoch}, self.metadata)
 
-    def commit(self, rows: Rows | None, *, state: int, metadata: Mapping[str, Any]) -> int:
+    def commit(
+        self, rows: Rows | None, *, state: int, metadata: Mapping[str, Any], elsewhere: RowsElsewhere | None = None
+    ) -> int:
         """Append `rows`, atomically with `state` and `metadata`; returns the last `lake_seq` of the lake.
 
         rows      of `schema.augmented`, exactly; `lake_seq` going on from `last_lake_seq` without a gap, `block` beyond
                   `last_block` and never falling; None or no rows: a commit of progress alone
         state     a number that names the settlement state belonging to the last row
         metadata  counters and source positions at the last row; a small JSON object
+        elsewhere in place of `rows`, with the facts `lake_seq`, `block`, `event_time_ms` and `vertical`
 
         A commit that others overtook without touching our identifiers (a compaction) goes through. Raises
         StreamingError when a newer writer exists (also one that came while we committed: what follows the commit is
         its business then), on a gap or overlap, and when the disk refuses; DiskFull when it has
         no room: the same rows may be committed again, with this writer or another.
         """
-        table = self._checked(rows)
+        table = self._checked(rows) if elsewhere is None else self._going_on(elsewhere.facts)
         last_seq, last_block = self.last_lake_seq, self.last_block
         if table.num_rows:
             last_seq, last_block = table["lake_seq"][-1].as_py(), table["block"][-1].as_py()
@@ -129,7 +132,7 @@ class LakeWriter:
                     f"the lake {self._table.path} ends at lake_seq {seq}, its writer had written up to "
                     f"{self.last_lake_seq}; it was written to by something else. Open it again"
                 )
-            return TableCommit(table, numbers, metadata)
+            return TableCommit(table if elsewhere is None else self._checked(None), numbers, metadata, elsewhere)
 
         if table.num_rows and self.last_lake_seq == NOTHING_YET:
             self._lay_out(table)
@@ -170,8 +173,9 @@ class LakeWriter:
             return self.schema.augmented.empty_table()
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
         table = in_schema(rows if isinstance(rows, pa.Table) else pa.Table.from_batches(batches), self.schema.augmented)
-        if not table.num_rows:
-            return table
+        return self._going_on(table) if table.num_rows else table
+
+    def _going_on(self, table: pa.Table) -> pa.Table:
         lake_seq, block = table["lake_seq"].to_numpy(), table["block"].to_numpy()
         if lake_seq[0] != self.last_lake_seq + 1:
             fault = "a gap" if lake_seq[0] > self.last_lake_seq else "an overlap"

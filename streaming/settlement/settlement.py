@@ -63,7 +63,7 @@ class SettledRows:
     """Rows that one step settled.
 
     `batch` is in RowSchema.settled, `late` in `late_schema`, `dead` in DEAD_LETTER_SCHEMA. `more`: rows are due beyond
-    `max_rows`. `whole`: the rows are a whole block.
+    `max_rows`. `whole`: the rows are a whole block, whose processes keep them; `batch` has some of their columns.
     """
 
     batch: pa.RecordBatch

@@ -131,7 +131,7 @@ def _published(settings: Settings, outcome: Outcome) -> Iterator[str]:
     rows: list[tuple[int, Any]] = []
     for partition, messages in outcome.examples.items():
         newest = -1
-        parts: dict[int, Any] = {}
+        cuts: dict[tuple[str, int], dict[int, Any]] = {}
         for header, batch in messages:
             block, part, count = (int(header[name]) for name in ("block", "part", "parts"))
             if block <= newest:
@@ -140,13 +140,12 @@ def _published(settings: Settings, outcome: Outcome) -> Iterator[str]:
                 continue
             if block != newest + 1:
                 yield f"block {block} follows block {newest} in partition {partition} of the examples topic"
-            if part == 0 and not outcome.stops:  # begun anew after a crash
-                parts = {}
+            parts = cuts.setdefault((header["cut"], count), {})
             parts.setdefault(part, batch)
             if len(parts) == count:
                 newest = block
                 rows += [(row["lake_seq"], row["impression_id"]) for each in parts.values() for row in each]
-                parts = {}
+                cuts = {}
     there = sorted(rows)
     lake = [(row["lake_seq"], row["impression_id"]) for row in outcome.lake]
     finished = outcome.gave_up is None and outcome.fault is None

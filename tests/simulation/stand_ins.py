@@ -37,10 +37,10 @@ NEWEST = 1000
 class FakeSnapshots:
     """Every version is there at once; a logit says which version and row it is of."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, folder: Path, scorer: Any, **_: Any) -> None:
         self.version: int | None = None
         self.lake_seq, self.inferences, self.age_s, self.space = -1, 0, 0.0, 0
-        self.scorer = SimpleNamespace(rows=0, leave=lambda: None)
+        self.scorer = scorer
 
     def load(self, version: int) -> bool:
         self.version = version
@@ -50,11 +50,24 @@ class FakeSnapshots:
         self.version = NEWEST
         return NEWEST
 
-    def score(self, rows: pa.RecordBatch, part_rows: int) -> TeacherAnswer:
+    def score(self, rows: pa.RecordBatch, part_rows: int) -> TeacherAnswer | None:
         self.inferences += rows.num_rows
+        answer: TeacherAnswer | None = self.scorer.score(rows, part_rows)
+        return answer
+
+
+class FakeScorer:
+    """Stands for `ReplicaScorer`."""
+
+    rows = 0
+
+    def score(self, rows: pa.RecordBatch, part_rows: int) -> TeacherAnswer:
         tasks = sum(name.startswith("label_") for name in rows.schema.names)
         logits = np.outer(rows["event_time_ms"].to_numpy() % 1000, np.arange(1, tasks + 1)).astype(np.float32)
         return TeacherAnswer(logits, None)
+
+    def leave(self) -> None:
+        pass
 
 
 class OneProcess(shards_module.ShardGroup):
@@ -114,10 +127,10 @@ def stand_ins(
         (commit_module, "LakeReader", tables.lake_reader),
         (commit_module, "TableFiles", lambda path: Identifiers(tables, path)),
         (worker_module, "Snapshots", FakeSnapshots),
-        (worker_module, "scorer_of", lambda config, group: None),
+        (worker_module, "scorer_of", lambda config, group: FakeScorer()),
         (worker_module, "Ranks", lambda at: SimpleNamespace(group=None, close=lambda: None)),
         (worker_module, "ShardGroup", lambda local, group: OneProcess([local, *others()])),
-        (shards_module, "ReplicaScorer", lambda config: None),
+        (shards_module, "ReplicaScorer", lambda config: FakeScorer()),
         (worker_module, "set_threads", lambda threads: None),
         (stream_module, "Housekeeper", lambda *args, **kwargs: nothing),
         (stream_module, "repair", lambda *args: []),

@@ -18,9 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from streaming.lake.delta.files import DataFile
 from streaming.lake.delta.handle import METADATA_KEY
+from streaming.lake.delta.table import RowsElsewhere
 from streaming.lake.layout import DATES
 from tests.simulation.scheduler import Scheduler
 
@@ -32,6 +35,8 @@ class _Version:
     changed: frozenset[str]
     metadata: str | None
     rows: pa.Table
+    files: dict[Path, pa.Table]
+    """Those that processes had written before the commit, and what they held then."""
 
 
 @dataclass
@@ -85,26 +90,33 @@ class Tables:
         path: Path,
         commit_properties: Any,
         post_commithook_properties: Any,
+        elsewhere: RowsElsewhere | None = None,
     ) -> None:
         """As `append_rows`, of tables that keep their columns."""
         name = Path(handle.path).name
-        self.scheduler.point(f"commit {rows.num_rows} rows to {name}", writes=True)
+        written = [] if elsewhere is None else elsewhere.files(handle.metadata().partition_columns, ["lake_seq"])
+        files = {path / file.path: _rows_of(path, file, rows.schema) for file in written}
+        self.scheduler.point(f"commit {rows.num_rows} rows and {len(files)} files to {name}", writes=True)
         log = self.logs[handle.path]
         mine = {t.app_id for t in commit_properties.app_transactions}
         since = log.versions[handle.version() + 1 :]
         if any(version.changed & mine for version in since):
             raise CommitFailedError("Failed to commit transaction: concurrent transaction of the same identifier")
-        self._append(log, rows, commit_properties)
+        if files:
+            rows = pa.concat_tables(files.values()).sort_by("lake_seq")
+        self._append(log, rows, commit_properties, files)
         handle.update_incremental()
         if self.scheduler.take_unsure():
             raise CommitFailedError("the answer was lost")
         self.scheduler.point(f"{name} is committed")
 
-    def _append(self, log: TableLog, rows: pa.Table, properties: Any) -> None:
+    def _append(
+        self, log: TableLog, rows: pa.Table, properties: Any, files: Mapping[Path, pa.Table] | None = None
+    ) -> None:
         before = log.versions[-1].identifiers if log.versions else {}
         new = {t.app_id: t.version for t in properties.app_transactions}
         metadata = properties.custom_metadata.get(METADATA_KEY)
-        log.versions.append(_Version({**before, **new}, frozenset(new), metadata, rows))
+        log.versions.append(_Version({**before, **new}, frozenset(new), metadata, rows, dict(files or {})))
 
     def flush(self, table: Path, versions: range) -> None:
         """As `streaming.lake.delta.log.flush`."""
@@ -118,10 +130,14 @@ class Tables:
         return nullcontext()
 
     def power_cut(self) -> None:
-        """Commits that were not flushed may be gone, from any one on."""
+        """Commits that were not flushed may be gone, from any one on; of the others, rows in files that are torn."""
         for path, log in list(self.logs.items()):
             kept = self.scheduler.random.randint(log.flushed + 1, len(log.versions))
             del log.versions[kept:]
+            for version in log.versions:
+                whole = [rows for file, rows in version.files.items() if _is_whole(file)]
+                if len(whole) < len(version.files):
+                    version.rows = pa.concat_tables([log.schema.empty_table(), *whole]).sort_by("lake_seq")
             log.flushed = kept - 1
             if not log.versions:
                 del self.logs[path]
@@ -171,7 +187,7 @@ class FakeDeltaTable:
         return SimpleNamespace(to_arrow=lambda: self._log.schema)
 
     def metadata(self) -> Any:
-        return SimpleNamespace(id=self._log.id)
+        return SimpleNamespace(id=self._log.id, partition_columns=list(DATES))
 
 
 class FakeLakeReader:
@@ -187,6 +203,22 @@ class FakeLakeReader:
         rows = rows.filter(pc.greater(rows["lake_seq"], after))
         for block in rows["block"].unique().to_pylist():
             yield rows.filter(pc.equal(rows["block"], block))
+
+
+def _rows_of(table: Path, file: DataFile, schema: pa.Schema) -> pa.Table:
+    """The rows of a file, with the columns that its folder names."""
+    rows = pq.read_table(table / file.path, partitioning=None)
+    for name, value in file.partition:
+        rows = rows.append_column(name, pa.array([value] * file.rows, schema.field(name).type))
+    return rows.select(schema.names).cast(schema)
+
+
+def _is_whole(file: Path) -> bool:
+    try:
+        pq.read_table(file, partitioning=None)
+    except (pa.ArrowException, OSError):
+        return False
+    return True
 
 
 def last_counts(log: TableLog) -> dict[str, Any] | None:

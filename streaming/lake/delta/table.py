@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -29,7 +29,15 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from streaming.errors import BadInput, DataLost, DiskFull, StreamingError
 from streaming.lake.delta.encodings import Form
-from streaming.lake.delta.files import add_actions, flush_files, flush_newest_files, new_name, statistics_of, write_file
+from streaming.lake.delta.files import (
+    DataFile,
+    add_actions,
+    flush_files,
+    flush_newest_files,
+    new_name,
+    statistics_of,
+    write_file,
+)
 from streaming.lake.delta.handle import METADATA_KEY, last_metadata, open_table
 from streaming.lake.delta.lock import in_flight_lock
 from streaming.lake.delta.log import damage, flush, unfinished
@@ -58,12 +66,28 @@ _CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_log
 log = logging.getLogger(__name__)
 
 
+class RowsElsewhere(Protocol):
+    """Rows that other processes hold, each of which writes files of its own. `facts`: some columns of all of them."""
+
+    facts: pa.Table
+
+    def files(self, by: Sequence[str], statistics: Sequence[str]) -> Sequence[DataFile]:
+        """Flushed files of all these rows (`write_rows`), for a table that is partitioned so. Asked again with each try
+        to commit."""
+
+
 class TableCommit(NamedTuple):
-    """Content of one commit: rows (possibly none), transaction identifiers, and a small JSON object."""
+    """Content of one commit: rows (possibly none), transaction identifiers, and a small JSON object; `elsewhere`, rows
+    that others have written."""
 
     rows: pa.Table
     identifiers: Mapping[str, int]
     metadata: Mapping[str, Any] | None
+    elsewhere: RowsElsewhere | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.rows.num_rows + (0 if self.elsewhere is None else self.elsewhere.facts.num_rows)
 
 
 class CheckedTable:
@@ -172,6 +196,7 @@ class CheckedTable:
                     append_rows(
                         self._handle,
                         commit.rows,
+                        elsewhere=commit.elsewhere,
                         path=self.path,
                         commit_properties=_properties(commit.identifiers, commit.metadata),
                         post_commithook_properties=self._hooks(),
@@ -185,7 +210,7 @@ class CheckedTable:
                     self._handle = committing(self.path)
                     continue
                 raise StreamingError(
-                    f"{commit.rows.num_rows} rows could not be committed to {self.path}: {error}. "
+                    f"{commit.num_rows} rows could not be committed to {self.path}: {error}. "
                     "Nothing of them is in the table; check the disk, then start again"
                 ) from error
         raise StreamingError(
@@ -204,7 +229,7 @@ class CheckedTable:
         disk may have filled up after the rows were in, while what follows a commit was written."""
         with suppress(DeltaError, OSError):
             vacuum_table(self.path, 0.0)
-        rows = commit.rows.num_rows
+        rows = commit.num_rows
         if self._holds(commit):
             return DiskFull(
                 f"the disk is full: {rows} rows are in {self.path}, and what follows their commit could not be "
@@ -242,20 +267,19 @@ def append_rows(
     path: Path,
     commit_properties: CommitProperties,
     post_commithook_properties: PostCommitHookProperties,
+    elsewhere: RowsElsewhere | None = None,
 ) -> None:
-    """Append `rows` to the table at `path`, which `handle` is of. Columns that it lacks are added to it, and
-    those of `rows` that may be null may be so from now on; columns of it that `rows` lack are null in them.
+    """Append `rows`, and those that others hold, to the table at `path`, which `handle` is of. Columns of `rows` that
+    it lacks are added to it, and those that may be null may be so from now on; columns of it that `rows` lack are null
+    in them.
 
     Raises CommitFailedError where others have committed identifiers of the same names since the handle was loaded."""
     if not _covers(pa.schema(handle.schema().to_arrow()), rows.schema):
         _add_columns(handle, rows.schema, commit_properties)
     by, statistics = handle.metadata().partition_columns, statistics_of(handle)
-    form, added = Form.of(rows), []
-    for values, part in _partitions(rows, by):
-        place = new_name([f"{name}={quote(value, safe='')}" for name, value in values.items()])  # as deltalake names it
-        file = write_file(path, place, [*values.items()], [part], statistics, group_rows=ROW_GROUP_ROWS, form=form)
-        added += [] if file is None else [file]
-    flush_files(path / file.path for file in added)
+    added = write_rows(path, rows, by, statistics)
+    if elsewhere is not None:
+        added += elsewhere.files(by, statistics)
     handle.create_write_transaction(
         add_actions(added, rows_change=True),
         mode="append",
@@ -265,6 +289,18 @@ def append_rows(
         post_commithook_properties=post_commithook_properties,
     )
     handle.update_incremental()
+
+
+def write_rows(path: Path, rows: pa.Table, by: Sequence[str], statistics: Sequence[str]) -> list[DataFile]:
+    """Write `rows` to files of the table at `path`, one for each partition by the columns `by`, and flush them. They
+    are in no commit yet: until then `in_flight_lock` must be held by whoever commits them."""
+    form, files = Form.of(rows), []
+    for values, part in _partitions(rows, by):
+        place = new_name([f"{name}={quote(value, safe='')}" for name, value in values.items()])  # as deltalake names it
+        file = write_file(path, place, [*values.items()], [part], statistics, group_rows=ROW_GROUP_ROWS, form=form)
+        files += [] if file is None else [file]
+    flush_files(path / file.path for file in files)
+    return files
 
 
 def _covers(table: pa.Schema, rows: pa.Schema) -> bool:

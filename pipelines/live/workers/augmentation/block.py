@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,8 @@ from exfm.features.representation import EMBEDDING, SPACE, packed, written
 from exfm.models.scorer import TeacherAnswer
 from pipelines.core.config.sections import Pace
 from pipelines.live.training.unseen_labels import not_yet_learned
+from streaming.delivery.publisher import ExamplesPublisher
+from streaming.lake.writer import LakeWriter
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.schema import RowSchema
 from streaming.settlement.emission import settled_bytes
@@ -51,13 +55,14 @@ class OpenBlock:
         self._dead = Spool(DEAD_LETTER_SCHEMA, folder / "dead.spool", memory_bytes=MEMORY_BYTES)
 
     def add(self, settled: SettledRows, now_s: float) -> None:
-        self._whole |= settled.whole
+        self._whole = self._whole or settled.whole
         if settled.batch.num_rows:
             if not self.num_rows:
                 self._began_s = now_s
             self._rows.append(settled.batch)
             self.num_rows += settled.batch.num_rows
-            self.num_bytes += int(settled_bytes(settled.batch, self._schema).sum())
+            if not settled.whole:
+                self.num_bytes += int(settled_bytes(settled.batch, self._schema).sum())
         self._late.add(settled.late)
         self._dead.add(settled.dead)
 
@@ -97,7 +102,8 @@ class OpenBlock:
         return self.dead_rows >= DEAD_ROWS or (waited and rows_read > self._read_before)
 
     def rows(self) -> pa.RecordBatch:
-        """All rows, in the order in which they settled. There must be one."""
+        """All rows, in the order in which they settled; of a whole block, what `SettledRows.batch` has. There must be
+        one."""
         return pa.concat_batches(self._rows)
 
     def late(self) -> pa.Table:
@@ -107,9 +113,31 @@ class OpenBlock:
         return self._dead.table()
 
 
+class ScoredBlock(Protocol):
+    """Block as it is committed: all of it, or what rank 0 knows of it where the ranks have the rows."""
+
+    def commit(self, lake: LakeWriter, state: int, metadata: Mapping[str, Any]) -> None:
+        """`LakeWriter.commit`."""
+
+    def publish(self, publisher: ExamplesPublisher) -> None:
+        """`ExamplesPublisher.publish`; it is in the lake."""
+
+
+class AugmentedBlock(NamedTuple):
+    """A block whose rows are here, in `schema.augmented`."""
+
+    rows: pa.RecordBatch
+
+    def commit(self, lake: LakeWriter, state: int, metadata: Mapping[str, Any]) -> None:
+        lake.commit(self.rows, state=state, metadata=metadata)
+
+    def publish(self, publisher: ExamplesPublisher) -> None:
+        publisher.publish(self.rows)
+
+
 def augment(
     rows: pa.RecordBatch,
-    scored: TeacherAnswer,
+    scored: TeacherAnswer | None,
     schema: RowSchema,
     *,
     block: int,
@@ -121,15 +149,17 @@ def augment(
 ) -> pa.RecordBatch:
     """A block as the lake stores it (`schema.augmented`), from rows in `schema.settled`.
 
-    scored           logits of every task of the schema, in its order; NaN where the teacher gives none. A logit whose
-                     label the teacher may have learned already is left out: it is no prediction. A row without any
-                     logit has no representation either
+    scored           logits of every task of the schema, in its order; NaN where the teacher gives none, None for
+                     no logits at all. A logit whose label the teacher may have learned already is left out: it is no
+                     prediction. A row without any logit has no representation either
     teacher_version  None where no snapshot scored the rows
     space            of the representation
     learned_upto_ms  event time up to which the teacher had learned rows before the stream
     """
-    logits_NT = scored.logits
     count = rows.num_rows
+    if scored is None:
+        scored = TeacherAnswer(np.full((count, len(schema.tasks)), np.nan, np.float32), None)
+    logits_NT = scored.logits
     event_time = rows["event_time_ms"].to_numpy()
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     columns["lake_seq"] = pa.array(np.arange(first_seq, first_seq + count))

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.workers.augmentation.block import OpenBlock
+from pipelines.live.workers.augmentation.block import AugmentedBlock, OpenBlock, ScoredBlock
 from pipelines.live.workers.augmentation.feed import Feed
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.delivery.outbox import CommitRecord, Outbox
@@ -115,9 +113,9 @@ class BlockCommit:
         return meta
 
     def commit(
-        self, block: pa.RecordBatch | None, closed: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
+        self, block: ScoredBlock | None, closed: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
     ) -> None:
-        """Commit a block of `schema.augmented`, or only progress. `meta`: what `resume` returns after a crash."""
+        """Commit a block, or only progress. `meta`: what `resume` returns after a crash."""
         number = max(self.lake.state + 1, first_state(self.lake.epoch))
         record = CommitRecord(number, meta, closed.late(), closed.dead())
         self._save_state(record)  # 1
@@ -130,9 +128,12 @@ class BlockCommit:
             self._feed.save(record.number, keep=self.lake.state)
             record.save(self.states)
 
-    def _commit_rows(self, block: pa.RecordBatch | None, number: int, counts: Mapping[str, Any]) -> None:
+    def _commit_rows(self, block: ScoredBlock | None, number: int, counts: Mapping[str, Any]) -> None:
         with self._watch("commit"):
-            self.lake.commit(block, state=number, metadata={"counts": counts})
+            if block is None:
+                self.lake.commit(None, state=number, metadata={"counts": counts})
+            else:
+                block.commit(self.lake, number, {"counts": counts})
 
     def _deliver(self, record: CommitRecord) -> None:
         with self._watch("deliver"):
@@ -146,12 +147,12 @@ class BlockCommit:
             if states < self.states:
                 shutil.rmtree(states)
 
-    def _publish(self, block: pa.RecordBatch | None) -> None:
+    def _publish(self, block: ScoredBlock | None) -> None:
         if block is None:
             return
         with self._watch("publish"):
             self.lake.check()
-            self._publisher.publish(block)
+            block.publish(self._publisher)
             self._register_published()
 
     def _publish_committed(self) -> None:
@@ -165,7 +166,7 @@ class BlockCommit:
                 )
                 after = reader.first_lake_seq - 1
             for block in reader.blocks(after):
-                self._publisher.publish(block.combine_chunks().to_batches()[0])
+                AugmentedBlock(block.combine_chunks().to_batches()[0]).publish(self._publisher)
         self._register_published()
 
     def _register_published(self) -> None:

@@ -50,8 +50,9 @@ class Scorer(Protocol):
         """Load a saved snapshot; returns its meta. Raises ModelError where it cannot be read: then nothing can be
         scored until another is loaded."""
 
-    def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> TeacherAnswer:
-        """Logits and representation of the rows, at most `part_rows` at once."""
+    def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> TeacherAnswer | None:
+        """Logits and representation of the rows, at most `part_rows` at once; None where the ranks that have the rows
+        keep them."""
 
     def leave(self) -> None:
         """End the round, so that other ranks may report."""

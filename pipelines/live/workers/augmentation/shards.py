@@ -5,6 +5,9 @@
                its own partitions meanwhile
     gathers    ◄── a JSON value and Arrow rows ─────────
 
+The rows of a block stay with the ranks that settled them: each scores its own, writes their files to the lake, and,
+when rank 0 has committed the files of all, their messages to the examples topic (`shared_block`).
+
 All of them hold state between commits only: the ranks are one unit of failure, and begin again at the last commit
 together. So no cut has to be stored: what a commit holds depends neither on cuts nor on the number of ranks
 (streaming/settlement/shard.py), and what is not committed never was.
@@ -27,6 +30,7 @@ from exfm.parallel.group import RankGroup
 from pipelines.core.config.kept_columns import with_kept_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.augmentation.block import augment
 from pipelines.live.workers.augmentation.commit import folder_of_state, states_folder
 from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock, intake_of
 from pipelines.live.workers.augmentation.scoring import (
@@ -39,12 +43,18 @@ from pipelines.live.workers.augmentation.scoring import (
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.rounds import FurtherRank, Lead
 from pipelines.live.workers.stopwatch import Stopwatch
+from streaming.delivery.header import Header
+from streaming.delivery.publisher import ExamplesWriter
 from streaming.intake.merge import Front
+from streaming.lake.delta.table import write_rows
 from streaming.messages.undeclared import NewColumns
 from streaming.schema import Column
 from streaming.settlement.admission import Verticals
 from streaming.settlement.emission import DueRows
 from streaming.settlement.shard import NewVertical, Shard, position_of
+
+FACTS = ["event_time_ms", "vertical", "source_partition"]
+"""Columns of a block's rows that rank 0 gets."""
 
 DUE = pa.schema([("number", pa.int64()), ("deadline", pa.int64()), ("size", pa.int64())])
 
@@ -71,20 +81,28 @@ class ShardHost:
         steady: SteadyClock,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        partitions = config.kafka.impressions.partitions
-        self.numbers = range(at.rank * partitions // at.ranks, (at.rank + 1) * partitions // at.ranks)
+        self.partitions = config.kafka.impressions.partitions
+        self.numbers = numbers_of(self.partitions, at.rank, at.ranks)
         self.rows, self._rank = 0, at.rank
         self.steady = steady
         self._given, self._run_dir, self._watch = config, run_dir, watch
         self._until_end, self._clock = until_end, clock
         self._scorer = ReplicaScorer(config)
         self._shard: Shard | None = None
-        self._taken: list[pa.RecordBatch] = []
+        self._examples: ExamplesWriter | None = None
+        self._taken: dict[int, pa.RecordBatch] = {}
+        self._answers: dict[int, TeacherAnswer] = {}
+        self._messages: list[list[bytes]] = []
 
     @property
     def shard(self) -> Shard:
         assert self._shard is not None
         return self._shard
+
+    @property
+    def examples(self) -> ExamplesWriter:
+        assert self._examples is not None
+        return self._examples
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -93,6 +111,8 @@ class ShardHost:
         self.close()
         config = self._config = with_kept_columns(self._given, self._run_dir)
         self._states = states_folder(self._run_dir, epoch)
+        examples = config.kafka.examples
+        self._examples = ExamplesWriter(config.kafka, examples.topic, examples.partitions, config.rows)
         intake = intake_of(
             config,
             self._run_dir,
@@ -180,13 +200,13 @@ class ShardHost:
     def take(self, counts: Mapping[str, int]) -> RankAnswer:
         with self._watch("settle"):
             taken = self.shard.take({int(number): count for number, count in counts.items()})
-        self._taken = [each.batch for each in taken.values()]
+        self._taken, self._answers = {number: each.batch for number, each in taken.items()}, {}
         rows, late, dead = (
             pa.concat_batches([getattr(each, part) for each in taken.values()]) for part in ("batch", "late", "dead")
         )
-        return RankAnswer({"due": self.shard.count_due}, (rows, late, dead))
+        return RankAnswer({"due": self.shard.count_due}, (rows.select(FACTS), late, dead))
 
-    # --- scoring -------------------------------------------------------------------------------------------------
+    # --- a block: scored, written, published ---------------------------------------------------------------------
 
     def load_snapshot(self, name: str) -> RankAnswer:
         with self._watch("load"):
@@ -196,18 +216,42 @@ class ShardHost:
                 return RankAnswer(error_record(error))
 
     def score(self, part_rows: int) -> RankAnswer:
-        """Logits, and the representation, of the rows taken last; scoring batches end where a partition's rows do."""
+        """Score the rows taken last; scoring batches end where a partition's rows do."""
         with self._watch("score"):
-            answers = [self._scorer.score(rows, part_rows) for rows in self._taken if rows.num_rows]
-        self.rows += sum(rows.num_rows for rows in self._taken)
-        self._taken = []
-        if not answers:
-            return RankAnswer()
-        logits, r = TeacherAnswer.together(answers)
-        values = logits if r is None else np.hstack([logits, r])
-        columns = [pa.array(np.ascontiguousarray(column)) for column in values.T]
-        names = [str(place) for place in range(len(columns))]
-        return RankAnswer(logits.shape[1], [pa.RecordBatch.from_arrays(columns, names)])
+            self._answers = {n: self._scorer.score(rows, part_rows) for n, rows in self._taken.items() if rows.num_rows}
+        self.rows += sum(rows.num_rows for rows in self._taken.values())
+        return RankAnswer()
+
+    def write(
+        self, how: Mapping[str, Any], first_seqs: Mapping[str, int], by: Sequence[str], statistics: Sequence[str]
+    ) -> RankAnswer:
+        """Write the rows taken last to flushed files of the lake, which are in no commit yet; gives the files, and how
+        many messages the rows make in each partition of the examples topic. `how`: for `augment`; `first_seqs`: the
+        first `lake_seq` of each partition's rows."""
+        schema = self._config.rows
+        with self._watch("write"):
+            rows = pa.Table.from_batches(
+                (
+                    augment(taken, self._answers.get(n), schema, **{**how, "first_seq": first_seqs[str(n)]})
+                    for n, taken in self._taken.items()
+                    if taken.num_rows
+                ),
+                schema.augmented,
+            )
+            files = write_rows(self._run_dir.lake, rows, by, statistics)
+        with self._watch("publish"):
+            whole = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
+            self._messages = [values for _, values in self.examples.encoded(whole[0], range(self.examples.partitions))]
+        return RankAnswer({"files": files, "messages": list(map(len, self._messages))})
+
+    def publish(self, headers: Sequence[Sequence[Mapping[str, Any]]]) -> RankAnswer:
+        """Write the messages of the rows that were written last. `headers`: of each rank's first in each partition."""
+        with self._watch("publish"):
+            for partition, values in enumerate(self._messages):
+                self.examples.write(partition, values, Header(**headers[self._rank][partition]))
+            self.examples.flush()
+        self._taken, self._answers, self._messages = {}, {}, []
+        return RankAnswer()
 
     # --- commits and reports -------------------------------------------------------------------------------------
 
@@ -245,9 +289,11 @@ class ShardHost:
     def close(self) -> None:
         if self._shard is not None:
             self._shard.intake.close()
+        if self._examples is not None:
+            self._examples.abandon()  # what a commit left to be published is published from the lake
 
 
-CALLS = frozenset(name for name in vars(ShardHost) if not name.startswith("_")) - {"shard", "close"}
+CALLS = frozenset(name for name in vars(ShardHost) if not name.startswith("_")) - {"shard", "examples", "close"}
 
 
 class ShardGroup:
@@ -280,6 +326,15 @@ class ShardGroup:
     def ranks(self) -> int:
         return 1 if self._group is None else self._group.world_size
 
+    @property
+    def partitions(self) -> int:
+        """Number of all ranks' partitions."""
+        return self.local.partitions
+
+    def numbers(self, rank: int) -> range:
+        """The partitions of one rank."""
+        return numbers_of(self.partitions, rank, self.ranks)
+
     def leave(self) -> None:
         """End the round, so that other ranks may report."""
         self._lead.leave()
@@ -311,12 +366,9 @@ class PartitionedScorer:
         meta: Mapping[str, Any] = answers[0][1]
         return meta
 
-    def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> TeacherAnswer:
-        """The answer for the rows that were taken last, which are `rows`."""
-        answers = [a for a in self._group.ask("score", part_rows or rows.num_rows) if a.value is not None]
-        T = answers[0].value
-        whole = np.concatenate([np.stack([c.to_numpy() for c in answer.rows[0].columns], 1) for answer in answers])
-        return TeacherAnswer(whole[:, :T], whole[:, T:] if whole.shape[1] > T else None)
+    def score(self, rows: pa.RecordBatch, part_rows: int | None = None) -> None:
+        """Score the rows that were taken last, which are `rows`; each rank keeps its answer."""
+        self._group.ask("score", part_rows or rows.num_rows)
 
     def leave(self) -> None:
         self._group.leave()
@@ -368,6 +420,11 @@ def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[RankAnswe
     except NewColumns as new:
         return RankAnswer(), new.columns
     return answer, ()
+
+
+def numbers_of(partitions: int, rank: int, ranks: int) -> range:
+    """The partitions of one rank."""
+    return range(rank * partitions // ranks, (rank + 1) * partitions // ranks)
 
 
 def fronts(answers: Sequence[RankAnswer]) -> Front:

@@ -82,7 +82,7 @@ class Snapshots:
             self._aged, self._made_at = version, self._clock() - age_s
         return True
 
-    def score(self, rows: pa.RecordBatch, part_rows: int) -> TeacherAnswer:
+    def score(self, rows: pa.RecordBatch, part_rows: int) -> TeacherAnswer | None:
         """The loaded version's answer for the rows, at most `part_rows` at once."""
         answer = self.scorer.score(rows, part_rows)
         self.inferences += rows.num_rows

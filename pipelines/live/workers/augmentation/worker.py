@@ -18,11 +18,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from exfm.machine import keep_memory, set_threads
-from exfm.models.scorer import TeacherAnswer
 from pipelines.core.config.kept_columns import keep_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
@@ -35,10 +31,11 @@ from pipelines.live.rules.scoring_snapshot import (
     snapshot_for,
 )
 from pipelines.live.training.freshness import LearnedToLogit, PublishedVersions, figures_of
-from pipelines.live.workers.augmentation.block import OpenBlock, augment
+from pipelines.live.workers.augmentation.block import AugmentedBlock, OpenBlock, ScoredBlock, augment
 from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock
 from pipelines.live.workers.augmentation.scoring import Scorer, scorer_of
 from pipelines.live.workers.augmentation.shards import PartitionedScorer, ShardGroup, ShardHost
+from pipelines.live.workers.augmentation.shared_block import SharedBlock
 from pipelines.live.workers.augmentation.snapshots import Snapshots
 from pipelines.live.workers.augmentation.stream import OpenStream, open_stream
 from pipelines.live.workers.ranks import Ranks, Rendezvous
@@ -224,29 +221,28 @@ class AugmentationWorker(Worker):
             time.sleep(0.01)
         return False
 
-    def _scored(self, decision: Score | WithoutTeacher) -> pa.RecordBatch:
+    def _scored(self, decision: Score | WithoutTeacher) -> ScoredBlock:
         """The open block as the lake stores it, with the logits of the loaded snapshot, or without logits."""
         has_teacher = isinstance(decision, Score)
         with self.watch("score"):
-            rows = self.block.rows()
-            scored = TeacherAnswer(np.full((rows.num_rows, len(self._config.tasks)), np.nan, np.float32), None)
+            rows, scored = self.block.rows(), None
             if has_teacher:
                 scored = self._snapshots.score(rows, self._config.augmentation.score_rows)
             lockstep = self._config.pace.mode == "lockstep"
-            return augment(
-                rows,
-                scored,
-                self.stream.config.rows,
-                block=self.stream.commits.lake.last_block + 1,
-                first_seq=self.stream.last_lake_seq + 1,
-                teacher_version=self._snapshots.version if has_teacher else None,
-                scored_at_ms=int(rows["event_time_ms"].to_numpy().max()) if lockstep else self._now_ms(),
-                space=self._snapshots.space,
-                learned_upto_ms=self._config.teacher.learned_upto_ms,
-            )
+            how: dict[str, Any] = {
+                "block": self.stream.commits.lake.last_block + 1,
+                "first_seq": self.stream.last_lake_seq + 1,
+                "teacher_version": self._snapshots.version if has_teacher else None,
+                "scored_at_ms": int(rows["event_time_ms"].to_numpy().max()) if lockstep else self._now_ms(),
+                "space": self._snapshots.space,
+                "learned_upto_ms": self._config.teacher.learned_upto_ms,
+            }
+            if self._shards is not None:
+                return SharedBlock(self._shards, rows, how)
+            return AugmentedBlock(augment(rows, scored, self.stream.config.rows, **how))
 
-    def _commit(self, rows: pa.RecordBatch | None) -> None:
-        """Commit the open block, whose scored rows are `rows`, or progress without rows, and open the next one."""
+    def _commit(self, rows: ScoredBlock | None) -> None:
+        """Commit the open block, scored, or progress without rows, and open the next one."""
         stream, feed = self.stream, self.stream.feed
         counts = self._counts(feed.status())
         opened_s, read_before = self._clock(), self.rows

@@ -25,7 +25,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -36,6 +36,7 @@ from uuid import uuid4
 import psutil
 
 from streaming.errors import BadInput, StreamingError
+from streaming.store.lock import file_lock
 from streaming.store.objects import PART_SUFFIX, ObjectStore, StoredObject, store_at
 
 log = logging.getLogger(__name__)
@@ -47,13 +48,16 @@ MIRROR_S, ASKED_S = 30.0, 5.0
 """How often what need not last is put, and how often is looked for what others have put."""
 BEAT_S, GONE_AFTER_S = 30.0, 100.0
 """How often a coordinator says that it lives, and after which silence it has ended."""
-PUTTING_S = 600.0
-"""A folder is put, and moved into place here, in less time."""
+FORGOTTEN_S = 600.0
+"""What is at the store and not here is deleted there once it is older."""
+PUTTING = ".putting"
+"""Folder of locks of what is being put before it has its name here."""
 AT_ONCE = 8
 
 COORDINATORS = "coordinators/"
 _STAYS = {"broker", "source", "mlflow.db", "mlartifacts", "place.json"}
-_OTHERS_WRITE = ("students/", "lake/readers/")
+_READERS = "lake/readers/"
+_OTHERS_WRITE = ("students/", _READERS)
 """What other machines put there is never deleted because it is not here yet."""
 _TABLES = "lake/"
 """Data files are put with their commit, and deleted by vacuum."""
@@ -69,6 +73,18 @@ class FileState(NamedTuple):
     bytes: int
     changed_ns: int
     inode: int
+
+
+class Coordinator(NamedTuple):
+    """A coordinator: its epoch, how long ago it was heard of, in seconds, and `who` it said that it is."""
+
+    epoch: int
+    age_s: float
+    who: Mapping[str, Any]
+
+    @property
+    def lives(self) -> bool:
+        return not self.who["ended"] and self.age_s < GONE_AFTER_S and not _is_gone(self.who)
 
 
 class WorkingCopy:
@@ -94,7 +110,6 @@ class WorkingCopy:
         self._tags: dict[str, str] = {}  # of the objects that they were then
         self._listed: dict[str, set[str]] = {}
         self._absent: set[str] = set()
-        self._theirs: set[str] = set()  # readers of the lake on other machines
         self._lock = threading.RLock()
 
     # --- where things are ----------------------------------------------------------------------------------------
@@ -153,7 +168,12 @@ class WorkingCopy:
         if tree == name and any(key not in self._known for _, key in keyed):  # another process may have put it
             there = {found.key: found for found in self.store.list(f"{self.key(name)}/")}
             keyed = [(path, key) for path, key in keyed if key not in there or not self._same(path, key, there[key])]
-        self._put(keyed)
+        mark = self.root / PUTTING / uuid4().hex
+        mark.parent.mkdir(exist_ok=True)
+        mark.write_text(f"{self.key(name)}/")
+        with file_lock(mark, shared=True, wait_s=None):
+            self._put(keyed)
+            mark.unlink(missing_ok=True)
 
     def delete(self, path: Path) -> None:
         """Delete a file or a folder at the store."""
@@ -164,13 +184,14 @@ class WorkingCopy:
 
     def mirror(self) -> None:
         """Make the store what the working copy is: what need not last is put, what went is deleted. What is not here
-        is deleted only where it was not here at the last call either, and is older than `PUTTING_S`: a folder is put
-        before it has its name here."""
+        is deleted only where it was not here at the last call either, and is older than `FORGOTTEN_S`: a folder is put
+        before it has its name here, and none of what is being put, however long that takes, is deleted."""
+        here = [(path, key) for path in _files_below(self.root) if (key := self.key(path)) is not None]
+        # Listed after that: of what was put before it got its name, the store has all that was seen here.
         listed = {found.key: found for found in self.store.list() if not found.key.startswith(COORDINATORS)}
         keyed = []
-        for path in _files_below(self.root):
-            key = self.key(path)
-            if key is None or key.startswith(_TABLES):
+        for path, key in here:
+            if key.startswith(_TABLES):
                 continue
             found = listed.pop(key, None)
             if found is None:
@@ -178,13 +199,25 @@ class WorkingCopy:
             if found is None or not self._same(path, key, found):
                 keyed.append((path, key))
         self._put(keyed)
-        old = (key for key, found in listed.items() if found.age_s > PUTTING_S)
+        putting = tuple(self._being_put())
+        old = (key for key, found in listed.items() if found.age_s > FORGOTTEN_S and not key.startswith(putting))
         absent = {key for key in old if not key.startswith((_TABLES, *_OTHERS_WRITE))}
         gone = [key for key in absent & self._absent if not (self.root / key).exists()]
         self._absent = absent
         self._delete(sorted(gone, key=lambda key: not key.endswith(_LAST)))
         for key in gone:
             self.put_files([self.root / key])  # one that was made anew meanwhile
+
+    def _being_put(self) -> Iterator[str]:
+        """Folders that some process puts, before they have their names here."""
+        for mark in _files_of(self.root / PUTTING):
+            with suppress(FileNotFoundError):
+                folder = mark.read_text()
+                with file_lock(mark) as nobody:
+                    if not nobody:
+                        yield folder
+                        continue
+                    mark.unlink(missing_ok=True)  # of one that was killed
 
     def _put(self, keyed: Collection[tuple[Path, str]]) -> None:
         changed = [(path, key, now) for path, key in keyed if (now := _state_of(path)) != self._known.get(key) and now]
@@ -255,17 +288,18 @@ class WorkingCopy:
                 with suppress(FileNotFoundError):
                     if not self._same(self.root / found.key, found.key, found):
                         self._fetch(found.key, found)
-        there = {found.key: found for found in self.store.list("lake/readers/")}
+        known = {key: state for key, state in self._known.items() if key.startswith(_READERS)}
+        there = {found.key: found for found in self.store.list(_READERS)}
         for key, found in there.items():
             path = self.root / key
             renewed = self._tags.get(key) != found.tag and _state_of(path) == self._known.get(key)
             with suppress(FileNotFoundError):  # what a worker here has written since is newer than its object
                 if renewed or not path.exists():
                     self._fetch(key, found)
-                    self._theirs.add(key)
-        for key in self._theirs - there.keys():
-            self._theirs.remove(key)
-            (self.root / key).unlink(missing_ok=True)
+        for key in known.keys() - there.keys():  # retired on another machine; one that was made anew here stays
+            if _state_of(self.root / key) == known[key]:
+                (self.root / key).unlink(missing_ok=True)
+            self._known.pop(key, None)
 
     def fetched(self, path: Path) -> Path:
         """`path`, fetched if it is not here. Raises FileNotFoundError where the store has none."""
@@ -293,22 +327,31 @@ class WorkingCopy:
 
     def take_over(self) -> int:
         """Become the run's coordinator, the only one; returns the epoch. Raises BadInput where one lives."""
-        newest = max(self.store.list(COORDINATORS), key=lambda found: found.key, default=None)
-        epoch = 1
-        if newest is not None:
-            before = json.loads(self.store.read(newest.key))
-            epoch = int(Path(newest.key).stem) + 1
-            if not before["ended"] and newest.age_s < GONE_AFTER_S and not _is_gone(before):
-                raise BadInput(
-                    f"{self.url} is being run by pid {before['pid']} on {before['host']}, heard of "
-                    f"{newest.age_s:.0f} s ago; stop it there (exfm stop --run-dir {self.url}). Where that machine is "
-                    f"gone, start this again {GONE_AFTER_S - newest.age_s:.0f} s from now"
-                )
+        last = self._last_coordinator()
+        if last is not None and last.lives:
+            raise BadInput(
+                f"{self.url} is being run by pid {last.who['pid']} on {last.who['host']}, heard of "
+                f"{last.age_s:.0f} s ago; stop it there (exfm stop --run-dir {self.url}). Where that machine is "
+                f"gone, start this again {GONE_AFTER_S - last.age_s:.0f} s from now"
+            )
+        epoch = 1 if last is None else last.epoch + 1
         if not self.store.put_if_absent(_of_epoch(epoch), _who(ended=False)):
             raise BadInput(f"{self.url}: another coordinator started at the same moment; it runs, this one does not")
         self.taken_over = None
         self._mark(epoch)
         return epoch
+
+    @property
+    def is_coordinated(self) -> bool:
+        """True while a coordinator is heard of, on whatever machine; by the store's clock."""
+        last = self._last_coordinator()
+        return last is not None and last.lives
+
+    def _last_coordinator(self) -> Coordinator | None:
+        newest = max(self.store.list(COORDINATORS), key=lambda found: found.key, default=None)
+        if newest is None:
+            return None
+        return Coordinator(int(Path(newest.key).stem), newest.age_s, json.loads(self.store.read(newest.key)))
 
     def stand(self) -> None:
         """Raise StreamingError if a later coordinator has taken the run over."""
@@ -461,7 +504,7 @@ def _who(*, ended: bool) -> bytes:
     return json.dumps(who | {"since": process.create_time(), "ended": ended, "token": uuid4().hex}).encode()
 
 
-def _is_gone(who: dict[str, Any]) -> bool:
+def _is_gone(who: Mapping[str, Any]) -> bool:
     """True if a process is known to have ended: it was one of this machine."""
     if who["machine"] != _machine():
         return False

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from streaming.delivery.publisher import ExamplesPublisher
+from streaming.delivery.header import Header
+from streaming.delivery.publisher import ExamplesPublisher, ExamplesWriter
 from streaming.delivery.reader import Block, BlockPosition, ExamplesReader
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka.settings import KafkaSettings
@@ -181,6 +184,57 @@ def test_a_block_cut_into_other_parts_after_a_crash_is_whole(kafka, publisher, r
             publisher(kafka.model_copy(update={"max_message_bytes": 8000})).publish(block(0))
     publisher().publish(block(0))
     assert read(1)[0].rows.equals(pa.Table.from_batches([block(0)]))
+
+
+@pytest.fixture
+def in_parts(kafka, topic):
+    """Publish a block whose rows two processes hold, the second `late`: after the last part of all, or never."""
+    writers = [ExamplesWriter(kafka, topic, BOTH, SCHEMA) for _ in range(2)]
+
+    def publish(out: ExamplesPublisher, rows: pa.RecordBatch, first_rows: int, *, second: bool = True) -> None:
+        halves = rows.slice(0, first_rows), rows.slice(first_rows)
+        values = [dict(w.encoded(half, range(BOTH))) for w, half in zip(writers, halves, strict=True)]
+        parts = [len(values[0][p]) + len(values[1][p]) for p in range(BOTH)]
+
+        def write(headers: Sequence[Header]) -> None:
+            for n in (1, 0):
+                for partition, header in enumerate(headers):
+                    first = replace(header, part=n * len(values[0][partition]))
+                    if n == 0 or second:
+                        writers[n].write(partition, values[n][partition], first)
+                writers[n].flush()
+            if not second:
+                raise Killed
+
+        number, seqs = rows["block"][0].as_py(), rows["lake_seq"].to_pylist()
+        out.publish_in_parts(number, seqs[0], seqs[-1], "2 ranks", parts, write)
+
+    yield publish
+    for writer in writers:
+        writer.close()
+
+
+def test_a_block_that_several_processes_publish_is_whole_in_whatever_order(publisher, read, in_parts):
+    out = publisher()
+    for number, first_rows in enumerate((25, BLOCK_ROWS, 1)):  # of the second one none have rows
+        in_parts(out, block(number), first_rows)
+    assert publisher().published_seq == 3 * BLOCK_ROWS - 1
+    assert [b.rows for b in read(3)] == [pa.Table.from_batches([block(n)]) for n in range(3)]
+
+
+def test_a_block_that_was_published_in_part_by_several_processes_is_published_whole(
+    kafka, publisher, read, topic, in_parts
+):
+    out = publisher()
+    out.publish(block(0))
+    with pytest.raises(Killed):
+        in_parts(out, block(1), BLOCK_ROWS, second=False)  # all rows, in the first of two parts
+    again = publisher(kafka.model_copy(update={"max_message_bytes": 8000}))  # into two parts, too
+    assert again.published_seq == BLOCK_ROWS - 1
+    again.publish(block(1))
+    assert ends(kafka, topic) == [4, 4]
+    again.publish(block(2))
+    assert [b.rows for b in read(3)] == [pa.Table.from_batches([block(n)]) for n in range(3)]
 
 
 def test_a_block_written_twice_by_a_publisher_not_yet_dead_is_read_once(publisher, read):

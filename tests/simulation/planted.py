@@ -85,6 +85,37 @@ FURTHER = (
         "a row in another partition than its id's is taken", SHARD, "wrong = owner != number", "wrong = owner != owner"
     ),
     Planted(
+        "files that ranks have written are committed before they are flushed",
+        "streaming/lake/delta/table.py",
+        "    flush_files(path / file.path for file in files)\n",
+        "",
+    ),
+    Planted(
+        "every rank numbers its rows from the block's first",
+        SHARDS,
+        '"first_seq": first_seqs[str(n)]',
+        '"first_seq": how["first_seq"]',
+    ),
+    Planted(
+        "the rows of a rank are committed, of the others only counted",
+        "pipelines/live/workers/augmentation/shared_block.py",
+        "            written += files\n",
+        "            written = written or files\n",
+    ),
+    Planted(
+        "a block's last part is published before the ranks have written theirs",
+        "streaming/delivery/publisher.py",
+        """        write(headers)
+        for partition, header in enumerate(headers):
+            self._out.write(partition, self._out.nothing, replace(header, part=parts[partition]))
+""",
+        """        for partition, header in enumerate(headers):
+            self._out.write(partition, self._out.nothing, replace(header, part=parts[partition]))
+        self._out.flush()
+        write(headers)
+""",
+    ),
+    Planted(
         "rows of a full buffer leave before what is as old has come",
         SHARD,
         "if front.full and cut == front.bound:\n        cut += 1",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,19 +72,21 @@ class FakeScorer:
 
 
 class OneProcess(shards_module.ShardGroup):
-    """The ranks of a partitioned stream, one after the other in one process; what they say goes through JSON."""
+    """The ranks of a partitioned stream, one after the other in one process, in any order; what they say goes through
+    JSON."""
 
-    def __init__(self, hosts: list[shards_module.ShardHost]) -> None:
+    def __init__(self, hosts: list[shards_module.ShardHost], random: Random) -> None:
         super().__init__(hosts[0], None)
-        self._hosts = hosts
+        self._hosts, self._random = hosts, random
 
     @property
     def ranks(self) -> int:
         return len(self._hosts)
 
     def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[shards_module.RankAnswer]:
-        said = [getattr(host, name)(*json.loads(json.dumps(values)), *rows) for host in self._hosts]
-        return [answer._replace(value=json.loads(json.dumps(answer.value))) for answer in said]
+        order = self._random.sample(range(self.ranks), self.ranks)
+        said = {n: getattr(self._hosts[n], name)(*json.loads(json.dumps(values)), *rows) for n in order}
+        return [said[n]._replace(value=json.loads(json.dumps(said[n].value))) for n in range(self.ranks)]
 
 
 class Handles:
@@ -129,7 +132,7 @@ def stand_ins(
         (worker_module, "Snapshots", FakeSnapshots),
         (worker_module, "scorer_of", lambda config, group: FakeScorer()),
         (worker_module, "Ranks", lambda at: SimpleNamespace(group=None, close=lambda: None)),
-        (worker_module, "ShardGroup", lambda local, group: OneProcess([local, *others()])),
+        (worker_module, "ShardGroup", lambda local, group: OneProcess([local, *others()], tables.scheduler.random)),
         (shards_module, "ReplicaScorer", lambda config: FakeScorer()),
         (worker_module, "set_threads", lambda threads: None),
         (stream_module, "Housekeeper", lambda *args, **kwargs: nothing),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import psutil
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.states import ENDED
@@ -19,7 +19,7 @@ from pipelines.live.status.status import EarlierAttempts, EarlierWork
 from streaming.errors import BadInput, StreamingError
 from streaming.program import command
 from streaming.store.files import read_json
-from streaming.store.working_copy import GONE_AFTER_S
+from streaming.store.working_copy import GONE_AFTER_S, WorkingCopy, copy_of
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(allow_inf_nan=False, gt=-1e12, lt=1e12)]
@@ -113,12 +113,17 @@ class StoredStatus(BaseModel):
     lake: StoredLake
     broker: StoredBroker
     disk: dict[Name, Count]
+    _copy: WorkingCopy | None = PrivateAttr(None)
+    """The working copy that it was read in."""
 
     @property
     def lives(self) -> bool:
         """True if the coordinator that wrote this still runs. A pid that another process has by now does not count. On
-        another machine than its own, it runs as long as it is heard of."""
+        another machine than its own, it runs as long as it is heard of: at the store of a run on object storage, which
+        may have this file from much earlier; by this file otherwise."""
         written = datetime.fromisoformat(self.updated_at).timestamp()
+        if self.elsewhere and self.state not in ENDED and (copy := self._copy) is not None:
+            return copy.is_coordinated
         if self.elsewhere:
             return self.state not in ENDED and time.time() - written < GONE_AFTER_S
         try:
@@ -145,13 +150,15 @@ def read_status(root: Path) -> StoredStatus:
         start = command("exfm", "stream", "configs/demo.yaml", "--run-dir", root)
         raise BadInput(f"no run in {root} (no status.json there); start one with `{start}`, or another config")
     try:
-        return StoredStatus.model_validate(value, strict=True)
+        status = StoredStatus.model_validate(value, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BadInput(
             f"{RunDir(root).status} is damaged ({'.'.join(map(str, first['loc']))}: {first['msg']}); a run that lives "
             "writes it anew within two seconds"
         ) from None
+    status._copy = copy_of(root)
+    return status
 
 
 def last_status(root: Path) -> StoredStatus | None:

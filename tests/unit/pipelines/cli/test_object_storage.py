@@ -21,13 +21,13 @@ from pipelines.live.loop.lifecycle import run
 from pipelines.live.loop.preflight import check_storable
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
-from pipelines.live.status.stored import StoredStatus
+from pipelines.live.status.stored import StoredStatus, read_status
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.side_tables import DEAD_LETTERS, SideTable
 from streaming.lake.writer import LakeTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.store import s3
-from streaming.store.files import write_text
+from streaming.store.files import write_json, write_text
 from streaming.store.working_copy import WorkingCopy, open_copy
 from tests.support.pipelines.small_runs import small
 from tests.support.places import CONFIGS
@@ -201,3 +201,14 @@ def test_a_run_of_another_machine_lives_as_long_as_it_is_heard_of():
     assert not StoredStatus.model_construct(**fields | {"updated_at": "2026-01-01T00:00:00+00:00"}).lives
     ended = fields | {"state": "done", "updated_at": datetime.now(UTC).isoformat()}
     assert not StoredStatus.model_construct(**ended).lives
+
+
+def test_a_run_on_object_storage_lives_while_its_coordinator_is_heard_of_there(address, tmp_path):
+    """Its status may be from long ago: it is mirrored behind whatever is large, and by that machine's clock."""
+    here, there = open_copy(tmp_path / "here", address), open_copy(tmp_path / "there", address)
+    long_ago = {"host": "elsewhere", "updated_at": "2026-01-01T00:00:00+00:00"}
+    for root in (here.root, there.root):
+        write_json(RunDir(root).status, RunStatus("small", RunState.RUNNING).as_json() | long_ago)
+    with here.coordinated():
+        assert read_status(there.root).lives
+    assert not read_status(there.root).lives

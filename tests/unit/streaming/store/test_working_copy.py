@@ -182,6 +182,55 @@ def test_a_folder_that_is_put_before_it_has_its_name_is_not_deleted_while_that_t
     assert set(stored(store)) == {"checkpoints/v1/manifest.json"}
 
 
+def test_a_folder_that_takes_long_to_be_put_is_not_deleted_meanwhile(tmp_path, store, monkeypatch):
+    here, worker = machine(tmp_path, store, "here"), WorkingCopy(tmp_path / "here", store.as_uri(), None)
+    part = make(here.root / "checkpoints" / ".v1.part")
+    for name in ("a.bin", "manifest.json"):
+        (part / name).write_text(name)
+    going_on, put = threading.Event(), worker.store.put
+
+    def slow(key, content):
+        if key.endswith("manifest.json"):
+            assert going_on.wait(20)
+        return put(key, content)
+
+    monkeypatch.setattr(worker.store, "put", slow)
+    putting = threading.Thread(target=worker.put_tree, args=(part, here.root / "checkpoints" / "v1"))
+    putting.start()
+    eventually(lambda: "checkpoints/v1/a.bin" in stored(store))
+    age(store)
+    for _ in range(3):
+        here.mirror()
+    assert set(stored(store)) == {"checkpoints/v1/a.bin"}
+    going_on.set()
+    putting.join()
+    age(store)
+    for _ in range(2):  # it never got its name
+        here.mirror()
+    assert stored(store) == {}
+
+
+def test_a_folder_that_gets_its_name_while_the_store_is_listed_is_not_put_twice(tmp_path, store, monkeypatch):
+    here, worker = machine(tmp_path, store, "here"), WorkingCopy(tmp_path / "here", store.as_uri(), None)
+    part = make(here.root / "checkpoints" / ".v1.part")
+    (part / "manifest.json").write_text("1")
+    before, put = here.store.list, []
+
+    def meanwhile(prefix=""):
+        found = list(before(prefix))
+        if part.exists():
+            worker.put_tree(part, here.root / "checkpoints" / "v1")
+            part.rename(here.root / "checkpoints" / "v1")
+        return iter(found)
+
+    monkeypatch.setattr(here.store, "list", meanwhile)
+    monkeypatch.setattr(here.store, "put", lambda key, content: put.append(key))
+    for _ in range(2):
+        here.mirror()
+    assert put == []
+    assert set(stored(store)) == {"checkpoints/v1/manifest.json"}
+
+
 def test_what_other_machines_ask_for_is_found_and_not_deleted(tmp_path, store):
     here, there = machine(tmp_path, store, "here"), machine(tmp_path, store, "there")
     here.take_over()
@@ -231,6 +280,24 @@ def test_a_reader_that_is_renewed_elsewhere_is_fetched_and_one_of_here_is_not_se
     store.joinpath(own).write_text(json.dumps({"position": 2}))  # what it had put before, which this process never saw
     here.look_for_requests()
     assert json.loads((here.root / own).read_text()) == {"position": 9}
+
+
+def test_a_reader_that_ends_elsewhere_after_the_coordinator_began_again_is_forgotten(tmp_path, store):
+    here, there = machine(tmp_path, store, "here"), machine(tmp_path, store, "there")
+    pin, own = (Path("lake") / "readers" / f"{name}.json" for name in ("replay", "student-feed"))
+    write_json(there.root / pin, {"position": 4})
+    write_json(here.root / own, {"position": 1})
+    here.look_for_requests()
+    again = WorkingCopy(here.root, store.as_uri(), None)
+    again.pull()
+    remove_file(there.root / pin)
+    again.look_for_requests()
+    assert not (here.root / pin).exists()
+    assert (here.root / own).exists()
+    store.joinpath(own).unlink()  # and a worker here registers it anew, which is not put yet
+    (here.root / own).write_text(json.dumps({"position": 9}))
+    again.look_for_requests()
+    assert (here.root / own).exists()
 
 
 def test_one_coordinator_works_and_one_that_was_taken_over_puts_nothing(tmp_path, store):

@@ -229,7 +229,7 @@ def test_a_block_that_was_published_in_part_by_several_processes_is_published_wh
     out.publish(block(0))
     with pytest.raises(Killed):
         in_parts(out, block(1), BLOCK_ROWS, second=False)  # all rows, in the first of two parts
-    again = publisher(kafka.model_copy(update={"max_message_bytes": 8000}))  # into two parts, too
+    again = publisher(kafka.model_copy(update={"max_message_bytes": 10_000}))  # into two parts, too
     assert again.published_seq == BLOCK_ROWS - 1
     again.publish(block(1))
     assert ends(kafka, topic) == [4, 4]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from tests.support.pipelines.resumed_commands import finished, newest_pid, resum
 from tests.support.pipelines.small_runs import assert_learned_the_lake, assert_same_run
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray]
+
+KILLS = int(os.environ.get("KILLS", "30"))
 
 SETTINGS = {
     "settlement__by": "partition",
@@ -43,6 +47,28 @@ def test_any_process_killed_in_the_midst_changes_no_bit(stream):
     assert_learned_the_lake(killed)
     undisturbed = finished(*stream("undisturbed", augmentation__workers=1))
     assert killed.summary["workers"]["augmentation"]["restarts"] >= 4
+    assert_same_run(killed, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_many_kills_of_any_number_of_processes_change_no_bit(stream, workers):
+    """`KILLS` kills (30), each of any of the processes and a moment after another block is in the lake."""
+    random, settings = Random(workers), {"source__impressions": 4000, "pace__block_rows": 64}
+    command, config = stream("killed", augmentation__workers=workers, **settings)
+    victims = ["augmentation", *(f"augmentation-rank{rank}" for rank in range(1, workers))]
+    rows = 0
+    for number in range(1, KILLS + 1):
+        rows = command.until(lambda status, n=rows: max(0, status["lake"]["rows"] - n) and status["lake"]["rows"])
+        time.sleep(random.uniform(0.0, 0.4))
+        os.kill(newest_pid(command.run_dir, random.choice(victims)), signal.SIGKILL)
+        command.until(lambda status, n=number: status["workers"]["augmentation"]["restarts"] >= n)
+    killed = finished(command, config)
+    assert sorted(lake_rows(killed.lake), key=str) == sorted(expected_rows(config), key=str)
+    assert_learned_the_lake(killed)
+    assert killed.summary["workers"]["augmentation"]["restarts"] >= KILLS
+    undisturbed = finished(*stream("undisturbed", augmentation__workers=1, **settings))
     assert_same_run(killed, undisturbed)
 
 

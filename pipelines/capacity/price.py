@@ -398,7 +398,7 @@ def _beyond(what: str, now: float) -> str:
     if what in (CORES, MEMORY):
         return f"{number} machines, joined by resources.address"
     if what == "augmentation":
-        return f"augmentation.workers: {number} (settlement.by: partition), of which the first commits for all"
+        return f"augmentation.workers: {number} (settlement.by: partition), each with rows of its own"
     if what.startswith(STUDENT):
         return (
             f"ranks: {number} of it, which share its steps, or {number} students that share its rows (verticals, where)"

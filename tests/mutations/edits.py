@@ -77,8 +77,8 @@ MUTATIONS = (
         "another version recorded than the one that scored",
         f"{HONEST} (19)",
         AUGMENTATION,
-        "teacher_version=self._snapshots.version if has_teacher else None",
-        "teacher_version=max(1, self._snapshots.version - 1) if has_teacher else None",
+        '"teacher_version": self._snapshots.version if has_teacher else None',
+        '"teacher_version": max(1, self._snapshots.version - 1) if has_teacher else None',
         SCORED,
     ),
     Mutation(

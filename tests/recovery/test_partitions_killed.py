@@ -61,7 +61,7 @@ def test_many_kills_of_any_number_of_processes_change_no_bit(stream, workers):
     rows = 0
     for number in range(1, KILLS + 1):
         rows = command.until(lambda status, n=rows: max(0, status["lake"]["rows"] - n) and status["lake"]["rows"])
-        time.sleep(random.uniform(0.0, 0.4))
+        time.sleep(random.uniform(0.0, 0.4))  # work: of the next block, more or less of it
         os.kill(newest_pid(command.run_dir, random.choice(victims)), signal.SIGKILL)
         command.until(lambda status, n=number: status["workers"]["augmentation"]["restarts"] >= n)
     killed = finished(command, config)

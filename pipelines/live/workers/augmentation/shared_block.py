@@ -47,7 +47,7 @@ class SharedBlock:
         self._parts: list[list[int]] = []  # messages of each rank in each partition of the examples topic
 
     def files(self, by: Sequence[str], statistics: Sequence[str]) -> list[DataFile]:
-        """Have all ranks write their rows. Raises StreamingError where one of them wrote others."""
+        """Let all ranks write their rows; gives the files. Raises StreamingError where one of them wrote others."""
         first_seqs, seq = {}, self._how["first_seq"]
         for number in range(self._group.partitions):
             first_seqs[str(number)] = seq

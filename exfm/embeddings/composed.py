@@ -53,7 +53,11 @@ class Seen(NamedTuple):
 
 
 class Composed(ABC):
-    """A kind of table: `name` and `keys` of a feature, whose embeddings of `width` are composed of rows of `tables`."""
+    """A kind of table: `name` and `keys` of a feature, whose embeddings of `width` are composed of rows of `tables`.
+
+    An id reads a row of each table; or several, its parts, where a table has several times the keys of the feature: all
+    keys of the first part, then all of the next.
+    """
 
     each = False
     """Whether embeddings are composed id by id, and then pooled; else rows are pooled, and then composed."""
@@ -66,11 +70,11 @@ class Composed(ABC):
 
     @abstractmethod
     def read(self, ids_N: Tensor) -> list[Tensor]:
-        """Rows (N,) int64 of each of `tables` that ids read; −1 where an id reads none."""
+        """Rows (N,) int64 of each of `tables` that ids read, part by part; below 0 where an id reads none."""
 
     def compose(self, parts: list[Tensor], weights: Mapping[str, Tensor]) -> Tensor:
-        """Embeddings (P, D) of what was read of each of `tables`: (P, its width), of ids or of bags. `weights`: those
-        that are `learned`, by name, with gradient where one is wanted."""
+        """Embeddings (P, D) of what was read of each of `tables`, part by part: (P, its width), of ids or of bags.
+        `weights`: those that are `learned`, by name, with gradient where one is wanted."""
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -224,10 +228,10 @@ class ComposedTables(Tables):
                 continue
             of_keys = [(sparse[key].values(), sparse[key].lengths()) for key in table.keys]
             read = [table.read(ids) if isinstance(table, Composed) else [ids] for ids, _ in of_keys]
-            for n, own in enumerate(plain(table)):
-                names += own.keys
-                for (_, of_bags), of_tables in zip(of_keys, read, strict=True):
-                    at, there = of_tables[n], of_tables[n] >= 0
+            names += [key for own in plain(table) for key in own.keys]
+            for part in range(parts_of(table)):
+                for (_, of_bags), of_parts in zip(of_keys, read, strict=True):
+                    at, there = of_parts[part], of_parts[part] >= 0
                     rows.append(at if bool(there.all()) else at[there])
                     if way == EACH:
                         lengths.append(torch.nn.functional.pad(there.long(), (0, most - len(at))))
@@ -248,9 +252,9 @@ class ComposedTables(Tables):
         found: list[Tensor] = []
         for table in self.whole:
             way, K = way_of(table), len(table.keys)
-            parts = [[next(columns[way]) for _ in range(K)] for _ in plain(table)]
+            parts = [[next(columns[way]) for _ in range(K)] for _ in range(parts_of(table))]
             for k, key in enumerate(table.keys):
-                of_key = [of_table[k] for of_table in parts]
+                of_key = [of_part[k] for of_part in parts]
                 if not isinstance(table, Composed):
                     found += of_key
                 elif way == POOLED:
@@ -402,6 +406,11 @@ def way_of(table: Table | Composed) -> str:
 def plain(table: Table | Composed) -> tuple[Table, ...]:
     """The plain tables behind a table."""
     return table.tables if isinstance(table, Composed) else (table,)
+
+
+def parts_of(table: Table | Composed) -> int:
+    """How many rows an id reads."""
+    return sum(len(own.keys) for own in plain(table)) // len(table.keys)
 
 
 def physical(tables: Sequence[Table | Composed]) -> list[Table]:

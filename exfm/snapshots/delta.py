@@ -34,7 +34,7 @@ HEAD = len(MAGIC) + 32 + 8
 ALIGN = 64
 TYPES = {
     str(kind).removeprefix("torch."): kind
-    for kind in (torch.int32, torch.int64, torch.float32, torch.float64, torch.uint8)
+    for kind in (torch.int16, torch.int32, torch.int64, torch.float32, torch.float64, torch.uint8)
 }
 
 Codec = Literal["fp32", "int8", "int4"]

@@ -5,5 +5,6 @@ full       a row per id
 hashed     ids modulo a number of rows
 mixed      narrow rows, and a map to the model's width
 qr         quotient and remainder: few rows each, composed to many
+fiited     chunks of vectors, pruned and regrown in training
 registry   kinds by name; the tables of a model
 """

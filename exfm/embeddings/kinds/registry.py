@@ -10,6 +10,7 @@ import torch
 from pydantic import BeforeValidator, SerializeAsAny, WithJsonSchema
 
 from exfm.embeddings.composed import Composed
+from exfm.embeddings.kinds.fiited import Fiited
 from exfm.embeddings.kinds.full import FullTable
 from exfm.embeddings.kinds.hashed import Hashed, HashedTable
 from exfm.embeddings.kinds.mixed import Mixed
@@ -19,7 +20,13 @@ from exfm.embeddings.table import Table, keys_of
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
 
-KINDS: dict[str, type[EmbeddingSettings]] = {"full": FullTable, "hash": Hashed, "qr": QR, "mixed": Mixed}
+KINDS: dict[str, type[EmbeddingSettings]] = {
+    "full": FullTable,
+    "hash": Hashed,
+    "qr": QR,
+    "mixed": Mixed,
+    "fiited": Fiited,
+}
 """Settings of every kind, by its name."""
 
 

@@ -210,7 +210,7 @@ class ComposedTables(Tables):
         distinct, counts = all_ids.unique(return_counts=True)
 
         def norms(C: int) -> Tensor:
-            g = gradient.view(B, len(kind.keys), C, -1)[bags, keys].double().norm(dim=2)
+            g = gradient.view(B, len(kind.keys), C, kind.width // C)[bags, keys].double().norm(dim=2)
             summed = torch.zeros(len(distinct), C, dtype=torch.float64)
             summed.index_add_(0, torch.searchsorted(distinct, ids), g)
             return summed if self._group is None else self._group.sum(summed)

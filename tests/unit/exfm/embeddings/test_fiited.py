@@ -45,7 +45,6 @@ class Events:
         ids = [i for of_key in bags.values() for bag in of_key for i in bag]
         lengths = [len(bag) for of_key in bags.values() for bag in of_key]
         self.bags = bags
-        self.sparse = KeyedJaggedTensor(list(bags), torch.tensor(ids, dtype=torch.int64), torch.tensor(lengths))
         self.sparse = KeyedJaggedTensor(
             list(bags), torch.tensor(ids, dtype=torch.int64), lengths=torch.tensor(lengths, dtype=torch.int64)
         )
@@ -82,7 +81,7 @@ def step(tables: Tables, events: Any, gradient: Tensor) -> Tensor:
 def skewed(random: np.random.Generator, step: int, B: int = 6, most: int = 3) -> list[list[int]]:
     """Bags of ids, low ones often; which are often moves with time."""
     return [
-        [(int(i) + step // 200) % IDS for i in np.minimum(random.geometric(0.05, random.integers(0, most + 1)) - 1, 59)]
+        [(int(i) + step // 50) % IDS for i in np.minimum(random.geometric(0.05, random.integers(0, most + 1)) - 1, 59)]
         for _ in range(B)
     ]
 
@@ -148,13 +147,19 @@ class Oracle:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"headroom": 0.0, "decay": 0.5}, {"keep": 0.7, "every": 3, "headroom": 0.3}, {"keep": 1 / IDS}]
+    ("steps", "more"),
+    [
+        (2_200, {}),
+        (300, {"headroom": 0.0, "decay": 0.5}),
+        (300, {"keep": 0.7, "every": 3, "headroom": 0.3}),
+        (300, {"keep": 1 / IDS}),
+    ],
 )
-def test_over_thousands_of_steps_it_is_a_dictionary_of_chunks_that_come_and_go(more):
+def test_over_thousands_of_steps_it_is_a_dictionary_of_chunks_that_come_and_go(steps, more):
     kind, random = kind_of(**more), np.random.default_rng(0)
     tables, oracle = held(kind, seed=5), Oracle(5, settings(**more), kind.rows, kind.headroom)
     changed_owner, owners, codes = 0, dict[int, int](), kind.utility
-    for n in range(2_200):
+    for n in range(steps):
         bags = skewed(random, n)
         gradient = torch.from_numpy(random.normal(size=(6, WIDTH)).astype(np.float32) * 10.0 ** (n % 3 - 2))
         gradient[:, W:] *= 0.3
@@ -177,4 +182,4 @@ def test_over_thousands_of_steps_it_is_a_dictionary_of_chunks_that_come_and_go(m
         m = tables.tensors()["ad/accumulator"]
         for element, row in zip(elements.tolist(), rows.tolist(), strict=True):
             assert math.isclose(m[row], oracle.m[divmod(element, C)], rel_tol=1e-4, abs_tol=1e-9)
-    assert changed_owner > 100
+    assert changed_owner > 20

@@ -111,10 +111,27 @@ class _Given(NamedTuple):
         return make()
 
 
+class _Bags:
+    """Ids of a batch by key, cut once: TorchRec cuts them anew for every key that is asked for."""
+
+    def __init__(self, sparse: KeyedJaggedTensor) -> None:
+        keys, self.B = sparse.keys(), sparse.stride()
+        self._values, self._lengths = sparse.values(), sparse.lengths()
+        self._ends = [0, *self._lengths.view(len(keys), self.B).sum(1).cumsum(0).tolist()]
+        self._place = {key: k for k, key in enumerate(keys)}
+
+    def of(self, keys: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Ids (N,) and lengths (K · B,) of the bags of keys, key by key."""
+        places = [self._place[key] for key in keys]
+        ids = [self._values[self._ends[k] : self._ends[k + 1]] for k in places]
+        lengths = [self._lengths[k * self.B : (k + 1) * self.B] for k in places]
+        return (ids[0], lengths[0]) if len(keys) == 1 else (torch.cat(ids), torch.cat(lengths))
+
+
 class _Looked(NamedTuple):
     """Indices of a `Lookup`: what was read, and the way from there to what was pooled."""
 
-    sparse: KeyedJaggedTensor
+    bags: _Bags
     time_ms: int | None
     inner: dict[str, Lookup]
     leaves: dict[str, Tensor]
@@ -152,15 +169,15 @@ class ComposedTables(Tables):
         return batch
 
     def lookup(self, sent: HasIds) -> Lookup:
-        sparse = sent.sparse
-        inner = {way: held.lookup(held.send(_Given(self._rows(way, sparse)))) for way, held in self.inner.items()}
+        bags = _Bags(sent.sparse)
+        inner = {way: held.lookup(held.send(_Given(self._rows(way, bags)))) for way, held in self.inner.items()}
         learns = self._learns and torch.is_grad_enabled()
         leaves = {way: of.pooled.detach().requires_grad_(learns) for way, of in inner.items()}
         weights = {k.name: {n: w.detach().requires_grad_(learns) for n, w in k.learned().items()} for k in self.kinds}
-        pooled = self._composed(leaves, weights, sparse)
+        pooled = self._composed(leaves, weights, bags)
         shown = getattr(sent, "shown_ms", None)
         time_ms = None if shown is None or not len(shown) else int(shown.max())
-        return Lookup(pooled.detach(), _Looked(sparse, time_ms, inner, leaves, weights, pooled) if learns else None)
+        return Lookup(pooled.detach(), _Looked(bags, time_ms, inner, leaves, weights, pooled) if learns else None)
 
     def learn(self, lookup: Lookup, gradient: Tensor) -> None:
         at: _Looked = lookup.indices
@@ -172,7 +189,7 @@ class ComposedTables(Tables):
         if begun:
             for held in self.inner.values():
                 held.begin([of for of in begun if any(of.table == t.name for t in held.tables)])
-            inner = {w: held.lookup(held.send(_Given(self._rows(w, at.sparse)))) for w, held in self.inner.items()}
+            inner = {w: held.looked(held.send(_Given(self._rows(w, at.bags)))) for w, held in self.inner.items()}
         leaves = [*at.leaves.values(), *weights]
         found = torch.autograd.grad(at.pooled, leaves, gradient, allow_unused=True)
         grads = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
@@ -196,11 +213,7 @@ class ComposedTables(Tables):
         return [of for of in begun if len(of.rows)]
 
     def _seen(self, kind: Composed, at: _Looked, gradient: Tensor) -> Seen:
-        ids = torch.cat([at.sparse[key].values() for key in kind.keys])
-        lengths = [at.sparse[key].lengths() for key in kind.keys]
-        B = at.sparse.stride()
-        bags = torch.cat([torch.arange(B).repeat_interleave(of) for of in lengths])
-        keys = torch.arange(len(kind.keys)).repeat_interleave(torch.stack([of.sum() for of in lengths]))
+        ids, lengths = at.bags.of(kind.keys)
         time_ms = at.time_ms
         all_ids = ids
         if self._group is not None and self._group.world_size > 1:
@@ -210,42 +223,44 @@ class ComposedTables(Tables):
         distinct, counts = all_ids.unique(return_counts=True)
 
         def norms(C: int) -> Tensor:
-            g = gradient.view(B, len(kind.keys), C, kind.width // C)[bags, keys].double().norm(dim=2)
+            of_bags = gradient.view(at.bags.B, len(kind.keys), C, kind.width // C).norm(dim=3).double()
+            own = of_bags.transpose(0, 1).reshape(-1, C).repeat_interleave(lengths, dim=0)
             summed = torch.zeros(len(distinct), C, dtype=torch.float64)
-            summed.index_add_(0, torch.searchsorted(distinct, ids), g)
+            summed.index_add_(0, torch.searchsorted(distinct, ids), own)
             return summed if self._group is None else self._group.sum(summed)
 
         return Seen(distinct, counts, norms, time_ms)
 
     # what ids read
 
-    def _rows(self, way: str, sparse: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    def _rows(self, way: str, bags: _Bags) -> KeyedJaggedTensor:
         """Rows of the plain tables that a batch reads: bags of examples, or of single ids."""
         names, rows, lengths = list[str](), list[Tensor](), list[Tensor]()
-        most = self._most_ids(sparse) if way == EACH else 0
+        most = self._most_ids(bags) if way == EACH else 0
         for table in self.whole:
             if way_of(table) != way:
                 continue
-            of_keys = [(sparse[key].values(), sparse[key].lengths()) for key in table.keys]
-            read = [table.read(ids) if isinstance(table, Composed) else [ids] for ids, _ in of_keys]
             names += [key for own in plain(table) for key in own.keys]
-            for part in range(parts_of(table)):
-                for (_, of_bags), of_parts in zip(of_keys, read, strict=True):
-                    at, there = of_parts[part], of_parts[part] >= 0
-                    rows.append(at if bool(there.all()) else at[there])
-                    if way == EACH:
-                        lengths.append(torch.nn.functional.pad(there.long(), (0, most - len(at))))
-                    else:
-                        lengths.append(of_bags if bool(there.all()) else _sums(there.long(), of_bags))
+            ids, of_bags = bags.of(table.keys)
+            at = torch.cat(table.read(ids)) if isinstance(table, Composed) else ids
+            there = at >= 0
+            all_there = bool(there.all())
+            rows.append(at if all_there else at[there])
+            if way == EACH:
+                of_keys = of_bags.view(len(table.keys), -1).sum(1).tolist() * parts_of(table)
+                lengths += [torch.nn.functional.pad(of.long(), (0, most - len(of))) for of in there.split(of_keys)]
+            else:
+                of_parts = of_bags.repeat(parts_of(table))
+                lengths.append(of_parts if all_there else _counts(there, of_parts))
         return KeyedJaggedTensor(names, torch.cat(rows), lengths=torch.cat(lengths))
 
-    def _most_ids(self, sparse: KeyedJaggedTensor) -> int:
+    def _most_ids(self, bags: _Bags) -> int:
         """The most ids that a key of the tables that are composed id by id has; at least 1."""
         keys = [key for table in self.whole if way_of(table) == EACH for key in table.keys]
-        return max(1, *(len(sparse[key].values()) for key in keys))
+        return max(1, *(len(bags.of([key])[0]) for key in keys))
 
     def _composed(
-        self, leaves: Mapping[str, Tensor], weights: Mapping[str, Mapping[str, Tensor]], sparse: KeyedJaggedTensor
+        self, leaves: Mapping[str, Tensor], weights: Mapping[str, Mapping[str, Tensor]], bags: _Bags
     ) -> Tensor:
         """Embeddings (B, E) of all keys, in order of the tables."""
         columns = {way: iter(leaf.split(_widths(self._physical[way]), dim=1)) for way, leaf in leaves.items()}
@@ -260,8 +275,8 @@ class ComposedTables(Tables):
                 elif way == POOLED:
                     found.append(table.compose(of_key, weights[table.name]))
                 else:
-                    lengths = sparse[key].lengths()
-                    of_ids = [part[: int(lengths.sum())] for part in of_key]
+                    ids, lengths = bags.of([key])
+                    of_ids = [part[: len(ids)] for part in of_key]
                     found.append(_sums(table.compose(of_ids, weights[table.name]), lengths))
         return torch.cat(found, dim=1)
 
@@ -459,6 +474,12 @@ def _sums(values: Tensor, lengths: Tensor) -> Tensor:
     """Sums of consecutive values (N, …), so many each: (B, …)."""
     bags = torch.arange(len(lengths), device=values.device).repeat_interleave(lengths)
     return values.new_zeros(len(lengths), *values.shape[1:]).index_add(0, bags, values)
+
+
+def _counts(true: Tensor, lengths: Tensor) -> Tensor:
+    """How many are true of consecutive values (N,), so many each."""
+    before, ends = torch.nn.functional.pad(true.cumsum(0), (1, 0)), lengths.cumsum(0)
+    return before[ends] - before[ends - lengths]
 
 
 def _of_all_ranks(group: TableRanks, ids: Tensor) -> Tensor:

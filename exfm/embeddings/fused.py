@@ -87,6 +87,9 @@ class FusedTables(Tables):
             parts |= dict(zip(of_width.keys, of_keys.unbind(1), strict=True))
         return Lookup(torch.cat([parts[k] for k in sorted(parts)], dim=1), sent)
 
+    def looked(self, sent: tuple[RowIndices, ...]) -> Lookup:
+        return Lookup(torch.empty(0), sent)
+
     def learn(self, lookup: Lookup, gradient: Tensor) -> None:
         parts = None if len(self._of_width) == 1 else gradient.split(self._widths, dim=1)
         for of_width, at in zip(self._of_width, lookup.indices, strict=True):

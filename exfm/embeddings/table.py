@@ -121,6 +121,10 @@ class Tables(ABC):
     def lookup(self, sent: Any) -> Lookup:
         """Pooled embeddings of a batch that was sent."""
 
+    def looked(self, sent: Any) -> Lookup:
+        """A lookup that is only learned from."""
+        return self.lookup(sent)
+
     def learn(self, lookup: Lookup, gradient: Tensor) -> None:
         """Move the rows that were looked up by one step, each once. The gradient (B, E) may be written over."""
         raise TypeError(f"{type(self).__name__} are looked up only")

@@ -155,7 +155,7 @@ def cost(args: argparse.Namespace) -> None:
                 start = time.perf_counter()
                 model.step(ids, torch.zeros(ids.shape[1]))
                 spent[1, which, n] = time.perf_counter() - start
-            kinds = [kind for kind in models[1].tables.tables if isinstance(kind, FiitedTable)]
+            kinds = [kind for kind in models[1].tables.kinds if isinstance(kind, FiitedTable)]
             begun[n] = sum(kind.live for kind in kinds)
         half = args.steps // 2
         only, whole = np.median(spent[..., half:], axis=2) * 1e3

@@ -165,9 +165,8 @@ class FiitedTable(Composed):
         ids = seen.ids.numpy() % self.virtual
         welcome = _NONE
         if len(ids):
-            distinct, at = np.unique(ids, return_inverse=True)
-            self._note(distinct, at, seen, seed)
-            welcome = self._welcome(distinct)
+            self._note(ids, seen, seed)
+            welcome = self._welcome(np.unique(ids))
         self.clock[0] += 1
         elements, rows = (torch.from_numpy(np.concatenate(both)) for both in zip(pruned, welcome, strict=True))
         w = self.tables[0].width
@@ -181,18 +180,18 @@ class FiitedTable(Composed):
     def bytes_by_part(self, optimizer: SparseOptimizer) -> FiitedBytes:
         return FiitedBytes.of(self.virtual, self.width, self.chunks, self.rows, len(self.free), optimizer)
 
-    def _note(self, ids: np.ndarray, at: np.ndarray, seen: Seen, seed: int) -> None:
-        """Add to the utilities of ids (U,); `at`: where those of `seen` are among them."""
+    def _note(self, ids: np.ndarray, seen: Seen, seed: int) -> None:
+        """Add to the utilities of ids (U,), of which several may be one virtual row."""
         codes = self.utility.numpy()
         if self.settings.rule == "random":
             codes[ids] = _coins(self.name, ids[:, None] * self.chunks + np.arange(self.chunks), seed)
             return
-        if self.settings.rule == "frequency":
-            of_seen = seen.counts.double().numpy()[:, None]
-        else:
-            of_seen = seen.norms(self.chunks).numpy()
-        gained = np.zeros((len(ids), of_seen.shape[1]))
-        np.add.at(gained, at, of_seen)
+        by_count = self.settings.rule == "frequency"
+        gained = (seen.counts.double().unsqueeze(1) if by_count else seen.norms(self.chunks)).numpy()
+        if ids[-1] != seen.ids[-1]:  # some were taken modulo
+            ids, at = np.unique(ids, return_inverse=True)
+            of_seen, gained = gained, np.zeros((len(ids), gained.shape[1]))
+            np.add.at(gained, at, of_seen)
         codes[ids] = encoded(decoded(codes[ids]) + gained)
 
     def _welcome(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -84,7 +84,9 @@ class Model:
 def stream(path: str) -> tuple[dict[str, int], Tensor, Tensor]:
     """Sizes of features, ids (F, n), labels (n,)."""
     table = pq.read_table(path, columns=[*FEATURES, "label"])
-    codes = [pc.dictionary_encode(table[name]).combine_chunks().indices.to_numpy().astype(np.int64) for name in FEATURES]
+    codes = [
+        pc.dictionary_encode(table[name]).combine_chunks().indices.to_numpy().astype(np.int64) for name in FEATURES
+    ]
     sizes = {name: int(of.max()) + 1 for name, of in zip(FEATURES, codes, strict=True)}
     return sizes, torch.from_numpy(np.stack(codes)), torch.from_numpy(table["label"].to_numpy().astype(np.float32))
 
@@ -111,7 +113,10 @@ def arms(args: argparse.Namespace) -> Iterator[tuple[str, int, Fiited | None]]:
 
 def quality(args: argparse.Namespace) -> None:
     sizes, ids, labels = stream(args.data)
-    printed, second = Printed("arm", "bytes", "AUC first half", "second half", "second, by seed"), dict[str, np.ndarray]()
+    printed, second = (
+        Printed("arm", "bytes", "AUC first half", "second half", "second, by seed"),
+        dict[str, np.ndarray](),
+    )
     for name, width, settings in arms(args):
         if args.only and not any(name.startswith(only) for only in (*args.only, "full")):
             continue
@@ -136,13 +141,16 @@ def quality(args: argparse.Namespace) -> None:
 def cost(args: argparse.Namespace) -> None:
     """Steps of full tables and pruned ones in turn, after the first prunings."""
     random = np.random.default_rng(0)
-    printed = Printed("width", "tables only, full ms", "pruned ms", "ratio", "with a dense part, ratio", "new chunks a step")
+    printed = Printed(
+        "width", "tables only, full ms", "pruned ms", "ratio", "with a dense part, ratio", "new chunks a step"
+    )
     for width in args.widths:
         sizes = {f"f{n}": 200_000 for n in range(8)}
         settings = Fiited(kind="fiited", keep=0.25)
         models = [Model(tables_of(sizes, width, own, 0), 8 * width, list(sizes), 0) for own in (None, settings)]
         batches = [
-            torch.from_numpy(np.minimum(random.zipf(1.2, (8, 2048)) * 7919 % 200_000, 199_999)) for _ in range(args.steps)
+            torch.from_numpy(np.minimum(random.zipf(1.2, (8, 2048)) * 7919 % 200_000, 199_999))
+            for _ in range(args.steps)
         ]
         spent = np.zeros((2, 2, args.steps))  # tables only or all; full or pruned
         begun = np.zeros(args.steps)

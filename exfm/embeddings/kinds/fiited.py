@@ -284,8 +284,11 @@ def from_full(table: FiitedTable, full: Mapping[str, TensorSource]) -> dict[str,
             f"the stored table `{table.name}` has an accumulator for each row, and one of chunks has one for each "
             "chunk; only element-wise AdaGrad (optimizer `adagrad`) goes on exactly"
         )
-    of_chunks = {"weight": Chunks(weight, table.chunks), "accumulator": Chunks(m, table.chunks)}
-    return {f"{table.name}/{what}": held for what, held in (of_chunks | table.tensors()).items()}
+    return {
+        f"{table.name}/weight": Chunks(weight, table.chunks),
+        f"{table.name}/accumulator": Chunks(m, table.chunks),
+        **{table.called(name): tensor for name, tensor in table.tensors().items()},
+    }
 
 
 def encoded(utilities: np.ndarray) -> np.ndarray:

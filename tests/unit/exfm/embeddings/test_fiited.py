@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
-from exfm.embeddings.composed import ComposedTables, Ranks, Seen, tables_held
+from exfm.embeddings.composed import Ranks, Seen, tables_held
 from exfm.embeddings.fused import FusedTables
 from exfm.embeddings.kinds.fiited import (
     UNSEEN,
@@ -100,7 +100,10 @@ class Oracle:
     def embedded(self, bags: list[list[int]]) -> np.ndarray:
         zero = np.zeros(W)
         return np.array(
-            [np.concatenate([sum((self.weights.get((i, c), zero) for i in bag), zero) for c in range(C)]) for bag in bags]
+            [
+                np.concatenate([sum((self.weights.get((i, c), zero) for i in bag), zero) for c in range(C)])
+                for bag in bags
+            ]
         )
 
     def begin(self, i: int, c: int) -> None:
@@ -183,3 +186,334 @@ def test_over_thousands_of_steps_it_is_a_dictionary_of_chunks_that_come_and_go(s
         for element, row in zip(elements.tolist(), rows.tolist(), strict=True):
             assert math.isclose(m[row], oracle.m[divmod(element, C)], rel_tol=1e-4, abs_tol=1e-9)
     assert changed_owner > 20
+
+
+# killed and resumed, on ranks, served
+
+
+def test_killed_at_any_step_and_resumed_it_goes_on_to_the_last_bit():
+    random = np.random.default_rng(1)
+    batches = [(Events(ad=skewed(random, 10 * n)), torch.randn(6, WIDTH)) for n in range(120)]
+    straight = held(kind_of(), seed=3)
+    for events, gradient in batches:
+        step(straight, events, gradient)
+    resumed = held(kind_of(), seed=3)
+    killed_at = {*random.choice(120, 20, replace=False).tolist(), 7, 8, 49}
+    for n, (events, gradient) in enumerate(batches):
+        if n in killed_at:
+            state, resumed = resumed.copies(), held(kind_of(), seed=100 + n)
+            resumed.load(state)
+        step(resumed, events, gradient)
+    assert same(straight.copies(), resumed.copies())
+    assert straight.copies()["ad/clock"].tolist()[0] == 120
+
+
+class Threads:
+    """Ranks that are threads of one process, and wait for each other at every collective."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self._barrier, self._given = threading.Barrier(world_size), [torch.empty(0)] * world_size
+        self._own = threading.local()
+
+    def run(self, of_rank: Callable[[int], None]) -> None:
+        def begin(rank: int) -> None:
+            self._own.rank = rank
+            of_rank(rank)
+
+        threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(self.world_size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def all_gather(self, values: Tensor) -> list[Tensor]:
+        self._given[self._own.rank] = values
+        self._barrier.wait(30)
+        all_of_them = list(self._given)
+        self._barrier.wait(30)
+        return all_of_them
+
+    def sum(self, values: Tensor) -> Tensor:
+        return torch.stack(self.all_gather(values)).sum(0)
+
+
+@pytest.mark.parametrize("rule", ["utility", "frequency", "random"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_comes_and_goes_does_not_depend_on_how_many_ranks_there_are(ranks, rule):
+    random = np.random.default_rng(2)
+    batches = [(skewed(random, 10 * n), torch.randn(6, WIDTH)) for n in range(60)]
+    alone = kind_of(rule=rule)
+    tables = held(alone, seed=4)
+    for bags, gradient in batches:
+        step(tables, Events(ad=bags), gradient)
+    group, kinds = Threads(ranks), [kind_of(rule=rule) for _ in range(ranks)]
+
+    def of_rank(rank: int) -> None:
+        own = held(kinds[rank], seed=4, group=group)
+        for n, (bags, gradient) in enumerate(batches):
+            # the last rank has no rows in every third step; who has which rows changes
+            most = ranks - 1 if n % 3 == 0 else ranks
+            mine = [at for at in range(6) if (at + n) % most == rank]
+            step(own, Events(ad=[bags[at] for at in mine]), gradient[mine])
+
+    group.run(of_rank)
+    for kind in kinds:
+        assert same(alone.tensors(), kind.tensors())
+    assert (alone.address == -1).any()
+
+
+@pytest.fixture
+def learned() -> tuple[FiitedTable, Tables]:
+    """After prunings, looked up by two keys, beside a plain table."""
+    kind = kind_of("ad", ("ad", "seen"))
+    tables, random = held(kind, Table("plain", 5, 4, ("plain",)), seed=1), np.random.default_rng(3)
+    for n in range(40):
+        step(tables, three(random, n), torch.randn(6, 2 * WIDTH + 4))
+    assert (kind.address == -1).any()
+    return kind, tables
+
+
+def three(random: np.random.Generator, n: int) -> Events:
+    return Events(ad=skewed(random, n), seen=skewed(random, n, most=5), plain=[[n % 5]] * 6)
+
+
+def test_two_keys_of_one_table_read_the_same_vectors_and_pruned_chunks_are_zeros(learned):
+    kind, tables = learned
+    every = [[i] for i in range(IDS)]
+    events = Events(ad=every, seen=every, plain=[[]] * IDS)
+    pooled = tables.lookup(tables.send(events)).pooled
+    ad, seen = pooled[:, :WIDTH], pooled[:, WIDTH : 2 * WIDTH]
+    assert torch.equal(ad, seen)
+    assert torch.equal(ad.view(IDS, C, W).abs().sum(2) == 0, kind.address < 0)
+    bags = Events(ad=[[1, 2, 2]], seen=[[]], plain=[[]])
+    torch.testing.assert_close(tables.lookup(tables.send(bags)).pooled[0, :WIDTH], ad[1] + 2 * ad[2])
+    assert not tables.lookup(tables.send(bags)).pooled[0, WIDTH:].any()
+
+
+def test_it_is_served_as_it_was_exported_in_fewer_bits_to_half_a_step(learned):
+    _, tables = learned
+    events = three(np.random.default_rng(9), 0)
+    exact, served = tables.lookup(tables.send(events)).pooled, tables.export()
+    torch.testing.assert_close(served.lookup(served.send(events)).pooled, exact)
+    assert {name.partition("/")[2] for name in served.tensors() if name.startswith("ad/")} == {
+        "weight",
+        next(name for name in served.tensors() if "address" in name).partition("/")[2],
+    }
+    w = tables.tensors()["ad/weight"]
+    widest = float((w.amax(1) - w.amin(1)).max())
+    for codec, steps in (("int8", 255), ("int4", 15)):
+        smaller = tables.export(codec)
+        off = (smaller.lookup(smaller.send(events)).pooled[:, : 2 * WIDTH] - exact[:, : 2 * WIDTH]).abs().max()
+        assert 0 < off <= 5 * widest * (0.5 / steps + 2**-10)
+    for n in range(8):  # what goes on learning does not move what is served
+        step(tables, three(np.random.default_rng(n), n), torch.randn(6, 2 * WIDTH + 4))
+    torch.testing.assert_close(served.lookup(served.send(events)).pooled, exact)
+    with pytest.raises(TypeError, match="looked up only"):
+        served.learn(served.lookup(served.send(events)), exact)
+
+
+# nothing pruned
+
+
+def full() -> Table:
+    return Table("ad", IDS, WIDTH, ("ad",))
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_with_every_chunk_kept_it_is_the_full_table_to_the_last_bit(chunks):
+    kind, random = kind_of(keep=1, chunks=chunks), np.random.default_rng(4)
+    pruned, whole = held(kind, seed=2, optimizer="adagrad"), held(full(), seed=2, optimizer="adagrad")
+    assert not kind.learns
+    for n in range(30):
+        events, gradient = Events(ad=skewed(random, n)), torch.randn(6, WIDTH)
+        assert torch.equal(step(pruned, events, gradient), step(whole, events, gradient))
+    for name in ("ad/weight", "ad/accumulator"):
+        assert torch.equal(pruned.tensors()[name].view(IDS, WIDTH), whole.tensors()[name])
+
+
+def test_a_full_table_goes_on_as_one_of_chunks_where_that_is_exact():
+    random = np.random.default_rng(5)
+    whole = held(full(), seed=2, optimizer="adagrad")
+    step(whole, Events(ad=skewed(random, 0)), torch.randn(6, WIDTH))
+    kind = kind_of(keep=1)
+    pruned = held(kind, seed=7, optimizer="adagrad")
+    pruned.load(from_full(kind, whole.copies()))
+    events, gradient = Events(ad=skewed(random, 1)), torch.randn(6, WIDTH)
+    assert torch.equal(step(pruned, events, gradient), step(whole, events, gradient))
+    assert torch.equal(pruned.tensors()["ad/weight"].view(IDS, WIDTH), whole.tensors()["ad/weight"])
+    with pytest.raises(ModelError, match="keep every chunk"):
+        from_full(kind_of(), whole.copies())
+    with pytest.raises(ModelError, match="an accumulator for each row"):
+        from_full(kind, held(full()).copies())
+
+
+# what is asked of it
+
+
+def seen(ids: Sequence[int], counts: Sequence[int] | None = None, norms: Sequence[Sequence[float]] | None = None):
+    of_each = [1.0] * C
+    norms_UC = torch.tensor(norms if norms is not None else [of_each] * len(ids), dtype=torch.float64)
+    return Seen(
+        torch.tensor(ids, dtype=torch.int64),
+        torch.tensor(counts if counts is not None else [1] * len(ids), dtype=torch.int64),
+        lambda chunks: norms_UC.view(len(ids), chunks),
+        None,
+    )
+
+
+def owners(kind: FiitedTable) -> set[tuple[int, int]]:
+    return {(int(i), int(c)) for i, c in (kind.address >= 0).nonzero()}
+
+
+def whole_ids(kind: FiitedTable) -> set[int]:
+    return {i for i, _ in owners(kind)}
+
+
+def test_utility_keeps_chunks_frequency_keeps_ids_and_a_coin_is_drawn_once():
+    norms = [[3.0, 0.1], [0.2, 2.0], [1.0, 0.9]]
+    kept = {}
+    for rule in ("utility", "frequency", "random"):
+        kind = kind_of(ids=3, keep=0.5, every=1, headroom=0, rule=rule, decay=0.5)
+        kind.draw(11)
+        for _ in range(3):
+            kind.learn(seen([0, 1, 2], [1, 5, 2], norms))
+        kept[rule], codes = owners(kind), kind.utility.clone()
+        kind.learn(seen([0, 1, 2], [1, 5, 2], norms))
+        assert torch.equal(codes, kind.utility) == (rule == "random")
+    assert kept["utility"] == {(0, 0), (1, 1), (2, 0)}
+    assert kept["frequency"] == {(1, 0), (1, 1), (2, 0)}
+    ranked = sorted((-int(codes[i, c]), i, c) for i in range(3) for c in range(C))
+    assert kept["random"] == {(i, c) for _, i, c in ranked[:3]}
+
+
+def test_more_new_ids_than_rows_wait_for_the_pruning_and_the_lower_ids_go_first():
+    kind = kind_of(ids=10, keep=0.4, every=3, headroom=0.25)
+    assert (kind.rows, kind.headroom) == (8, 2)
+    (begun,) = kind.learn(seen(range(10), norms=[[i + 1.0] * C for i in range(10)]))
+    assert (begun.rows.tolist(), whole_ids(kind)) == (list(range(8)), {0, 1, 2, 3})
+    assert int((kind.address == UNSEEN).sum()) == 6 * C
+    kind.learn(seen([]))
+    kind.learn(seen([]))
+    (begun,) = kind.learn(seen([]))
+    assert whole_ids(kind) == {6, 7, 8, 9}
+    assert begun.rows.tolist() == list(range(8))
+    assert not (kind.address == UNSEEN).any()
+
+
+def test_a_new_id_has_all_its_chunks_until_the_next_pruning():
+    kind = kind_of(ids=10, keep=0.5, every=2, headroom=0.2)
+    kind.learn(seen([0, 1, 2, 3], norms=[[9.0, 9.0]] * 4))
+    kind.learn(seen([8], norms=[[0.01, 0.01]]))
+    assert whole_ids(kind) == {0, 1, 2, 3, 8}
+    kind.learn(seen([9], norms=[[0.01, 0.01]]))
+    assert whole_ids(kind) == {0, 1, 2, 3, 9}
+    kind.learn(seen([]))
+    kind.learn(seen([7]))
+    assert whole_ids(kind) == {0, 1, 2, 3, 7}
+
+
+def test_empty_batches_change_nothing_but_the_clock_and_the_first_may_be_one():
+    kind = kind_of(every=2)
+    tables = held(kind, seed=1)
+    before = tables.copies()
+    for _ in range(5):
+        step(tables, Events(ad=[[], []]), torch.randn(2, WIDTH))
+        step(tables, Events(ad=[]), torch.randn(0, WIDTH))
+    after = tables.copies()
+    assert (before.pop("ad/clock").tolist(), after.pop("ad/clock").tolist()) == ([0, 0, 0, 1], [10, 0, 0, 1])
+    assert same(before, after)
+    step(tables, Events(ad=[[3], []]), torch.randn(2, WIDTH))
+    assert owners(kind) == {(3, 0), (3, 1)}
+
+
+def test_an_id_of_nine_rows_in_ten_keeps_its_chunks_and_leaves_the_others_theirs():
+    kind, random = kind_of(decay=1), np.random.default_rng(6)
+    tables = held(kind, seed=1)
+    for n in range(300):
+        bags = [[17] if random.random() < 0.9 else [int(random.integers(0, IDS))] for _ in range(20)]
+        step(tables, Events(ad=bags), torch.randn(20, WIDTH))
+        assert n == 0 or (kind.address[17] >= 0).all()
+    assert int(kind.utility[17].max()) < 32767
+    assert kind.live >= kind.rows - kind.headroom
+    assert torch.isfinite(tables.tensors()["ad/weight"]).all()
+
+
+def test_ids_are_taken_modulo_the_virtual_rows_up_to_the_largest_integer():
+    kind = kind_of(ids=2**62, rows=10)
+    (begun,) = kind.learn(seen([3, 13, 2**63 - 1], [1, 1, 1]))
+    assert whole_ids(kind) == {3, (2**63 - 1) % 10}
+    assert len(begun.rows) == 2 * C
+    assert decoded(kind.utility.numpy())[3].tolist() == [2.0, 2.0]
+    assert [at.tolist() for at in kind.read(torch.tensor([13]))] == [[int(r)] for r in kind.address[3]]
+
+
+def test_a_row_that_begins_is_a_function_of_seed_table_id_and_chunk():
+    kind, later = kind_of(), kind_of()
+    for of in (kind, later):
+        of.draw(5)
+    later.learn(seen([1, 2, 3]))
+    (first,), (second,) = kind.learn(seen([8])), later.learn(seen([8]))
+    assert torch.equal(first.values, second.values)
+    assert not torch.equal(first.rows, second.rows)
+    other = kind_of("user")
+    other.draw(5)
+    assert not torch.equal(other.learn(seen([8]))[0].values, first.values)
+
+
+def test_what_cannot_be_had_is_refused_with_what_can():
+    ad = SparseFeature(name="ad", rows=1000)
+    with pytest.raises(ConfigError, match=r"cuts 20 columns in 2 chunks, .* a multiple of 8 as width"):
+        settings().table(ad, 20)
+    with pytest.raises(ConfigError, match=r"leaves 1 rows for chunks, and one id has 4; .* at least 0.001"):
+        settings(keep=0.0003, chunks=4).table(ad, 16)
+    with pytest.raises(ConfigError, match=r"fit in 24,000 bytes of 1,000 ids, .* 24,116 bytes"):
+        settings(budget_bytes=24_000, chunks=4).table(ad, 16)
+    assert settings(budget_bytes=24_116, chunks=4, headroom=0).table(ad, 16).tables[0].rows == 4
+    with pytest.raises(ValueError, match="keep"):
+        settings(keep=0)
+    assert KINDS["fiited"] is Fiited
+    shared = settings().table(SequenceFeature(name="seen", rows=50, length=2), 8)
+    assert shared.tables[0].keys == tuple(f"{key}~{c}" for c in range(C) for key in shared.keys)
+
+
+# bytes
+
+
+@pytest.mark.parametrize(
+    ("keep", "width", "percent"), [(4, 16, 35), (4, 64, 65), (4, 128, 70), (8, 16, 50), (8, 64, 78), (8, 128, 83)]
+)
+def test_bytes_saved_are_those_of_the_methods(keep, width, percent):
+    V, chunks = 10_000, 4
+    own = FiitedBytes.of(V, width, chunks, V * chunks // keep, 0, "row_wise_adagrad")
+    assert round(100 * (1 - (own.total - own.free) / (V * (4 * width + 4)))) == percent
+    with_free = FiitedBytes.of(V, width, chunks, V * chunks // keep, V * chunks // keep // 10, "row_wise_adagrad")
+    assert with_free.total - own.total <= 0.01 * V * (4 * width + 4)
+
+
+@pytest.mark.parametrize("optimizer", ["row_wise_adagrad", "adagrad"])
+@pytest.mark.parametrize("more", [{}, {"keep": 1}, {"budget_bytes": 3_000}])
+def test_bytes_are_those_of_the_tensors_and_a_budget_is_kept_and_used(optimizer, more):
+    kind = kind_of(ids=100, width=16, **more)
+    of_tensors = held(kind, optimizer=optimizer).nbytes
+    assert kind.bytes_by_part(optimizer).total == of_tensors
+    if "budget_bytes" in more and optimizer == "row_wise_adagrad":
+        assert 2_900 <= of_tensors <= 3_000
+
+
+def test_one_budget_for_several_tables_gives_all_the_same_share():
+    sizes = [(1_000, 16, 4), (5_000, 64, 4), (300, 8, 2)]
+    keep = keep_within(700_000, sizes)
+    kinds = [kind_of(ids=V, width=D, chunks=chunks, keep=keep) for V, D, chunks in sizes]
+    total = sum(kind.bytes_by_part("row_wise_adagrad").total for kind in kinds)
+    assert 690_000 <= total <= 700_000
+
+
+def test_codes_of_utilities_keep_their_order_and_three_digits():
+    utilities = np.geomspace(2**-31, 2**31, 1_000)
+    codes = encoded(utilities)
+    assert (np.diff(codes.astype(int)) > 0).all()
+    np.testing.assert_allclose(decoded(codes), utilities, rtol=1e-3)
+    assert encoded(decoded(codes)).tolist() == codes.tolist()
+    assert decoded(encoded(np.zeros(2))).tolist() == [0, 0]

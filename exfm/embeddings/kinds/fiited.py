@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -71,6 +71,8 @@ class Fiited(EmbeddingSettings):
     every: int = Field(default=40, gt=0, description="Steps from one pruning to the next.")
     decay: float = Field(default=0.9, gt=0, le=1, description="What a utility is multiplied by at each pruning.")
     headroom: float = Field(default=0.1, ge=0, lt=1, description="Share of rows that a pruning leaves to new ids.")
+
+    learns: ClassVar[bool] = True
 
     def table(self, feature: Tabled, width: int) -> Composed:
         if width % (4 * self.chunks):

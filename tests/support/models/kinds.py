@@ -11,4 +11,5 @@ KINDS: dict[str, dict[str, Any]] = {
     "qr added": {"kind": "qr", "partitions": 3, "op": "add"},
     "qr side by side": {"kind": "qr", "op": "concat"},
     "mixed": {"kind": "mixed", "width": 4},
+    "fiited": {"kind": "fiited", "chunks": 2, "keep": 0.5, "every": 3},
 }

@@ -45,6 +45,14 @@ class TestNarrow(TableContract):
     rows_of_an_id = 8.0
 
 
+class TestChunks(TableContract):
+    kind: ClassVar = {"kind": "fiited", "chunks": 2, "keep": 0.5, "every": 2}
+
+
+class TestChunksThatAreAllKept(TableContract):
+    kind: ClassVar = {"kind": "fiited", "chunks": 2, "keep": 1}
+
+
 class Halves(EmbeddingSettings):
     """A kind of our own: an id is two halves, both of one table that has a quarter of the rows."""
 

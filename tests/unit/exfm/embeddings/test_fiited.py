@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
-from exfm.embeddings.composed import Ranks, Seen, tables_held
+from exfm.embeddings.composed import Seen, TableRanks, tables_held
 from exfm.embeddings.fused import FusedTables
 from exfm.embeddings.kinds.fiited import (
     UNSEEN,
@@ -62,7 +62,7 @@ def kind_of(name: str = "ad", keys: tuple[str, ...] = ("ad",), ids: int = IDS, w
 
 
 def held(
-    *tables: Any, seed: int = 0, optimizer: SparseOptimizer = "row_wise_adagrad", group: Ranks | None = None
+    *tables: Any, seed: int = 0, optimizer: SparseOptimizer = "row_wise_adagrad", group: TableRanks | None = None
 ) -> Tables:
     def hold(plain: Sequence[Table]) -> Tables:
         return FusedTables(plain, lr=LR, eps=EPS, optimizer=optimizer)

@@ -424,7 +424,7 @@ def plain(table: Table | Composed) -> tuple[Table, ...]:
 
 
 def parts_of(table: Table | Composed) -> int:
-    """How many rows an id reads."""
+    """Number of rows that an id reads."""
     return sum(len(own.keys) for own in plain(table)) // len(table.keys)
 
 
@@ -477,7 +477,7 @@ def _sums(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _counts(true: Tensor, lengths: Tensor) -> Tensor:
-    """How many are true of consecutive values (N,), so many each."""
+    """Number of true ones among consecutive values (N,), so many each."""
     before, ends = torch.nn.functional.pad(true.cumsum(0), (1, 0)), lengths.cumsum(0)
     return before[ends] - before[ends - lengths]
 

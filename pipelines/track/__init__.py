@@ -1,5 +1,7 @@
-"""MLflow: metrics, parameters, registered models.
+"""Figures of a run for other systems: Prometheus, and MLflow with parameters and registered models.
 
+    catalogue      every metric of a run and of a server, and Prometheus' text of them
+    endpoint       that text over HTTP
     mlflow         the queue in front of a store, and everything that is written to it
     registration   what is registered of a student: its versions, their tags, the champion
     mirror         the ledger of versions in MLflow's registry

@@ -207,12 +207,19 @@ class AlarmLimits(Frozen):
 
 
 class Tracking(Frozen):
-    """Settings of MLflow: its address, and the metrics sent to it."""
+    """Settings of MLflow: its address, and the metrics sent to it; and of the metrics for Prometheus."""
 
     enabled: bool = Field(default=True, description="false: no run is tracked and no model registered")
     uri: str | None = Field(default=None, description="null: sqlite in the run directory")
     interval_s: float = Field(default=5.0, gt=0, description="metrics are written this often, in batches")
     queue_entries: int = Field(default=20_000, gt=0, description="waiting for the store; what does not fit is dropped")
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        lt=65536,
+        description="port on 127.0.0.1 at which the run serves `/metrics` for Prometheus; 0: a free one, which "
+        "`exfm status` names; null: none, and `exfm metrics RUN` has them all the same",
+    )
 
 
 class RegistrySettings(Frozen):

@@ -47,6 +47,7 @@ from pipelines.live.status.stored import earlier_attempts, last_status, read_sta
 from pipelines.live.workers.ingest import files_name
 from pipelines.report.results.summary import Summary
 from pipelines.teacher.replace.takeover import TAKES_OVER, take_over
+from pipelines.track.endpoint import metrics_served
 from streaming.broker.broker import LocalBroker
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.delta.files import TableFiles
@@ -132,6 +133,7 @@ def _attempt(
     status = RunStatus.resuming(config.name, earlier_attempts(run_dir.root), lake_rows(run_dir))
     status_file = StatusFile(run_dir.status)
     with (
+        metrics_served(run_dir.root, config.tracking.metrics_port) as status.metrics_url,
         Heartbeat(status_file, status),
         provisioned(config, run_dir, status, local=local, forks=forks, say=say) as provision,
         undisturbed_cleanup(),

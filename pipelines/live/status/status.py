@@ -243,6 +243,8 @@ class RunStatus:
     losses: Losses = field(default_factory=Losses)
     alarms: Sequence[StatusAlarm] = ()
     """What is not well although nothing has failed."""
+    metrics_url: str | None = None
+    """Where Prometheus finds the run's metrics."""
     stage: str | None = None
     """What is being started, before there are workers."""
     waiting: str | None = None
@@ -371,6 +373,7 @@ class RunStatus:
             "follows": self.follows,
             "disk": dict(self.disk),
             "tracking": asdict(self.tracking),
+            "metrics_url": None if self.over else self.metrics_url,
             "counts": None if self.counts is None else self.counts.as_json(),
             "losses": self.losses.as_json(),
             "alarms": [alarm.as_json() for alarm in self.alarms],

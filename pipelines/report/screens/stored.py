@@ -63,5 +63,7 @@ def _status_lines(value: dict[str, Any], running: bool, width: int) -> Iterator[
     followed = value.get("follows")
     whose = f"broker: {broker['bootstrap_servers']}{restarts}" if followed is None else follows_text(followed)
     yield Text(f"lake: {size} · {whose}")
+    if running and value.get("metrics_url"):
+        yield Text(f"metrics: {value['metrics_url']}")
     if disk := value["disk"]:
         yield Text("disk, MB: " + ", ".join(f"{part} {size / 2**20:,.1f}" for part, size in disk.items() if size))

@@ -1,0 +1,251 @@
+"""The catalogue of metrics: one line each, and the one function that turns them into Prometheus' text.
+
+A line names the field that the metric is read from, in `status.json` of a run (`RUN`) or among the figures of a server
+(`SERVER`): `workers.{worker}.ne.{task}`. A part in braces stands for every key there, and is a label. Of a list it
+names the fields of its items that are labels: `alarms.{alarm=state,severity,about}.for_s`. What a run does not have,
+or does not know yet, has no sample.
+
+From it are made `/metrics` of a run and of a server, `exfm metrics`, the rules for Prometheus and the dashboards of
+Grafana (files.py), and the page of the reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class SeriesType(StrEnum):
+    """Type of a metric.
+
+    gauge      a number; a time of day counts as seconds since 1970
+    counter    a number that only grows, but for a restart; Prometheus has it with `_total` behind its name
+    histogram  `[[upper bound, rows], …]`, or `{"histogram": …}`
+    info       a text: it is a label, named like its field, and the value is 1
+    """
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+class Series(NamedTuple):
+    """A metric: its name without `_total`, its type, where it is read, its meaning, and its names in MLflow, if any."""
+
+    name: str
+    type: SeriesType
+    path: str
+    meaning: str
+    mlflow: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of its labels, in order.
+
+        >>> Series("a", SeriesType.GAUGE, "alarms.{alarm=state,about}.for_s", "").labels
+        ('alarm', 'about')
+        >>> Series("a", SeriesType.INFO, "workers.{worker}.state", "").labels
+        ('worker', 'state')
+        """
+        named = [label for part in _BRACES.findall(self.path) for label, _ in _labels_of(part)]
+        return (*named, self.path.rpartition(".")[2]) if self.type is SeriesType.INFO else tuple(named)
+
+    @property
+    def sample(self) -> str:
+        """Name of its samples in Prometheus."""
+        return f"{self.name}_total" if self.type is SeriesType.COUNTER else self.name
+
+    def readings(self, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Yield every reading in `value`, with the values of its labels.
+
+        >>> lag = Series("lag", SeriesType.GAUGE, "workers.{worker}.lag", "")
+        >>> list(lag.readings({"workers": {"a": {"lag": 3}, "b": {"lag": None}}}))
+        [(('a',), 3)]
+        """
+        for labels, reading in _readings(self.path.split("."), value):
+            if reading is None:
+                continue
+            if self.type is SeriesType.INFO:
+                yield (*labels, str(reading)), 1
+            elif isinstance(reading, str):
+                yield labels, datetime.fromisoformat(reading).timestamp()
+            else:
+                yield labels, reading
+
+
+_BRACES = re.compile(r"\{([^}]*)\}")
+GAUGE, COUNTER, HISTOGRAM, INFO = SeriesType
+_WORKER = "workers.{worker}"
+_WINDOW = f"{_WORKER}.windows.{{task}}"
+_COUNTS = "counts"
+
+RUN = (
+    Series("exfm_run_state", INFO, "state", "State of the run."),
+    Series("exfm_run_updated_timestamp_seconds", GAUGE, "updated_at", "When the coordinator last wrote its status."),
+    Series("exfm_run_seconds", COUNTER, "wall_s", "Time that the run has run, over all its starts."),
+    Series("exfm_run_starts", COUNTER, "legs", "Starts of the coordinator."),
+    Series("exfm_run_progress_ratio", GAUGE, "fraction", "Share of a bounded stream that is learned."),
+    Series("exfm_run_losses", INFO, "losses.severity", "Severity of what was lost: fine, warn or fail."),
+    Series(
+        "exfm_alarm_seconds",
+        GAUGE,
+        "alarms.{alarm=state,severity,about}.for_s",
+        "Age of each active alarm; `about` is the worker, task or topic that it concerns.",
+    ),
+    # Workers
+    Series("exfm_worker_state", INFO, f"{_WORKER}.state", "State of a worker."),
+    Series("exfm_worker_rows", COUNTER, f"{_WORKER}.rows", "Rows that a worker has read or learned."),
+    Series("exfm_worker_rows_per_second", GAUGE, f"{_WORKER}.rows_per_s", "Rows a second, lately."),
+    Series("exfm_worker_lag_rows", GAUGE, f"{_WORKER}.lag_rows", "Rows that wait for a worker."),
+    Series("exfm_worker_lag_event_seconds", GAUGE, f"{_WORKER}.lag_event_time_s", "Event time behind the clock."),
+    Series("exfm_worker_lake_seq", GAUGE, f"{_WORKER}.lake_seq", "Last row of the lake that a worker has reached."),
+    Series("exfm_worker_busy_seconds", COUNTER, f"{_WORKER}.busy_s", "Time at work, without waiting."),
+    Series("exfm_worker_phase_seconds", COUNTER, f"{_WORKER}.phases_s.{{phase}}", "Time by phase; `train` is steps."),
+    Series("exfm_worker_cpu_seconds", COUNTER, f"{_WORKER}.cpu_s.{{phase}}", "CPU time by phase, of all threads."),
+    Series("exfm_worker_memory_bytes", GAUGE, f"{_WORKER}.rss_bytes", "Resident memory; summed over ranks."),
+    Series("exfm_worker_memory_peak_bytes", GAUGE, f"{_WORKER}.peak_rss_bytes", "Peak of the resident memory."),
+    Series("exfm_worker_restarts", COUNTER, f"{_WORKER}.restarts", "Restarts of a worker."),
+    Series("exfm_worker_silent_seconds", GAUGE, f"{_WORKER}.silent_s", "Time without a report although asked."),
+    Series("exfm_rank_rows", COUNTER, f"{_WORKER}.ranks.{{rank,node}}.rows", "Rows read by one rank of a worker."),
+    Series("exfm_rank_memory_bytes", GAUGE, f"{_WORKER}.ranks.{{rank,node}}.rss_bytes", "Resident memory of a rank."),
+    # Topics and settlement
+    Series("exfm_partition_lag_rows", GAUGE, f"{_WORKER}.lag.{{partition}}", "Rows of a partition still to be read."),
+    Series("exfm_impressions_read", COUNTER, f"{_COUNTS}.impressions_read", "Impressions read."),
+    Series("exfm_impressions_settled", COUNTER, f"{_COUNTS}.settled.{{group}}", "Impressions whose labels settled."),
+    Series("exfm_impressions_pending", GAUGE, f"{_COUNTS}.pending.{{group}}", "Impressions whose window is open."),
+    Series("exfm_impressions_duplicate", COUNTER, f"{_COUNTS}.duplicates_dropped", "Impressions that came again."),
+    Series("exfm_feedback_read", COUNTER, f"{_COUNTS}.feedback_read", "Rows of feedback read."),
+    Series("exfm_feedback_joined", COUNTER, f"{_COUNTS}.joined_feedback", "Feedback that became a label."),
+    Series("exfm_feedback_late", COUNTER, f"{_COUNTS}.late_feedback", "Feedback that came after its window."),
+    Series("exfm_feedback_unmatched", COUNTER, f"{_COUNTS}.unmatched_feedback", "Feedback without an impression."),
+    Series("exfm_feedback_duplicate", COUNTER, f"{_COUNTS}.duplicate_feedback", "Feedback that came again."),
+    Series("exfm_feedback_waiting", GAUGE, f"{_COUNTS}.waiting_feedback", "Feedback whose impression may still come."),
+    Series(
+        "exfm_dead_letters",
+        COUNTER,
+        f"{_COUNTS}.dead_letters_by_reason.{{kind}}.{{reason}}",
+        "Rows refused; of feedback, `unknown_impression` is what is unmatched.",
+    ),
+    Series("exfm_teacher_inferences", COUNTER, f"{_COUNTS}.teacher_inferences", "Rows scored by the teacher."),
+    # Teacher and students
+    Series("exfm_teacher_version", GAUGE, f"{_WORKER}.teacher_version", "Snapshot: published, used, or last learned."),
+    Series("exfm_teacher_lag_rows", GAUGE, f"{_WORKER}.teacher_lag_rows", "Rows that the scoring snapshot lacks."),
+    Series("exfm_logit_age_seconds", GAUGE, f"{_WORKER}.logit_age_s", "From the last row's event to its logit."),
+    Series("exfm_ne_ratio", GAUGE, f"{_WORKER}.ne.{{task}}", "NE of the last window, predicted before.", "ne_{task}"),
+    Series(
+        "exfm_learned_to_logit_seconds",
+        HISTOGRAM,
+        f"{_WORKER}.freshness.learned_to_logit_s",
+        "From a row that the teacher learned to the first logit that knows it.",
+        "freshness/learned_to_logit_s_{p50,p95}",
+    ),
+    Series(
+        "exfm_teacher_behind_rows",
+        HISTOGRAM,
+        f"{_WORKER}.freshness.behind_rows",
+        "Age of the teacher at learning: rows from the last one that it had learned to the row of its logit.",
+        "freshness/behind_rows_{p50,p95}",
+    ),
+    Series(
+        "exfm_teacher_behind_seconds",
+        HISTOGRAM,
+        f"{_WORKER}.freshness.behind_s",
+        "The same in event time.",
+        "freshness/behind_s_{p50,p95}",
+    ),
+    Series("exfm_student_champion", INFO, f"{_WORKER}.versions.champion", "Version that is served."),
+    # Bytes
+    Series("exfm_lake_rows", GAUGE, "lake.rows", "Rows of the lake."),
+    Series("exfm_lake_files", GAUGE, "lake.files", "Files of the lake."),
+    Series("exfm_lake_bytes", GAUGE, "lake.bytes", "Bytes of the lake."),
+    Series("exfm_disk_bytes", GAUGE, "disk.{part}", "Bytes in the run directory, by what grows in it."),
+    Series("exfm_tracking_dropped", COUNTER, "tracking.dropped", "Entries that MLflow did not take."),
+)
+"""Metrics of a run."""
+
+BUCKETS = tuple(2.0**k for k in range(-4, 25))
+"""Upper bounds of a run's histograms: their own are finer, and those in between are these."""
+
+
+def exposition(
+    catalogue: Sequence[Series], value: Mapping[str, Any], labels: Mapping[str, str], accept: str = ""
+) -> tuple[bytes, str]:
+    """Prometheus' text of what `value` has of the catalogue, and its content type. `labels` stand before every sample's
+    own; `accept`: header of the request, which may ask for OpenMetrics.
+
+    >>> text, _ = exposition(RUN, {"state": "running", "lake": {"rows": 5}}, {"run": "demo"})
+    >>> [line for line in text.decode().splitlines() if not line.startswith("#")]
+    ['exfm_run_state{run="demo",state="running"} 1.0', 'exfm_lake_rows{run="demo"} 5.0']
+    """
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.registry import Collector
+
+    class Families(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return _families(catalogue, value, labels)
+
+    registry = CollectorRegistry()
+    registry.register(Families())
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _families(catalogue: Sequence[Series], value: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    for series in catalogue:
+        readings = list(series.readings(value))
+        if not readings:
+            continue
+        names = (*labels, *series.labels)
+        if series.type is SeriesType.HISTOGRAM:
+            histogram = HistogramMetricFamily(series.name, series.meaning, labels=names)
+            for own, reading in readings:
+                histogram.add_metric((*labels.values(), *own), _cumulative(reading), None)
+            yield histogram
+            continue
+        family = CounterMetricFamily if series.type is SeriesType.COUNTER else GaugeMetricFamily
+        metric = family(series.name, series.meaning, labels=names)
+        for own, reading in readings:
+            metric.add_metric((*labels.values(), *own), float(reading))
+        yield metric
+
+
+def _cumulative(reading: Any) -> list[tuple[str, float]]:
+    """Rows up to each of BUCKETS."""
+    pairs = reading["histogram"] if isinstance(reading, Mapping) else reading
+    rows = [(str(upto), float(sum(count for bound, count in pairs if bound <= upto))) for upto in BUCKETS]
+    return [*rows, ("+Inf", float(sum(count for _, count in pairs)))]
+
+
+def _labels_of(braces: str) -> list[tuple[str, str]]:
+    """Names of labels and of their fields."""
+    return [(label, field or label) for label, _, field in (each.partition("=") for each in braces.split(","))]
+
+
+def _readings(parts: Sequence[str], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not parts:
+        yield (), value
+        return
+    part, rest = parts[0], parts[1:]
+    braces = _BRACES.fullmatch(part)
+    if braces is None:
+        if isinstance(value, Mapping) and part in value:
+            yield from _readings(rest, value[part])
+        return
+    if isinstance(value, Mapping):
+        items = [((str(key),), inner) for key, inner in value.items()]
+    else:
+        fields = [field for _, field in _labels_of(braces[1])]
+        items = [(tuple(str(inner.get(field, "")) for field in fields), inner) for inner in value or ()]
+    for own, inner in items:
+        for labels, reading in _readings(rest, inner):
+            yield (*own, *labels), reading

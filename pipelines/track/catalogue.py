@@ -117,6 +117,12 @@ RUN = (
     Series("exfm_rank_memory_bytes", GAUGE, f"{_WORKER}.ranks.{{rank,node}}.rss_bytes", "Resident memory of a rank."),
     # Topics and settlement
     Series("exfm_partition_lag_rows", GAUGE, f"{_WORKER}.lag.{{partition}}", "Rows of a partition still to be read."),
+    Series(
+        "exfm_settlement_watermark_timestamp_seconds",
+        GAUGE,
+        f"{_WORKER}.watermark",
+        "Event time up to which all topics have been read.",
+    ),
     Series("exfm_impressions_read", COUNTER, f"{_COUNTS}.impressions_read", "Impressions read."),
     Series("exfm_impressions_settled", COUNTER, f"{_COUNTS}.settled.{{group}}", "Impressions whose labels settled."),
     Series("exfm_impressions_pending", GAUGE, f"{_COUNTS}.pending.{{group}}", "Impressions whose window is open."),
@@ -138,7 +144,25 @@ RUN = (
     Series("exfm_teacher_version", GAUGE, f"{_WORKER}.teacher_version", "Snapshot: published, used, or last learned."),
     Series("exfm_teacher_lag_rows", GAUGE, f"{_WORKER}.teacher_lag_rows", "Rows that the scoring snapshot lacks."),
     Series("exfm_logit_age_seconds", GAUGE, f"{_WORKER}.logit_age_s", "From the last row's event to its logit."),
-    Series("exfm_ne_ratio", GAUGE, f"{_WORKER}.ne.{{task}}", "NE of the last window, predicted before.", "ne_{task}"),
+    Series("exfm_teacher_age_seconds", GAUGE, f"{_WORKER}.teacher_age_s", "Age of the snapshot that scores."),
+    Series("exfm_quarantined_rows", COUNTER, f"{_WORKER}.quarantined_rows", "Rows left out as not finite."),
+    Series(
+        "exfm_ne_ratio",
+        GAUGE,
+        f"{_WINDOW}.ne.{{model}}",
+        "NE of the last 20,000 rows, each predicted before it was learned; 1 is the base rate.",
+        "ne_{task}",
+    ),
+    Series(
+        "exfm_calibration_ratio",
+        GAUGE,
+        f"{_WINDOW}.calibration.{{model}}",
+        "Predicted over actual positives of the same rows.",
+        "calibration_{task}",
+    ),
+    Series("exfm_gain_ratio", GAUGE, f"{_WINDOW}.gain", "How much lower a student's NE is than its twin's."),
+    Series("exfm_positives_ratio", GAUGE, f"{_WINDOW}.rate", "Share of positives of the same rows."),
+    Series("exfm_window", COUNTER, f"{_WINDOW}.number", "Complete windows; 0: the first one is still open."),
     Series(
         "exfm_learned_to_logit_seconds",
         HISTOGRAM,
@@ -162,10 +186,12 @@ RUN = (
     ),
     Series("exfm_student_champion", INFO, f"{_WORKER}.versions.champion", "Version that is served."),
     # Bytes
+    Series("exfm_settlement_state_bytes", GAUGE, f"{_WORKER}.state_bytes", "Memory of what has not settled."),
     Series("exfm_lake_rows", GAUGE, "lake.rows", "Rows of the lake."),
     Series("exfm_lake_files", GAUGE, "lake.files", "Files of the lake."),
     Series("exfm_lake_bytes", GAUGE, "lake.bytes", "Bytes of the lake."),
     Series("exfm_disk_bytes", GAUGE, "disk.{part}", "Bytes in the run directory, by what grows in it."),
+    Series("exfm_disk_free_bytes", GAUGE, "disk_free_bytes", "Bytes that are free where the run lies."),
     Series("exfm_tracking_dropped", COUNTER, "tracking.dropped", "Entries that MLflow did not take."),
 )
 """Metrics of a run."""
@@ -241,6 +267,7 @@ def _readings(parts: Sequence[str], value: Any) -> Iterator[tuple[tuple[str, ...
         if isinstance(value, Mapping) and part in value:
             yield from _readings(rest, value[part])
         return
+    items: list[tuple[tuple[str, ...], Any]]
     if isinstance(value, Mapping):
         items = [((str(key),), inner) for key, inner in value.items()]
     else:

@@ -200,9 +200,30 @@ class AlarmLimits(Frozen):
         le=1,
         description="above it, of the rows that were read lately, refused ones are `mass dead letters`",
     )
-    refused_window_s: float = Field(default=300.0, gt=0, description="what counts as lately")
+    recent_s: float = Field(default=300.0, gt=0, description="what counts as lately")
     unread_s: float = Field(
         default=60.0, gt=0, description="a live run whose topics bring no row for so long notes `nothing read`"
+    )
+    teacher_s: float = Field(
+        default=900.0,
+        gt=0,
+        description="a snapshot that scores is `stale teacher` from this age on, where the teacher owes two by rows",
+    )
+    calibration: tuple[float, float] = Field(
+        default=(0.8, 1.25),
+        description="predicted over actual positives of a window; surely outside it is `calibration drift`",
+    )
+    ne_margin: float = Field(
+        default=0.02, ge=0, description="an NE above the twin's, or 1, by more than this share is `NE too high`"
+    )
+    label_rate_times: float = Field(
+        default=2.0, gt=1, description="so much more or less positives than before are a `label rate jump`"
+    )
+    joined_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="feedback that is joined lately below this part of the share before is `join rate down`",
     )
 
 

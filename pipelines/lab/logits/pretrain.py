@@ -87,7 +87,7 @@ def pretrain(
     full, features = config.teacher.batch_rows, config.teacher_features
     teacher = Teacher(config.teacher.model, features, config.tasks, config.seed, batch_rows=full, full_batch=full)
     engine, build = TeacherEngine(teacher, identity=question["config_hash"]), BatchBuilder(features, config.tasks)
-    figures, learned, left_out, begin = TaskMetrics(config.tasks), LearnedCounts(config.tasks), 0, 0
+    figures, learned, left_out, begin = TaskMetrics(config.tasks, TEACHER), LearnedCounts(config.tasks), 0, 0
     ends = [0, *block_ends(rows, rows.num_rows, config)]
     try:
         if (latest := latest_checkpoint(folder / CHECKPOINTS)) is not None:
@@ -119,7 +119,7 @@ def pretrain(
                     continue
                 batch = build(part)
                 result = engine.step(batch).results[TEACHER]
-                figures.judge(batch, result)
+                figures.judge(batch, {TEACHER: result})
                 left_out += part.num_rows - result.finite_rows
                 if result.finite:
                     learned.add(part if result.left_out is None else part.filter(result.left_out == 0))

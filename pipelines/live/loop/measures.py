@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ class Measures:
         if status.over or self._clock() >= self._next_at:
             self._next_at = self._clock() + DISK_INTERVAL_S
             status.disk = disk_use(self._run_dir.root)
+            status.disk_free_bytes = shutil.disk_usage(self._run_dir.root).free
         if tracker is not None:
             status.tracking = TrackingHealth(tracker.dropped, tracker.problem)
 

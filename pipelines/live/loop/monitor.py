@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from pipelines.core.config.settings import Config
-from pipelines.live.rules.alarms import Health, RaisedAlarm, RefusalCounts, alarms_of, hot_partition, words_of
+from pipelines.live.rules.alarms import (
+    Health,
+    JoinedShare,
+    RaisedAlarm,
+    RefusalCounts,
+    RunHealth,
+    ScoringTeacher,
+    about_of,
+    alarms_of,
+    hot_partition,
+    words_of,
+)
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
 from pipelines.live.status.counts import UNMATCHED, Counts
@@ -19,17 +30,34 @@ from streaming.messages.dead_letters import TOMBSTONE
 AT_WORK = {WorkerState.RUNNING, WorkerState.RETIRED, WorkerState.FAILED}
 LIVE = (WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING)
 SAMPLES = 60
-"""The window in which refused rows are counted is sampled this often, and is exact to one sample."""
+"""The span of what counts as lately is sampled this often, and is exact to one sample."""
+READ = "read"
 
 
-class ReadCounts(NamedTuple):
-    """Counts of rows of a kind: read, and refused by reason."""
+class RecentCounts:
+    """Counters and what they were some time ago: samples over the last `span_s`, exact to one of SAMPLES.
 
-    rows: int
-    reasons: Mapping[str, int]
+    >>> recent = RecentCounts(60.0)
+    >>> recent.look(0.0, {"read": 5}), recent.look(30.0, {"read": 7}), recent.look(91.0, {"read": 9})
+    ((0.0, {'read': 5}), (0.0, {'read': 5}), (30.0, {'read': 7}))
+    """
 
+    def __init__(self, span_s: float, began: tuple[float, Mapping[str, int]] | None = None) -> None:
+        """`began`: what they are known to have been before the first look."""
+        self._span_s = span_s
+        self.samples: deque[tuple[float, Mapping[str, int]]] = deque([began] if began else [])
 
-NOTHING = ReadCounts(0, {})
+    def look(self, now_s: float, counts: Mapping[str, int]) -> tuple[float, Mapping[str, int]]:
+        """When the span began, and the counters then. Counters that fell are of a process that died before its commit:
+        what it had counted is forgotten."""
+        samples = self.samples
+        while samples and any(counts.get(name, 0) < number for name, number in samples[-1][1].items()):
+            samples.pop()
+        if not samples or now_s - samples[-1][0] >= self._span_s / SAMPLES:
+            samples.append((now_s, dict(counts)))
+        while len(samples) > 1 and now_s - samples[1][0] >= self._span_s:
+            samples.popleft()
+        return samples[0]
 
 
 class AlarmMonitor:
@@ -46,18 +74,45 @@ class AlarmMonitor:
         self._hot: tuple[str, float] | None = None
         topics = {"impressions": config.kafka.impressions.topic, "rows of feedback": config.kafka.feedback.topic}
         self._topics = topics
-        self._samples: dict[str, deque[tuple[float, ReadCounts]]] = {what: deque() for what in topics}
+        self._recent: dict[str, RecentCounts] = {}
+        self._lags: dict[str, deque[tuple[float, int]]] = {}
+        self._first: dict[tuple[str, str], float] = {}
 
     def check(self, status: RunStatus) -> list[StatusAlarm]:
         """Compute the active alarms."""
         now_s, now = self._clock(), self._now()
         healths = [health for worker in status.workers.values() if (health := self._health(worker, status, now_s))]
-        refused = list(self._refused(status, now_s))
-        silent = {}
+        raised = alarms_of(healths, self._run_health(status, now_s), self._limits, now_s)
+        keys = {(alarm.alarm, about_of(alarm)): alarm for alarm in raised}
+        self._first = {key: min(alarm.since_s, self._first.get(key, now_s)) for key, alarm in keys.items()}
+        return [_for_status(replace(alarm, since_s=self._first[key]), now_s, now) for key, alarm in keys.items()]
+
+    def _run_health(self, status: RunStatus, now_s: float) -> RunHealth:
+        silent, refused = {}, list(self._refused(status, now_s))
         if self._config.reads_live and status.state is RunState.RUNNING and status.counts is not None:
             silent = {topic: self._moved[what][1] for what, topic in self._topics.items() if what in self._moved}
-        raised = alarms_of(healths, refused, silent, self._limits, now_s)
-        return [_for_status(alarm, now_s, now) for alarm in raised]
+        dropped = {"dropped": status.tracking.dropped}
+        gone = [w.reason for w in status.workers.values() if w.kind.publishes and w.state is WorkerState.FAILED]
+        return RunHealth(
+            refused=refused,
+            quarantined=list(self._quarantined(status, now_s)),
+            joined=None if status.counts is None else self._joined(status.counts, now_s),
+            silent_topics=silent,
+            free_bytes=status.disk_free_bytes,
+            least_bytes=self._config.resources.min_free_disk_gb * 1e9,
+            dropped=dropped["dropped"] - self._look("tracking", now_s, dropped)[1]["dropped"],
+            why_dropped=status.tracking.problem,
+            teacher_gone=gone[0] if gone else None,
+        )
+
+    def _look(
+        self, what: str, now_s: float, counts: Mapping[str, int], *, from_zero: bool = False
+    ) -> tuple[float, Mapping[str, int]]:
+        """When the last `recent_s` seconds began, and these counters then. `from_zero`: they were 0 when it began."""
+        if what not in self._recent:
+            began = (self._began_s, dict.fromkeys(counts, 0)) if from_zero else None
+            self._recent[what] = RecentCounts(self._limits.recent_s, began)
+        return self._recent[what].look(now_s, counts)
 
     def _health(self, worker: WorkerStatus, status: RunStatus, now_s: float) -> Health | None:
         report = worker.report
@@ -100,7 +155,17 @@ class AlarmMonitor:
             refused_since_s=refused_since_s,
             hot=hot,
             hot_since_s=now_s if self._hot is None else self._hot[1],
+            lags=self._lags_of(worker.name, lag, now_s),
+            windows=report.windows or {},
+            teacher=self._teacher(report),
         )
+
+    def _teacher(self, report: Report) -> ScoringTeacher | None:
+        """Snapshot that scores in free pace; in lockstep scoring waits for it."""
+        if self._config.pace.mode != "free" or report.teacher_age_s is None or report.done:
+            return None
+        publish_rows = self._config.teacher.publish_every_rows
+        return ScoringTeacher(report.teacher_age_s, report.teacher_lag_rows or 0, publish_rows)
 
     def _lag(self, worker: WorkerStatus, report: Report, status: RunStatus) -> int | None:
         if not worker.kind.has_lag:
@@ -121,25 +186,43 @@ class AlarmMonitor:
     def _refused(self, status: RunStatus, now_s: float) -> Iterator[RefusalCounts]:
         if status.counts is None:
             return
-        for what, samples in self._samples.items():
-            now = _read(what, status.counts)
-            self._since(what, (now.rows,), now_s)
-            if not samples:
-                # A new run has read everything since it began; what a resumed one had read before is not known.
-                samples.append((self._began_s, NOTHING) if status.attempts == 1 else (now_s, now))
-            while samples and samples[-1][1].rows > now.rows:
-                samples.pop()  # of a process that died before its commit
-            if not samples:
-                samples.append((now_s, now))
-            if now_s - samples[-1][0] >= self._limits.refused_window_s / SAMPLES:
-                samples.append((now_s, now))
-            while len(samples) > 1 and now_s - samples[1][0] >= self._limits.refused_window_s:
-                samples.popleft()
-            since_s, then = samples[0]
-            reasons = {why: number - then.reasons.get(why, 0) for why, number in now.reasons.items()}
-            yield RefusalCounts(
-                what, since_s, now.rows - then.rows, {why: number for why, number in reasons.items() if number > 0}
-            )
+        for what in self._topics:
+            read, reasons = _read(what, status.counts)
+            self._since(what, (read,), now_s)
+            # A new run has read everything since it began; what a resumed one had read before is not known.
+            since_s, then = self._look(what, now_s, {READ: read, **reasons}, from_zero=status.attempts == 1)
+            lately = {why: number - then.get(why, 0) for why, number in reasons.items()}
+            yield RefusalCounts(what, since_s, read - then[READ], {w: n for w, n in lately.items() if n > 0})
+
+    def _quarantined(self, status: RunStatus, now_s: float) -> Iterator[RefusalCounts]:
+        for worker in status.workers.values():
+            left_out = None if worker.report is None else (worker.report.counts or {}).get("quarantined_rows")
+            if left_out is not None:
+                counts = {READ: worker.rows, "not finite": left_out}
+                since_s, then = self._look(worker.name, now_s, counts)
+                rows = left_out - then["not finite"]
+                reasons = {"not finite": rows} if rows else {}
+                yield RefusalCounts(f"rows of {worker.name}", since_s, worker.rows - then[READ], reasons)
+
+    def _joined(self, counts: Counts, now_s: float) -> JoinedShare:
+        joined = counts.joined_feedback
+        decided = joined + counts.late_feedback + counts.unmatched_feedback
+        since_s, then = self._look("feedback joined", now_s, {"joined": joined, "decided": decided}, from_zero=True)
+        return JoinedShare(since_s, then["joined"], then["decided"], joined - then["joined"], decided - then["decided"])
+
+    def _lags_of(self, worker: str, lag: int | None, now_s: float) -> Sequence[int]:
+        """How many rows waited for a worker of a live stream over the last `recent_s`; empty before these have
+        passed."""
+        lags = self._lags.setdefault(worker, deque())
+        if not self._config.reads_live or lag is None:
+            lags.clear()
+            return ()
+        if not lags or now_s - lags[-1][0] >= self._limits.recent_s / SAMPLES:
+            lags.append((now_s, lag))
+        while now_s - lags[0][0] > self._limits.recent_s:
+            lags.popleft()
+        whole = now_s - lags[0][0] > self._limits.recent_s * (1 - 2 / SAMPLES)
+        return [rows for _, rows in lags] if whole else ()
 
 
 class Idleness:
@@ -164,12 +247,13 @@ class Idleness:
         return now_s - self._since_s >= self._after_s
 
 
-def _read(what: str, counts: Counts) -> ReadCounts:
+def _read(what: str, counts: Counts) -> tuple[int, dict[str, int]]:
+    """Rows of a kind: read, and refused by reason."""
     kind, rows = (
         ("impression", counts.impressions_read) if what == "impressions" else ("feedback", counts.feedback_read)
     )
     letters = counts.dead_letters_by_reason[kind]
-    return ReadCounts(rows, {why: n for why, n in letters.items() if why not in (UNMATCHED, TOMBSTONE)})
+    return rows, {why: n for why, n in letters.items() if why not in (UNMATCHED, TOMBSTONE)}
 
 
 def _or_none(place: int | None) -> int:
@@ -180,9 +264,11 @@ def _for_status(raised: RaisedAlarm, now_s: float, now: datetime) -> StatusAlarm
     since = datetime.fromtimestamp(now.timestamp() - (now_s - raised.since_s), UTC)
     return StatusAlarm(
         state=str(raised.alarm),
-        severity="note" if raised.alarm.is_note else "alarm",
+        severity=raised.alarm.severity,
+        about=about_of(raised),
         workers=raised.workers,
         since=since.isoformat(timespec="seconds"),
         for_s=round(now_s - raised.since_s, 1),
         words=words_of(raised, now_s, now),
+        remedy=raised.alarm.remedy,
     )

@@ -160,9 +160,17 @@ class WorkerStatus:
             "lag_known": self.lag_known,
             "lag_event_time_s": None if done else report.lag_event_time_s,
             "rss_bytes": report.rss_bytes or None if lives else None,
+            "lag": report.lag,
+            "watermark": None
+            if report.watermark_ms is None
+            else datetime.fromtimestamp(report.watermark_ms / 1000, UTC).isoformat(timespec="milliseconds"),
             "ne": report.ne,
+            "windows": {task: asdict(window) for task, window in (report.windows or {}).items()},
+            "quarantined_rows": (report.counts or {}).get("quarantined_rows"),
+            "state_bytes": (report.counts or {}).get("state_bytes"),
             "teacher_version": report.teacher_version,
             "teacher_lag_rows": report.teacher_lag_rows,
+            "teacher_age_s": None if done else report.teacher_age_s,
             "logit_age_s": report.logit_age_s,
             "freshness": report.freshness,
             "note": report.note,
@@ -203,7 +211,8 @@ class TrackingHealth:
 
 @dataclass(frozen=True)
 class StatusAlarm:
-    """An active alarm as status.json has it. `severity`: note or alarm; `since`: time of day in UTC, ISO 8601."""
+    """An active alarm as status.json has it. `severity`: note or alarm; `since`: time of day in UTC, ISO 8601; `about`:
+    which one it is of several of its name; `remedy`: page that says what to do."""
 
     state: str
     severity: Literal["note", "alarm"]
@@ -211,6 +220,8 @@ class StatusAlarm:
     since: str
     for_s: float
     words: str
+    about: str = ""
+    remedy: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"workers": list(self.workers)}
@@ -237,6 +248,7 @@ class RunStatus:
     """The run whose lake this one follows: its folder, its state, whether its stream has ended."""
     disk: dict[str, int] = field(default_factory=dict)
     """Bytes in the run directory, by what grows in it."""
+    disk_free_bytes: int | None = None
     tracking: TrackingHealth = field(default_factory=TrackingHealth)
     counts: Counts | None = None
     """Outcome of every row; None before the lake's writer has reported."""
@@ -298,7 +310,9 @@ class RunStatus:
             if worker.state is WorkerState.FAILED:
                 stale = "stale_teacher: " if worker.kind.publishes else ""
                 problems.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
-        problems += [alarm.words for alarm in self.alarms if alarm.severity != "note"]
+        gone = {worker.name for worker in self.workers.values() if worker.state is WorkerState.FAILED}
+        told = [alarm for alarm in self.alarms if alarm.severity != "note" and not (gone & {*alarm.workers})]
+        problems += [alarm.words for alarm in told]
         problems += self.losses.words
         return "; ".join(problems) or None
 
@@ -372,6 +386,7 @@ class RunStatus:
             "lake": asdict(self.lake),
             "follows": self.follows,
             "disk": dict(self.disk),
+            "disk_free_bytes": self.disk_free_bytes,
             "tracking": asdict(self.tracking),
             "metrics_url": None if self.over else self.metrics_url,
             "counts": None if self.counts is None else self.counts.as_json(),

@@ -7,4 +7,5 @@ freshness                      how long until a logit knows what was learned, an
 machine                        the versions and the machine that bits depend on
 set_writer                     a logit set while it is written
 predictions, live_metrics      every prediction on disk; figures while the stream runs
+judged_windows                 the last rows of each task: a model beside its twin
 """

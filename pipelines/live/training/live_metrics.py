@@ -11,13 +11,14 @@ from torch import Tensor
 
 from exfm.features.batch import Batch
 from exfm.metrics.progressive import Progressive
+from exfm.models.engine import STUDENT, TWIN
 from exfm.snapshots.windows import TensorSource, whole_tensor
 from exfm.step import StepResult
+from pipelines.live.training.judged_windows import WINDOW_ROWS, JudgedWindow, JudgedWindows
 
 FIGURES = "metrics"
 """The beginning of the names of these figures' tensors in a checkpoint."""
 
-WINDOW_ROWS = 20_000
 HEAVY = 0.1
 """The share of their weight above which one row among many is named."""
 HEAVY_ROWS = 200
@@ -37,24 +38,39 @@ def figures_in(tensors: Mapping[str, TensorSource]) -> dict[str, Tensor]:
 
 
 class TaskMetrics:
-    """One `Progressive` per task; its state travels in checkpoints as tensors `metrics/<task>/<key>`."""
+    """One `Progressive` per task; its state travels in checkpoints as tensors `metrics/<task>/<key>`. `windows` judge
+    other models on the same rows; they begin with the process."""
 
-    def __init__(self, tasks: Sequence[str]) -> None:
-        self._tasks = tuple(tasks)
+    def __init__(self, tasks: Sequence[str], model: str = STUDENT) -> None:
+        self._tasks, self._model = tuple(tasks), model
+        self._windows = {task: JudgedWindows() for task in tasks}
         self._progress = {task: Progressive(WINDOW_ROWS) for task in tasks}
         self._weights: dict[str, tuple[float, float, int]] = {}
 
-    def judge(self, batch: Batch, result: StepResult) -> None:
-        """Count the logits that a step predicted before learning."""
-        self.count(result.logits, batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy())
+    def judge(self, batch: Batch, results: Mapping[str, StepResult]) -> None:
+        """Count the logits that a step predicted before learning, by model."""
+        others = {TWIN: results[TWIN].logits} if TWIN in results else {}
+        labels, mask, weights = batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy()
+        self.count(results[self._model].logits, labels, mask, weights, others)
 
-    def count(self, logits: np.ndarray, labels: np.ndarray, mask: np.ndarray, weights: np.ndarray) -> None:
-        """Count a step's rows, all (B, T)."""
+    def count(
+        self,
+        logits: np.ndarray,
+        labels: np.ndarray,
+        mask: np.ndarray,
+        weights: np.ndarray,
+        others: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Count a step's rows, all (B, T). `others`: logits (B, T) of further models."""
         for index, task in enumerate(self._tasks):
             labelled = mask[:, index]
             if labelled.any():
                 self._progress[task].update(logits[labelled, index], labels[labelled, index], weights[labelled, index])
                 self._weigh(task, weights[labelled, index])
+                logged = {self._model: logits, **(others or {})}
+                scored = labelled & np.logical_and.reduce([np.isfinite(z[:, index]) for z in logged.values()])
+                predicted = {model: z[scored, index] for model, z in logged.items()}
+                self._windows[task].add(predicted, labels[scored, index], weights[scored, index])
 
     def _weigh(self, task: str, weights: np.ndarray) -> None:
         """Keep the sum, the largest and the number of weights, of about a window since the process began."""
@@ -84,6 +100,11 @@ class TaskMetrics:
     def ne(self) -> dict[str, float | None]:
         """NE of the last window, by task."""
         return {task: progress.window().ne for task, progress in self._progress.items()}
+
+    @property
+    def windows(self) -> dict[str, JudgedWindow]:
+        """The last window of the models, by task."""
+        return {task: windows.last() for task, windows in self._windows.items()}
 
     def values(self) -> dict[str, float | None]:
         """Metrics for MLflow."""

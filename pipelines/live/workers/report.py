@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.live.training.judged_windows import JudgedWindow
+
 
 @dataclass(frozen=True)
 class RankReport:
@@ -43,9 +45,15 @@ class Report:
     lag: dict[str, int] | None = None
     """Of augmentation: the same by partition of its topics, `topic/number`."""
     lag_event_time_s: float | None = None
+    watermark_ms: int | None = None
+    """Of augmentation: the event time up to which all topics have been read."""
     ne: dict[str, float | None] | None = None
+    windows: dict[str, JudgedWindow] | None = None
+    """The last window of each task: its models on the same rows."""
     teacher_version: int | None = None
     teacher_lag_rows: int | None = None
+    teacher_age_s: float | None = None
+    """Age of the snapshot that scores."""
     logit_age_s: float | None = None
     freshness: dict[str, Any] | None = None
     """Distributions: of augmentation `learned_to_logit_s`, of a student `behind_rows` and `behind_s`."""

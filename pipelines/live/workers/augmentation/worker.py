@@ -352,9 +352,12 @@ class AugmentationWorker(Worker):
         report.lake_seq, report.own_rows = lake_seq, self._snapshots.scorer.rows
         report.teacher_version = self._snapshots.version
         report.teacher_lag_rows = max(0, lake_seq - self._snapshots.lake_seq)
+        report.teacher_age_s = None if self._snapshots.version is None else self._snapshots.age_s
         report.freshness = self._freshness_shown
         report.lag, report.waits_for_teacher = feed.lag, self._waits_for_teacher
         report.lag_rows = None if feed.lag is None else sum(feed.lag.values())
+        if 0 < feed.watermark_ms < END_OF_TIME:
+            report.watermark_ms = feed.watermark_ms
         if self._config.pace.mode == "free" and feed.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - feed.watermark_ms) / 1000)
         ahead = self._ahead(feed.watermark_ms)

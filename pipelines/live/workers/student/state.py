@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
-from exfm.models.engine import STUDENT, Judged, StudentEngine
+from exfm.models.engine import Judged, StudentEngine
 from exfm.models.growth.refit import MadeWith, fitted_student
 from exfm.parallel.group import RankGroup
 from exfm.parallel.parts import BatchParts
@@ -199,8 +199,7 @@ class StudentRecord:
         self.other_rows += others
         if not rows.num_rows:
             return
-        student = judged.results[STUDENT]
-        self.figures.judge(batch, student)
+        self.figures.judge(batch, judged.results)
         self.rows_without_logit += int((batch.label_mask.numpy() > batch.teacher_mask.numpy()).any(1).sum())
         self.event_time_ms = rows["event_time_ms"][-1].as_py()
         version = rows["teacher_version"][-1].as_py()

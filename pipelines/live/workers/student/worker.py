@@ -330,7 +330,7 @@ class StudentWorker(Worker):
         report.teacher_version = record.teacher_version
         report.logit_age_s = record.logit_age_s
         report.freshness = None if record.behind is None else record.behind.as_json()
-        report.ne = record.figures.ne
+        report.ne, report.windows = record.figures.ne, record.figures.windows
         report.total_rows = state.account.rows
         if self._settings.label_rows == "own":  # the account has rows whose labels are learned
             report.total_rows += record.other_rows

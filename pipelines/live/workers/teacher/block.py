@@ -168,7 +168,7 @@ class BlockTally:
         self._tasks, self._ranks = tuple(tasks), ranks
         self._steps: list[_Noted] = []
         self._learned = LearnedCounts(tasks)
-        self.figures = TaskMetrics(tasks)
+        self.figures = TaskMetrics(tasks, TEACHER)
         self.trained_rows = self.own_rows = 0
         self.event_time_ms: int | None = None
         self.spans = LearnedSpans()

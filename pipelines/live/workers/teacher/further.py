@@ -162,6 +162,7 @@ class FurtherTeacherWorker(Worker):
         place, tally = self.candidate.place, self.candidate.tally
         report.lake_seq, report.teacher_version = self.writer.done, place.version
         report.ne, report.total_rows = tally.figures.ne, self.writer.done + 1
+        report.windows = tally.figures.windows
         self._lake.refresh()
         report.lag_rows = max(0, self._lake.last_lake_seq - self.writer.done)
         report.note = self.candidate.checkpointer.note

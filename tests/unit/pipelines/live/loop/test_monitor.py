@@ -22,7 +22,7 @@ class Seen:
     """A live run with an augmentation and a student, and who looks at it."""
 
     def __init__(self, attempts: int = 1, **limits: float) -> None:
-        raw = changed("alarms", {"stalled_s": 100.0, "unread_s": 60.0, "refused_window_s": 300.0} | limits)
+        raw = changed("alarms", {"stalled_s": 100.0, "unread_s": 60.0, "recent_s": 300.0} | limits)
         config = parse(raw | {"source": None, "pace": {"mode": "free"}})
         self.topics = (config.kafka.impressions.topic, config.kafka.feedback.topic)
         self.clock = HandClock()

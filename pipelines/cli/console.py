@@ -26,7 +26,7 @@ COMPLETION = {"--install-completion", "--show-completion"}
 
 PANELS = {
     "Begin": ("doctor", "init", "config", "check"),
-    "Run a stream": ("stream", "top", "status", "metrics", "stop", "scale-workers", "report"),
+    "Run a stream": ("stream", "top", "status", "metrics", "silence", "stop", "scale-workers", "report"),
     "Students of a run": ("students", "spawn", "pause", "resume", "retire", "logs"),
     "Versions and serving": ("promote", "rollback", "serve", "score"),
     "Compare offline": ("replay", "sweep"),

@@ -99,6 +99,8 @@ RUN = (
         "alarms.{alarm=state,severity,about}.for_s",
         "Age of each active alarm; `about` is the worker, task or topic that it concerns.",
     ),
+    Series("exfm_webhook_notices", COUNTER, "webhooks.sent", "Notices of alarms that were sent."),
+    Series("exfm_webhook_failures", COUNTER, "webhooks.failed", "Notices that no one took."),
     # Workers
     Series("exfm_worker_state", INFO, f"{_WORKER}.state", "State of a worker."),
     Series("exfm_worker_rows", COUNTER, f"{_WORKER}.rows", "Rows that a worker has read or learned."),

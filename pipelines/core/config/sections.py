@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 from pipelines.core.config.topics import Frozen
 from pipelines.live.feeds.growth import Growth, block_growth
 from streaming.errors import BadInput
+from streaming.kafka.secrets import SecretFrom
 from streaming.schema import RowSchema
 from streaming.sources.pacer import Pacer
 from streaming.sources.recorded import RecordedConfig, RecordedStream
@@ -188,8 +189,37 @@ class LossLimits(Frozen):
     )
 
 
+def _https(url: str | SecretFrom | None) -> str | SecretFrom | None:
+    if isinstance(url, str) and not url.startswith(("http://", "https://")):
+        raise ValueError("an address begins with http:// or https://")
+    return url
+
+
+class WebhookSettings(Frozen):
+    """A service that is told of alarms."""
+
+    format: Literal["slack", "pagerduty", "alertmanager"] = Field(description="what the service takes")
+    url: Annotated[str | SecretFrom | None, AfterValidator(_https)] = Field(
+        default=None,
+        description="its address. Slack's is a secret: {env: NAME}, {file: PATH} or {command: [...]}; PagerDuty's is "
+        "known; Alertmanager's ends in /api/v2/alerts",
+    )
+    key: SecretFrom | None = Field(default=None, description="PagerDuty's integration key: {env: NAME} or the like")
+    notes: bool = Field(default=False, description="true: it is told of notes, too")
+
+    @model_validator(mode="after")
+    def _complete(self) -> WebhookSettings:
+        if self.format == "slack" and not isinstance(self.url, SecretFrom):
+            raise ValueError("Slack's `url` is a secret: give {env: NAME}, {file: PATH} or {command: [...]}")
+        if self.format == "alertmanager" and self.url is None:
+            raise ValueError("alertmanager needs its `url`, such as http://127.0.0.1:9093/api/v2/alerts")
+        if (self.format == "pagerduty") != (self.key is not None):
+            raise ValueError("pagerduty needs its integration `key`, and no other format has one")
+        return self
+
+
 class AlarmLimits(Frozen):
-    """Limits above which a running run raises an alarm (`alarms` of status.json)."""
+    """Limits above which a running run raises an alarm (`alarms` of status.json), and who is told."""
 
     stalled_s: float = Field(
         default=120.0, gt=0, description="a worker that makes no progress for so long, although rows wait, is `stalled`"
@@ -225,6 +255,7 @@ class AlarmLimits(Frozen):
         le=1,
         description="feedback that is joined lately below this part of the share before is `join rate down`",
     )
+    webhooks: tuple[WebhookSettings, ...] = Field(default=(), description="services that are told of alarms")
 
 
 class Tracking(Frozen):

@@ -179,6 +179,11 @@ class RunDir:
         return self.root / "scaling.json"
 
     @property
+    def silences(self) -> Path:
+        """Alarms for which nobody is called, and until when."""
+        return self.root / "silences.json"
+
+    @property
     def move(self) -> Path:
         """A move to other topics that was begun."""
         return self.root / "move.json"

@@ -44,6 +44,7 @@ from pipelines.report.results.losses import losses_now
 from pipelines.teacher.replace.takeover import TAKES_OVER, is_due
 from pipelines.track.mirror import Mirrors
 from pipelines.track.mlflow import Tracker
+from pipelines.track.webhooks import AlarmNotices, Webhooks
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
@@ -87,6 +88,8 @@ class LiveRun:
         self._specs = self._first_specs() if specs is None else specs
         self._reconciler, self._measures = RosterReconciler(run_dir.roster, clock), Measures(run_dir, clock)
         self._monitor = AlarmMonitor(config, clock) if monitor is None else monitor
+        self._webhooks = Webhooks(config.alarms.webhooks)
+        self._notices = AlarmNotices(config.name, run_dir.silences, self._webhooks.send, clock)
         self._mirrors = None if tracker is None else Mirrors(run_dir, tracker.mirror, clock)
         self._idleness = None if until_idle_s is None else Idleness(until_idle_s, clock)
         self._watch = None if config.follows is None else LakeWatch(run_dir)
@@ -243,12 +246,16 @@ class LiveRun:
         self._measures.fill_in(status, self._tracker)
         if self.over:
             status.raise_alarms([])
+            self._notices.close(status.reason if status.state is RunState.FAILED else None)
+            self._webhooks.close()
         else:
             for worker in status.workers.values():
                 if worker.kind.writes_lake and worker.report is not None and worker.report.counts is not None:
                     status.counts, status.losses = losses_now(worker.report.counts, self.config)
             status.raise_alarms(self._monitor.check(status))
+            self._notices.look(status.alarms)
             status.reason = status.trouble
+        status.webhooks = self._webhooks.as_json() if self.config.alarms.webhooks else None
         self._file.write(status.as_json())
         watch(status)
         if self._mirrors is not None:

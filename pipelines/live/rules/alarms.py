@@ -46,6 +46,7 @@ SURE = 3.0
 
 
 class Alarm(StrEnum):
+    FAILED = "run failed"
     STALLED = "stalled"
     DEAD_LETTERS = "mass dead letters"
     LAG_UNKNOWN = "lag unknown"
@@ -90,6 +91,7 @@ class Alarm(StrEnum):
 Severity = Literal["note", "alarm"]
 REMEDIES = "docs/operations/alarms.md"
 ALARMS: dict[Alarm, tuple[Severity, str]] = {
+    Alarm.FAILED: ("alarm", "The run has ended in failure."),
     Alarm.STALLED: ("alarm", "A worker, or the whole run, makes no progress although rows wait for it."),
     Alarm.DEAD_LETTERS: ("alarm", "A grave share of what was read in the last minutes was refused."),
     Alarm.LAG_UNKNOWN: ("alarm", "How many rows wait cannot be known: the broker or the worker does not answer."),

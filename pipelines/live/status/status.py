@@ -255,6 +255,8 @@ class RunStatus:
     losses: Losses = field(default_factory=Losses)
     alarms: Sequence[StatusAlarm] = ()
     """What is not well although nothing has failed."""
+    webhooks: dict[str, Any] | None = None
+    """Notices of alarms: how many were sent, and how many were not taken, and why."""
     metrics_url: str | None = None
     """Where Prometheus finds the run's metrics."""
     stage: str | None = None
@@ -388,6 +390,7 @@ class RunStatus:
             "disk": dict(self.disk),
             "disk_free_bytes": self.disk_free_bytes,
             "tracking": asdict(self.tracking),
+            "webhooks": self.webhooks,
             "metrics_url": None if self.over else self.metrics_url,
             "counts": None if self.counts is None else self.counts.as_json(),
             "losses": self.losses.as_json(),

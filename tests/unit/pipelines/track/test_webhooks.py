@@ -1,0 +1,228 @@
+"""Who is told of an alarm, when, and what: by a clock that is moved by hand, and over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from pipelines.core.config.sections import WebhookSettings
+from pipelines.live.rules.alarms import Alarm
+from pipelines.live.status.status import StatusAlarm
+from pipelines.track.webhooks import ALL, AlarmNotices, Notice, Webhooks, silence, silences
+from streaming.errors import BadInput
+from tests.support.streams.scripted import HandClock
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+STALLED = StatusAlarm("stalled", "alarm", ("teacher",), NOON.isoformat(), 130.0, "stalled: teacher", "teacher", "page")
+HOT = StatusAlarm("hot partition", "note", (), NOON.isoformat(), 30.0, "hot partition: ads/1", "augmentation", "page")
+
+
+class Told:
+    """Notices of a run, and who looks at its alarms."""
+
+    def __init__(self, tmp_path):
+        self.clock, self.file, self.sent = HandClock(), tmp_path / "silences.json", []
+        self.notices = AlarmNotices("live", self.file, self.send, self.clock, self.now)
+
+    def now(self):
+        return NOON + timedelta(seconds=self.clock())
+
+    def send(self, notice, *, again=False):
+        if not again:
+            self.sent.append(f"{'over: ' * notice.over}{notice.alarm} of {notice.about}")
+
+    def after(self, seconds, *alarms):
+        """What is sent in one look, so much later."""
+        self.clock.advance(seconds)
+        before = len(self.sent)
+        self.notices.look(alarms)
+        return self.sent[before:]
+
+
+@pytest.fixture
+def told(tmp_path):
+    return Told(tmp_path)
+
+
+def test_an_alarm_is_sent_once_and_once_more_when_it_is_over(told):
+    assert told.after(0, STALLED) == ["stalled of teacher"]
+    assert [told.after(60, STALLED) for _ in range(9)] == [[]] * 9
+    assert told.after(1) == []  # it may come back
+    assert told.after(30) == ["over: stalled of teacher"]
+    assert told.after(500) == []
+    assert told.after(1, STALLED) == ["stalled of teacher"]
+
+
+def test_an_alarm_that_comes_and_goes_is_one(told):
+    assert told.after(0, STALLED) == ["stalled of teacher"]
+    assert [told.after(20, *alarms) for alarms in ([], [STALLED], [], [STALLED])] == [[]] * 4
+
+
+def test_alarms_of_one_name_about_two_workers_are_two(told):
+    other = StatusAlarm("stalled", "alarm", ("student-feed",), NOON.isoformat(), 1.0, "stalled", "student-feed", "page")
+    assert told.after(0, STALLED, other) == ["stalled of teacher", "stalled of student-feed"]
+
+
+def test_what_is_silenced_is_sent_when_the_silence_ends_before_it_does(told):
+    silence(told.file, ["stalled"], 10, told.now())
+    assert told.after(0, STALLED, HOT) == ["hot partition of augmentation"]
+    assert told.after(599, STALLED, HOT) == []
+    assert told.after(1, STALLED, HOT) == ["stalled of teacher"]
+
+
+def test_what_was_over_before_the_silence_is_nobodys_concern(told):
+    silence(told.file, [], 10, told.now())
+    assert [told.after(20, *alarms) for alarms in ([STALLED], [], [], [])] == [[]] * 4
+
+
+def test_the_end_of_a_run_is_the_end_of_its_alarms_and_a_failure_is_one(told):
+    told.after(0, STALLED)
+    told.notices.close("it diverged")
+    told.notices.close("it diverged")
+    assert told.sent[1:] == ["over: stalled of teacher", "run failed of live"]
+
+
+def test_silences_are_by_name_and_end_by_themselves(tmp_path):
+    file = tmp_path / "silences.json"
+    assert silence(file, ["stalled"], 60, NOON) == {"stalled": "2026-11-23T13:00:00+00:00"}
+    assert set(silence(file, [], 30, NOON)) == {"stalled", ALL}
+    assert set(silences(file, NOON + timedelta(minutes=45))) == {"stalled"}
+    assert set(silence(file, ["stalled"], 0, NOON)) == {ALL}
+    with pytest.raises(BadInput, match="no alarm is named `stuck`; choose from run failed, stalled, "):
+        silence(file, ["stuck"], 1, NOON)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"stalled": 3}', '{"stalled": "soon"}'])
+def test_a_damaged_file_silences_nothing(tmp_path, text):
+    file = tmp_path / "silences.json"
+    file.write_text(text)
+    assert silences(file, NOON) == {}
+
+
+class Service:
+    """An HTTP server that answers with `codes`, one after the other, then 200; and what it was sent."""
+
+    def __init__(self, codes=()):
+        service = self
+        self.bodies, self.codes = [], list(codes)
+
+        class Request(BaseHTTPRequestHandler):
+            def do_POST(self):
+                service.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(service.codes.pop(0) if service.codes else 200)
+                self.end_headers()
+
+            def log_message(self, *args):
+                """Say nothing."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Request)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/secret-path"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def service(monkeypatch):
+    service = Service()
+    monkeypatch.setenv("HOOK", service.url)
+    monkeypatch.setenv("PAGER_KEY", "k3y")
+    yield service
+    service.close()
+
+
+def notice(over=False, alarm=Alarm.STALLED, severity="alarm"):
+    return Notice("live", alarm, "teacher", severity, "stalled: teacher makes no progress", NOON.isoformat(), over)
+
+
+def posted(service, settings, *notices, **options):
+    webhooks = Webhooks([WebhookSettings.model_validate(settings)], wait_s=0.01)
+    for each in notices:
+        webhooks.send(each, **options)
+    webhooks.close()
+    return webhooks
+
+
+SLACK = {"format": "slack", "url": {"env": "HOOK"}}
+
+
+def test_slack_gets_a_text(service):
+    posted(service, SLACK, notice(), notice(over=True))
+    began, over = service.bodies
+    assert set(began) == set(over) == {"text"}
+    assert "*live*: stalled: teacher makes no progress" in began["text"]
+    assert "docs/operations/alarms.md#stalled" in began["text"]
+    assert over["text"] == ":white_check_mark: *live*: over: stalled (teacher)"
+
+
+def test_pagerduty_gets_a_trigger_and_a_resolve_of_the_same_key(service):
+    settings = {"format": "pagerduty", "url": service.url, "key": {"env": "PAGER_KEY"}}
+    posted(service, settings, notice(), notice(over=True))
+    began, over = service.bodies
+    assert over == {"routing_key": "k3y", "dedup_key": "exfm/live/stalled/teacher", "event_action": "resolve"}
+    assert began.items() >= {"routing_key": "k3y", "dedup_key": over["dedup_key"], "event_action": "trigger"}.items()
+    assert began["payload"]["severity"] == "critical"
+    assert began["payload"].keys() >= {"summary", "source"}  # what its API asks for
+
+
+def test_alertmanager_gets_labels_that_stay_and_an_end(service):
+    settings = {"format": "alertmanager", "url": service.url}
+    posted(service, settings, notice())
+    posted(service, settings, notice(), again=True)
+    posted(service, settings, notice(over=True))
+    [began], [again], [over] = service.bodies
+    assert began == again
+    assert began["labels"] == over["labels"]
+    assert began["labels"] == {"alertname": "stalled", "run": "live", "about": "teacher", "severity": "critical"}
+    assert ("endsAt" in began, "endsAt" in over) == (False, True)
+
+
+def test_others_than_alertmanager_get_no_repeats_and_nobody_notes_unasked(service):
+    posted(service, SLACK, notice(), again=True)
+    posted(service, SLACK, notice(alarm=Alarm.HOT_PARTITION, severity="note"))
+    assert service.bodies == []
+    posted(service, SLACK | {"notes": True}, notice(alarm=Alarm.HOT_PARTITION, severity="note"))
+    assert len(service.bodies) == 1
+
+
+def test_a_service_that_fails_is_tried_again_and_what_it_never_takes_is_counted(service):
+    service.codes = [503, 503, 503, 200] + [500] * 4
+    webhooks = posted(service, SLACK, notice(), notice(over=True))
+    assert webhooks.as_json() == {"sent": 1, "failed": 1, "problem": "slack did not take `stalled`: it answered 500"}
+    assert len(service.bodies) == 8
+
+
+def test_a_service_that_is_gone_is_named_without_its_address(monkeypatch, caplog):
+    service = Service()
+    service.close()
+    monkeypatch.setenv("HOOK", service.url)
+    webhooks = posted(service, SLACK, notice())
+    assert webhooks.problem == "slack did not take `stalled`: Connection refused"
+    assert "secret-path" not in caplog.text
+
+
+def test_a_secret_that_is_not_there_is_said_at_the_start(monkeypatch):
+    monkeypatch.delenv("HOOK", raising=False)
+    with pytest.raises(BadInput, match="environment variable HOOK, which is not set"):
+        Webhooks([WebhookSettings.model_validate(SLACK)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"format": "slack", "url": "https://hooks.slack.com/x"}, "Slack's `url` is a secret"),
+        ({"format": "alertmanager"}, "alertmanager needs its `url`"),
+        ({"format": "alertmanager", "url": "localhost:9093"}, "begins with http"),
+        ({"format": "pagerduty"}, "pagerduty needs its integration `key`"),
+        ({"format": "slack", "url": {"env": "A"}, "key": {"env": "B"}}, "no other format has one"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        WebhookSettings.model_validate(settings)

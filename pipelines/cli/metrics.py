@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,23 +16,41 @@ def register(app: typer.Typer) -> None:
 
 
 def metrics(
-    run_dir: RunDirOption,
+    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run.")] = None,
     serve: Annotated[
         int | None,
         typer.Option("--serve", min=0, max=65535, help="Serve them at this port of 127.0.0.1 until Ctrl-C; 0: any."),
+    ] = None,
+    files: Annotated[
+        Path | None,
+        typer.Option("--files", help="No run: write rules for Prometheus and dashboards of Grafana into this folder."),
     ] = None,
 ) -> None:
     """Print the metrics of a run, in Prometheus' text format, whether it runs or not.
 
     A run serves them itself with tracking.metrics_port. They are made of status.json: no worker notices.
 
+    --files DIR writes what fits this release: prometheus.yml, exfm.rules.yml (recording and alert rules), and
+    grafana/*.json (dashboards of runs, students, servers and the lake).
+
     Example: exfm metrics runs/demo
     Example: exfm metrics runs/demo --serve 9464
+    Example: exfm metrics --files monitoring
     """
     from contextlib import suppress
 
+    from pipelines.track.dashboards import files as texts
     from pipelines.track.endpoint import MetricsEndpoint, run_exposition
+    from streaming.errors import BadInput
+    from streaming.store.files import write_text
 
+    if files is not None:
+        for name, text in texts().items():
+            write_text(files / name, text)
+            typer.echo(files / name)
+        return
+    if run_dir is None:
+        raise BadInput("missing folder of a run: RUN as the last argument; or --files DIR, which needs none")
     text = run_exposition(run_dir)[0].decode()
     if serve is None:
         typer.echo(text, nl=False)

@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -153,15 +153,16 @@ class ModelStore:
 
 
 class Ages:
-    """Delays in seconds, as a histogram and the latest one."""
+    """Delays in seconds, as a histogram with these upper bounds and the latest ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds_s: Sequence[float] = BUCKETS_S) -> None:
         self._newest: deque[float] = deque(maxlen=KEPT)
-        self._buckets, self._sum = [0] * (len(BUCKETS_S) + 1), 0.0
+        self._bounds_s = (*bounds_s, inf)
+        self._buckets, self._sum = [0] * len(self._bounds_s), 0.0
 
     def add(self, seconds: float) -> None:
         self._newest.append(seconds)
-        self._buckets[bisect_left(BUCKETS_S, seconds)] += 1
+        self._buckets[bisect_left(self._bounds_s, seconds)] += 1
         self._sum += seconds
 
     def as_json(self) -> dict[str, Any]:
@@ -171,9 +172,9 @@ class Ages:
         p50, p95 = np.quantile(newest, (0.5, 0.95)).round(3).tolist()
         return {"count": sum(self._buckets), "last_s": round(newest[-1], 3), "p50_s": p50, "p95_s": p95}
 
-    def histogram(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative histogram of the seconds, as Prometheus counts them; and their sum."""
-        return list(zip([*map(str, BUCKETS_S), "+Inf"], accumulate(self._buckets), strict=True)), self._sum
+    def histogram(self) -> dict[str, Any]:
+        """Counts by upper bound in seconds, and the sum of the seconds."""
+        return {"histogram": list(zip(self._bounds_s, self._buckets, strict=True)), "sum": self._sum}
 
 
 class Freshness:

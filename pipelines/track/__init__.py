@@ -2,6 +2,7 @@
 
     catalogue      every metric of a run and of a server, and Prometheus' text of them
     endpoint       that text over HTTP
+    dashboards     files for Prometheus and Grafana
     webhooks       alarms for people: what is sent, once, and when it is over
     mlflow         the queue in front of a store, and everything that is written to it
     registration   what is registered of a student: its versions, their tags, the champion

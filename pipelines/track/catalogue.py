@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class SeriesType(StrEnum):
 
     gauge      a number; a time of day counts as seconds since 1970
     counter    a number that only grows, but for a restart; Prometheus has it with `_total` behind its name
-    histogram  `[[upper bound, rows], …]`, or `{"histogram": …}`
+    histogram  `{"histogram": [[upper bound, number], …], "sum": …}`, with the sum or without
     info       a text: it is a label, named like its field, and the value is 1
     """
 
@@ -198,8 +199,26 @@ RUN = (
 )
 """Metrics of a run."""
 
-BUCKETS = tuple(2.0**k for k in range(-4, 25))
-"""Upper bounds of a run's histograms: their own are finer, and those in between are these."""
+SERVER = (
+    Series("exfm_requests", COUNTER, "models.{model}.requests.{code}", "Requests by HTTP code."),
+    Series("exfm_rows", COUNTER, "models.{model}.rows", "Rows predicted."),
+    Series("exfm_refused_rows", COUNTER, "models.{model}.refused_rows", "Rows refused."),
+    Series("exfm_request_seconds", HISTOGRAM, "models.{model}.seconds", "Time of a request."),
+    Series("exfm_version_info", INFO, "models.{model}.version", "Version that answers."),
+    Series("exfm_version_age_seconds", GAUGE, "models.{model}.version_age_s", "Time since the version was loaded."),
+    Series("exfm_freshness_seconds", HISTOGRAM, "models.{model}.answered_s", "From a step to its first answer."),
+    Series("exfm_step_to_served_seconds", HISTOGRAM, "models.{model}.served_s", "From a step to its version."),
+    Series("exfm_asof_age_seconds", GAUGE, "asof_age_s", "Time since the as-of state was written."),
+    Series("exfm_swaps", COUNTER, "swaps", "Versions taken up."),
+    Series("exfm_refused_versions", COUNTER, "refused_versions", "Versions refused."),
+    Series("exfm_log_written_rows", COUNTER, "log.written", "Served rows that the broker has acknowledged."),
+    Series("exfm_log_dropped_rows", COUNTER, "log.dropped", "Served rows that were not logged."),
+    Series("exfm_log_unidentified_rows", COUNTER, "log.unidentified", "Served rows without the id of an impression."),
+)
+"""Metrics of a server (`exfm serve`), each with the label `process`."""
+
+DOUBLINGS = tuple(2.0**k for k in range(-4, 25))
+"""Upper bounds of a run's histograms. Their own are finer, and move with the largest value."""
 
 
 def exposition(
@@ -237,7 +256,7 @@ def _families(catalogue: Sequence[Series], value: Mapping[str, Any], labels: Map
         if series.type is SeriesType.HISTOGRAM:
             histogram = HistogramMetricFamily(series.name, series.meaning, labels=names)
             for own, reading in readings:
-                histogram.add_metric((*labels.values(), *own), _cumulative(reading), None)
+                histogram.add_metric((*labels.values(), *own), _cumulative(reading["histogram"]), reading.get("sum"))
             yield histogram
             continue
         family = CounterMetricFamily if series.type is SeriesType.COUNTER else GaugeMetricFamily
@@ -247,11 +266,12 @@ def _families(catalogue: Sequence[Series], value: Mapping[str, Any], labels: Map
         yield metric
 
 
-def _cumulative(reading: Any) -> list[tuple[str, float]]:
-    """Rows up to each of BUCKETS."""
-    pairs = reading["histogram"] if isinstance(reading, Mapping) else reading
-    rows = [(str(upto), float(sum(count for bound, count in pairs if bound <= upto))) for upto in BUCKETS]
-    return [*rows, ("+Inf", float(sum(count for _, count in pairs)))]
+def _cumulative(pairs: Sequence[tuple[float, int]]) -> list[tuple[str, float]]:
+    """Numbers up to each bound. Bounds that end with infinity are fixed; others become DOUBLINGS."""
+    fixed = bool(pairs) and pairs[-1][0] == inf
+    bounds = [bound for bound, _ in pairs] if fixed else [*DOUBLINGS, inf]
+    counted = [(upto, float(sum(count for bound, count in pairs if bound <= upto))) for upto in bounds]
+    return [("+Inf" if upto == inf else str(upto), number) for upto, number in counted]
 
 
 def _labels_of(braces: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Pages of the site that are made from the code: commands, settings, Python API; and the schema of configs.
+"""Pages of the site that are made from the code: commands, settings, metrics, Python API; and the schema of configs.
 
     .venv/bin/python -m docs.generate
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from docs.generate.api import api_page
 from docs.generate.commands import commands_page
+from docs.generate.metrics import metrics_page
 from docs.generate.settings import settings_page, sweep_settings_page
 from docs.generate.tree import PACKAGES
 from pipelines.core.config.json_schema import json_schema_of_files
@@ -24,6 +25,7 @@ def pages() -> dict[str, str]:
     """Name -> text of every generated page."""
     texts = {
         "commands": commands_page(),
+        "metrics": metrics_page(),
         "settings": settings_page(),
         "settings-of-a-sweep": sweep_settings_page(),
         **{f"api-{package}": api_page(package) for package in PACKAGES},

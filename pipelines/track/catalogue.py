@@ -38,13 +38,15 @@ class SeriesType(StrEnum):
 
 
 class Series(NamedTuple):
-    """A metric: its name without `_total`, its type, where it is read, its meaning, and its names in MLflow, if any."""
+    """A metric: its name without `_total`, its type, where it is read, its meaning, and its names in MLflow, if any.
+    `exemplar`: the field beside its own that OpenMetrics shows with each sample."""
 
     name: str
     type: SeriesType
     path: str
     meaning: str
     mlflow: str = ""
+    exemplar: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -104,7 +106,13 @@ RUN = (
     Series("exfm_webhook_failures", COUNTER, "webhooks.failed", "Notices that no one took."),
     # Workers
     Series("exfm_worker_state", INFO, f"{_WORKER}.state", "State of a worker."),
-    Series("exfm_worker_rows", COUNTER, f"{_WORKER}.rows", "Rows that a worker has read or learned."),
+    Series(
+        "exfm_worker_rows",
+        COUNTER,
+        f"{_WORKER}.rows",
+        "Rows that a worker has read or learned; OpenMetrics has the last one's `lake_seq` as exemplar.",
+        exemplar="lake_seq",
+    ),
     Series("exfm_worker_rows_per_second", GAUGE, f"{_WORKER}.rows_per_s", "Rows a second, lately."),
     Series("exfm_worker_lag_rows", GAUGE, f"{_WORKER}.lag_rows", "Rows that wait for a worker."),
     Series("exfm_worker_lag_event_seconds", GAUGE, f"{_WORKER}.lag_event_time_s", "Event time behind the clock."),
@@ -246,7 +254,7 @@ def exposition(
 
 
 def _families(catalogue: Sequence[Series], value: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily
 
     for series in catalogue:
         readings = list(series.readings(value))
@@ -259,11 +267,20 @@ def _families(catalogue: Sequence[Series], value: Mapping[str, Any], labels: Map
                 histogram.add_metric((*labels.values(), *own), _cumulative(reading["histogram"]), reading.get("sum"))
             yield histogram
             continue
-        family = CounterMetricFamily if series.type is SeriesType.COUNTER else GaugeMetricFamily
-        metric = family(series.name, series.meaning, labels=names)
+        if series.type is SeriesType.COUNTER:
+            beside = series._replace(path=f"{series.path.rpartition('.')[0]}.{series.exemplar}")
+            exemplars = dict(beside.readings(value)) if series.exemplar else {}
+            counter = CounterMetricFamily(series.name, series.meaning, labels=names)
+            for own, reading in readings:
+                at = exemplars.get(own)
+                shown = None if at is None else Exemplar({series.exemplar: str(at)}, float(reading))
+                counter.add_metric((*labels.values(), *own), float(reading), exemplar=shown)
+            yield counter
+            continue
+        gauge = GaugeMetricFamily(series.name, series.meaning, labels=names)
         for own, reading in readings:
-            metric.add_metric((*labels.values(), *own), float(reading))
-        yield metric
+            gauge.add_metric((*labels.values(), *own), float(reading))
+        yield gauge
 
 
 def _cumulative(pairs: Sequence[tuple[float, int]]) -> list[tuple[str, float]]:

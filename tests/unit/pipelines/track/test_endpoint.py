@@ -1,0 +1,91 @@
+"""`/metrics` of a run over HTTP: what is there, what is not, and that a damaged status is said."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from pipelines.cli.console import main
+from pipelines.track.endpoint import metrics_served
+from streaming.errors import BadInput
+from tests.support.prometheus import recorded_status
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "status.json").write_text(json.dumps(recorded_status()))
+    return tmp_path
+
+
+def asked(url, **headers):
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def test_metrics_are_those_of_the_status_that_is_there_now(root):
+    with metrics_served(root, 0) as url:
+        kind, text = asked(url)
+        assert kind.startswith("text/plain; version=")
+        assert 'exfm_run_state{run="demo",state="draining"} 1.0' in text
+        (root / "status.json").write_text(json.dumps(recorded_status() | {"state": "done"}))
+        assert 'exfm_run_state{run="demo",state="done"} 1.0' in asked(url)[1]
+        assert asked(url, Accept="application/openmetrics-text")[1].endswith("# EOF\n")
+
+
+def test_there_is_nothing_else(root):
+    with metrics_served(root, 0) as url:
+        for request in (url.replace("/metrics", "/"), url + "/../config.yaml"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                asked(request)
+        with pytest.raises(urllib.error.HTTPError, match="501"):
+            urllib.request.urlopen(urllib.request.Request(url, b"{}", method="POST"), timeout=30)
+
+
+def test_a_status_that_cannot_be_read_is_503_with_the_reason(root):
+    (root / "status.json").write_text("{")
+    with metrics_served(root, 0) as url:
+        with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+            asked(url)
+        assert "status.json" in refused.value.read().decode()
+
+
+def test_a_port_that_is_taken_is_said(root):
+    with metrics_served(root, 0) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        with (
+            pytest.raises(BadInput, match=rf"127\.0\.0\.1:{port}, cannot be had: Address already in use; give another"),
+            metrics_served(root, port),
+        ):
+            pass
+
+
+def test_without_a_port_nothing_is_served(root):
+    with metrics_served(root, None) as url:
+        assert url is None
+
+
+def exfm(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    return ended.value.code
+
+
+def test_the_command_prints_them_and_writes_files(root, tmp_path, capsys):
+    assert not exfm("metrics", root)
+    assert 'exfm_worker_lag_rows{run="demo",worker="teacher"}' in capsys.readouterr().out
+    assert not exfm("metrics", "--files", tmp_path / "files")
+    assert (tmp_path / "files" / "grafana" / "student.json").exists()
+    assert exfm("metrics") == 2
+    assert "missing folder of a run: RUN as the last argument; or --files DIR" in capsys.readouterr().err
+
+
+def test_the_command_silences_and_says_until_when(root, capsys):
+    assert not exfm("silence", root, "stalled", "--minutes", 5)
+    assert capsys.readouterr().out.startswith("stalled: silent until ")
+    assert not exfm("silence", root, "stalled", "--minutes", 0)
+    assert capsys.readouterr().out == "no alarm is silenced\n"
+    assert exfm("silence", root, "stuck") == 2
+    assert "no alarm is named `stuck`; choose from" in capsys.readouterr().err

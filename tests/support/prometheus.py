@@ -29,7 +29,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def recorded_status() -> dict[str, Any]:
-    """The status.json of a demo at work, in free pace."""
+    """The status.json of a demo at work, in free pace; its alarm is of another one."""
     value: dict[str, Any] = json.loads((RECORDED / "status.json").read_text())
     return value
 

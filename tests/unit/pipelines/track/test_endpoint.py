@@ -29,7 +29,7 @@ def test_metrics_are_those_of_the_status_that_is_there_now(root):
     with metrics_served(root, 0) as url:
         kind, text = asked(url)
         assert kind.startswith("text/plain; version=")
-        assert 'exfm_run_state{run="demo",state="draining"} 1.0' in text
+        assert 'exfm_run_state{run="demo",state="running"} 1.0' in text
         (root / "status.json").write_text(json.dumps(recorded_status() | {"state": "done"}))
         assert 'exfm_run_state{run="demo",state="done"} 1.0' in asked(url)[1]
         assert asked(url, Accept="application/openmetrics-text")[1].endswith("# EOF\n")

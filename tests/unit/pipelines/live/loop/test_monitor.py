@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,7 +13,8 @@ from pipelines.live.loop.monitor import AlarmMonitor, Idleness
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.states import RunState, WorkerState
 from pipelines.live.status.counts import counts_of
-from pipelines.live.status.status import EarlierAttempts, RunStatus, WorkerStatus
+from pipelines.live.status.status import EarlierAttempts, RunStatus, TrackingHealth, WorkerStatus
+from pipelines.live.training.judged_windows import JudgedWindow
 from pipelines.live.workers.report import Report
 from tests.support.pipelines.raw_configs import changed
 from tests.support.streams.scripted import HandClock
@@ -37,7 +39,9 @@ class Seen:
         self.status.workers[name] = worker
         return worker
 
-    def counts(self, read: int, feedback: int = 0, **reasons: int) -> None:
+    def counts(self, read: int, feedback: int = 0, joined: int = 0, **reasons: int) -> None:
+        """`feedback`: all that was read, of which `joined` met its impression."""
+        unmatched = {"unknown_impression": feedback - joined}
         self.status.counts = counts_of(
             {
                 "impressions_read": read,
@@ -45,13 +49,13 @@ class Seen:
                 "not_applicable": {},
                 "pending": {},
                 "unknown_labels": {},
-                "dead_letters": {"impression": reasons, "feedback": {"unknown_impression": feedback}},
+                "dead_letters": {"impression": reasons, "feedback": unmatched},
                 "duplicates_dropped": 0,
                 "lake_rows": 0,
                 "verticals": {},
                 "teacher_inferences": 0,
                 "feedback_read": feedback,
-                "matched_feedback": 0,
+                "matched_feedback": joined,
                 "late_feedback": 0,
                 "duplicate_feedback": 0,
                 "waiting_feedback": 0,
@@ -232,3 +236,139 @@ def test_a_hot_partition_is_noted_once_it_has_stayed_hot():
     for lag, seconds, noted in ((hot, 1, False), (hot, 29, False), (even, 1, False), (hot, 1, False), (hot, 30, True)):
         seen.augmentation.report = replace(seen.augmentation.report, lag=lag)
         assert any("hot partition" in words for words in seen.after(seconds)) is noted
+
+
+# --- each alarm: broken, raised, resolved ------------------------------------------------------------------------
+
+
+def window(**changes) -> JudgedWindow:
+    ne, calibration = {"student": 0.8, "no_teacher": 0.81}, {"student": 1.0, "no_teacher": 1.0}
+    good = JudgedWindow(2, 20_000, 500, 0.025, 0.025, ne, calibration, 0.01)
+    return replace(good, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"calibration": {"student": 2.0}}, "calibration drift"),
+        ({"ne": {"student": 0.9, "no_teacher": 0.81}}, "NE too high"),
+        ({"rate": 0.1, "positives": 2000}, "label rate jump"),
+    ],
+)
+def test_figures_of_a_bad_window_are_told_until_the_next_one_is_good(changes, state):
+    seen = Seen(unread_s=1e6)
+    report = seen.student.report
+    report.windows = {"ctr": window()}
+    assert seen.after(1) == []
+    report.windows = {"ctr": window(number=3, **changes)}
+    assert seen.after(1) == [state]
+    assert seen.after(99) == [state]
+    [alarm] = seen.status.alarms
+    assert (alarm.about, alarm.workers, alarm.for_s) == ("student-feed ctr", ("student-feed",), 99.0)
+    assert alarm.remedy == f"docs/operations/alarms.md#{state.lower().replace(' ', '-')}"
+    report.windows = {"ctr": window(number=4)}
+    assert seen.after(1) == []
+
+
+def test_a_lag_that_only_grows_is_told_until_it_falls():
+    seen = Seen(unread_s=1e6, stalled_s=1e6)
+    report, raised_at = seen.student.report, None
+    for look in range(120):
+        report.lag_rows = 1_000 + 500 * look
+        if seen.after(5) and raised_at is None:
+            raised_at = 5 * (look + 1)
+    assert seen.status.alarms[0].state == "lag growing"
+    assert 295 <= raised_at <= 310  # once the span that it is judged on is over
+    report.lag_rows = 10
+    assert seen.after(5) == []
+
+
+def test_feedback_that_no_longer_meets_its_impression_is_told_until_it_does():
+    seen = Seen(unread_s=1e6)
+    for look in range(100):
+        seen.counts(0, feedback=100 * look, joined=95 * look)
+        assert seen.after(10) == []
+    states = []
+    for look in range(1, 40):
+        seen.counts(0, feedback=9_900 + 100 * look, joined=9_405 + 10 * look)
+        states.append(seen.after(10))
+    assert ["join rate down"] in states[:25]  # within the five minutes that count as lately
+    assert states[30] == ["join rate down"]
+    for look in range(1, 40):
+        seen.counts(0, feedback=13_800 + 100 * look, joined=9_795 + 95 * look)
+        states.append(seen.after(10))
+    assert states[-1] == []
+
+
+def test_rows_from_the_future_are_told_while_they_come():
+    seen = Seen(unread_s=1e6)
+    seen.counts(1000)
+    assert seen.after(10) == []
+    seen.counts(2000, in_the_future=60)
+    assert seen.after(10) == ["clock off"]
+    seen.counts(900_000, in_the_future=60)
+    assert seen.after(400) == []
+
+
+def test_rows_that_are_left_out_lately_are_told():
+    seen = Seen(unread_s=1e6)
+    report = seen.student.report
+    report.total_rows, report.counts = 100_000, {"quarantined_rows": 500}  # of before this start: known to people
+    assert seen.after(10) == []
+    report.total_rows, report.counts = 110_000, {"quarantined_rows": 600}
+    assert seen.after(10) == ["quarantine"]
+    report.total_rows = 300_000
+    assert seen.after(301) == []
+
+
+def test_a_teacher_that_owes_snapshots_is_stale_and_one_that_gave_up_is_so_at_once():
+    seen = Seen(unread_s=1e6)
+    report = seen.augmentation.report
+    report.teacher_age_s, report.teacher_lag_rows = 901.0, 10**6
+    assert seen.after(1) == ["stale teacher"]
+    report.teacher_age_s, report.teacher_lag_rows = 3.0, 10
+    assert seen.after(1) == []
+    teacher = seen.add("teacher", Kind.TEACHER)
+    teacher.state, teacher.reason = WorkerState.FAILED, "it diverged"
+    assert seen.after(1) == ["stale teacher"]
+    assert seen.status.trouble.count("it diverged") == 1  # the end of the worker says so already
+
+
+def test_a_disk_without_room_and_an_mlflow_that_is_behind_are_told():
+    seen = Seen(unread_s=1e6)
+    seen.status.disk_free_bytes = 10**8
+    assert seen.after(1) == ["disk nearly full"]
+    seen.status.disk_free_bytes = 10**10
+    assert seen.after(1) == []
+    seen.status.tracking = TrackingHealth(7, "connection refused")
+    assert seen.after(1) == ["tracking behind"]
+    assert "7 entries were dropped (connection refused)" in seen.status.notes[0]
+    assert [seen.after(10) for _ in range(35)][-1] == []
+
+
+def test_an_undisturbed_day_raises_nothing():
+    """24 hours, a look each ten seconds: rows, lags that rise and fall by blocks, windows within chance, a few dead
+    letters and some late feedback."""
+    seen, chance = Seen(), random.Random(7)
+    read = feedback = joined = refused = 0
+    for look in range(24 * 360):
+        rows = chance.randint(2_000, 6_000)
+        read, feedback, refused = read + rows, feedback + rows // 30, refused + (chance.random() < 0.1)
+        joined += round(rows / 30 * chance.uniform(0.9, 0.99))
+        seen.counts(read, feedback=feedback, joined=min(joined, feedback), bad_vertical=refused)
+        for worker in (seen.augmentation, seen.student):
+            worker.report.rows, worker.report.lake_seq = read, read
+            worker.report.lag_rows = chance.randint(0, 30_000)
+        seen.student.report.total_rows, seen.student.report.counts = read, {"quarantined_rows": look // 1000}
+        seen.augmentation.report.teacher_age_s = chance.uniform(0, 1000)
+        seen.augmentation.report.teacher_lag_rows = chance.randint(0, 32_000)
+        positives = round(chance.gauss(500, 60))
+        ne = chance.gauss(0.8, 0.01)
+        seen.student.report.windows = {
+            "ctr": window(
+                number=2 + look // 5, positives=positives, rate=positives / 20_000,
+                ne={"student": ne, "no_teacher": ne * chance.gauss(1.01, 0.003)},
+                calibration={"student": chance.gauss(1.0, 0.06)},
+            )
+        }  # fmt: skip
+        assert seen.after(10) == [], seen.status.alarms

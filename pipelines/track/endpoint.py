@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import read_status
 from pipelines.track.catalogue import RUN, exposition
 from streaming.errors import BadInput, StreamingError
@@ -25,9 +26,13 @@ POLL_S = 0.1
 
 
 def run_exposition(root: Path, accept: str = "") -> tuple[bytes, str]:
-    """Prometheus' text of the run in `root`, and its content type. Raises BadInput where there is none."""
+    """Prometheus' text of the run in `root`, and its content type. Raises BadInput where there is none, or its status
+    is damaged."""
     status = read_status(root)
-    return exposition(RUN, status.as_json(), {"run": status.name}, accept)
+    try:
+        return exposition(RUN, status.as_json(), {"run": status.name}, accept)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"{RunDir(root).status} is damaged ({error}); a run that lives writes it anew") from None
 
 
 class MetricsEndpoint:

@@ -59,6 +59,7 @@ def test_a_run_that_is_scraped_all_the_time_is_the_same_run_to_the_last_bit(brok
     last = {family.name: family for family in text_string_to_metric_families(scraper.pages[-1])}
     assert {"exfm_run_state", "exfm_worker_rows", "exfm_impressions_read", "exfm_lake_rows"} <= last.keys()
     assert read_status(scraped.run_dir.root).as_json()["metrics_url"] is None  # nothing is there any more
+    assert "alarm raised" not in (scraped.run_dir.logs / "coordinator.log").read_text()
     assert_same_run(alone, scraped)
 
 

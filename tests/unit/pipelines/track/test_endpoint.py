@@ -13,6 +13,8 @@ from pipelines.track.endpoint import metrics_served
 from streaming.errors import BadInput
 from tests.support.prometheus import recorded_status
 
+ALARM = {"state": "stalled", "severity": "alarm", "words": "stalled"}
+
 
 @pytest.fixture
 def root(tmp_path):
@@ -50,6 +52,13 @@ def test_a_status_that_cannot_be_read_is_503_with_the_reason(root):
         with pytest.raises(urllib.error.HTTPError, match="503") as refused:
             asked(url)
         assert "status.json" in refused.value.read().decode()
+
+
+@pytest.mark.parametrize("damage", [{"disk_free_bytes": "much"}, {"alarms": [ALARM | {"for_s": []}]}])
+def test_a_field_that_is_no_figure_is_said_without_a_traceback(root, damage, capsys):
+    (root / "status.json").write_text(json.dumps(recorded_status() | damage))
+    assert exfm("metrics", root) == 2
+    assert "status.json is damaged (" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_said(root):

@@ -276,7 +276,7 @@ VARIABLES = {
     "run": ("label_values(exfm_run_state, run)", ("run", "student", "lake")),
     "student": (f"label_values(exfm_ne_ratio{{{_RUN}}}, worker)", ("student",)),
 }
-"""What a reader chooses on a dashboard: where its values are from, and which dashboards have it."""
+"""Choices of a reader: where their values are from, and which dashboards have it."""
 
 
 def dashboard(name: str) -> str:

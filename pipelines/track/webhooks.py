@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Notice(NamedTuple):
-    """What is sent of an alarm. `key`: the same for its beginning and its end; `since`: ISO 8601."""
+    """Beginning or end of an alarm, as it is sent. `key`: the same for its beginning and its end; `since`: ISO 8601."""
 
     run: str
     alarm: Alarm
@@ -94,7 +94,7 @@ def _alertmanager(notice: Notice, key: str | None) -> Any:
 
 
 class WebhookFormat(NamedTuple):
-    """What a service is sent: the body of a notice, its address if none is given, and whether it asks for repeats."""
+    """Format of a service: the body of a notice, its address if none is given, and whether it asks for repeats."""
 
     body: Callable[[Notice, str | None], Any]
     url: str | None = None

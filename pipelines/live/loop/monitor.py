@@ -48,7 +48,7 @@ class RecentCounts:
         self.samples: deque[tuple[float, Mapping[str, int]]] = deque([began] if began else [])
 
     def look(self, now_s: float, counts: Mapping[str, int]) -> tuple[float, Mapping[str, int]]:
-        """When the span began, and the counters then. Counters that fell are of a process that died before its commit:
+        """Begin of the span, and the counters then. Counters that fell are of a process that died before its commit:
         what it had counted is forgotten."""
         samples = self.samples
         while samples and any(counts.get(name, 0) < number for name, number in samples[-1][1].items()):
@@ -108,7 +108,7 @@ class AlarmMonitor:
     def _look(
         self, what: str, now_s: float, counts: Mapping[str, int], *, from_zero: bool = False
     ) -> tuple[float, Mapping[str, int]]:
-        """When the last `recent_s` seconds began, and these counters then. `from_zero`: they were 0 when it began."""
+        """Begin of the last `recent_s` seconds, and these counters then. `from_zero`: they were 0 when it began."""
         if what not in self._recent:
             began = (self._began_s, dict.fromkeys(counts, 0)) if from_zero else None
             self._recent[what] = RecentCounts(self._limits.recent_s, began)
@@ -211,7 +211,7 @@ class AlarmMonitor:
         return JoinedShare(since_s, then["joined"], then["decided"], joined - then["joined"], decided - then["decided"])
 
     def _lags_of(self, worker: str, lag: int | None, now_s: float) -> Sequence[int]:
-        """How many rows waited for a worker of a live stream over the last `recent_s`; empty before these have
+        """Numbers of rows that waited for a worker of a live stream over the last `recent_s`; empty before these have
         passed."""
         lags = self._lags.setdefault(worker, deque())
         if not self._config.reads_live or lag is None:

@@ -462,7 +462,7 @@ def words_of(raised: RaisedAlarm, now_s: float, now: datetime) -> str:
 
 
 def about_of(raised: RaisedAlarm) -> str:
-    """Which one of several alarms of its name it is, whatever its numbers are by now."""
+    """Subject that tells it from others of its name, whatever its numbers are by now."""
     return raised.about or ", ".join(raised.workers)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from docs.generate.markdown import GENERATED, cell, table
 
 if TYPE_CHECKING:
-    from pipelines.track.catalogue import Measure
+    from pipelines.track.catalogue import Metered
 
 
 def metrics_page() -> str:
@@ -39,7 +39,7 @@ def metrics_page() -> str:
     return "\n\n".join(text)
 
 
-def _catalogue(catalogue: Iterable[Measure]) -> list[str]:
+def _catalogue(catalogue: Iterable[Metered]) -> list[str]:
     rows = [
         f"| `{s.name}` | {s.type} | {', '.join(s.labels)} | {_code(s.path)} | {cell(s.meaning)} | {_code(s.mlflow)} |"
         for s in catalogue

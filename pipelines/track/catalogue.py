@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
-class MeasureType(StrEnum):
+class MetricType(StrEnum):
     """Type of a metric.
 
     gauge      a number; a time of day counts as seconds since 1970
@@ -37,12 +37,12 @@ class MeasureType(StrEnum):
     INFO = "info"
 
 
-class Measure(NamedTuple):
+class Metered(NamedTuple):
     """A metric: its name without `_total`, its type, where it is read, its meaning, and its names in MLflow, if any.
     `exemplar`: the field beside its own that OpenMetrics shows with each sample."""
 
     name: str
-    type: MeasureType
+    type: MetricType
     path: str
     meaning: str
     mlflow: str = ""
@@ -52,30 +52,30 @@ class Measure(NamedTuple):
     def labels(self) -> tuple[str, ...]:
         """Names of its labels, in order.
 
-        >>> Measure("a", MeasureType.GAUGE, "alarms.{alarm=state,about}.for_s", "").labels
+        >>> Metered("a", MetricType.GAUGE, "alarms.{alarm=state,about}.for_s", "").labels
         ('alarm', 'about')
-        >>> Measure("a", MeasureType.INFO, "workers.{worker}.state", "").labels
+        >>> Metered("a", MetricType.INFO, "workers.{worker}.state", "").labels
         ('worker', 'state')
         """
         named = [label for part in _BRACES.findall(self.path) for label, _ in _labels_of(part)]
-        return (*named, self.path.rpartition(".")[2]) if self.type is MeasureType.INFO else tuple(named)
+        return (*named, self.path.rpartition(".")[2]) if self.type is MetricType.INFO else tuple(named)
 
     @property
     def sample(self) -> str:
         """Name of its samples in Prometheus."""
-        return f"{self.name}_total" if self.type is MeasureType.COUNTER else self.name
+        return f"{self.name}_total" if self.type is MetricType.COUNTER else self.name
 
     def readings(self, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         """Yield every reading in `value`, with the values of its labels.
 
-        >>> lag = Measure("lag", MeasureType.GAUGE, "workers.{worker}.lag", "")
+        >>> lag = Metered("lag", MetricType.GAUGE, "workers.{worker}.lag", "")
         >>> list(lag.readings({"workers": {"a": {"lag": 3}, "b": {"lag": None}}}))
         [(('a',), 3)]
         """
         for labels, reading in _readings(self.path.split("."), value):
             if reading is None:
                 continue
-            if self.type is MeasureType.INFO:
+            if self.type is MetricType.INFO:
                 yield (*labels, str(reading)), 1
             elif isinstance(reading, str):
                 yield labels, datetime.fromisoformat(reading).timestamp()
@@ -84,144 +84,144 @@ class Measure(NamedTuple):
 
 
 _BRACES = re.compile(r"\{([^}]*)\}")
-GAUGE, COUNTER, HISTOGRAM, INFO = MeasureType
+GAUGE, COUNTER, HISTOGRAM, INFO = MetricType
 _WORKER = "workers.{worker}"
 _WINDOW = f"{_WORKER}.windows.{{task}}"
 _COUNTS = "counts"
 
 RUN = (
-    Measure("exfm_run_state", INFO, "state", "State of the run."),
-    Measure("exfm_run_updated_timestamp_seconds", GAUGE, "updated_at", "When the coordinator last wrote its status."),
-    Measure("exfm_run_seconds", COUNTER, "wall_s", "Time that the run has run, over all its starts."),
-    Measure("exfm_run_starts", COUNTER, "legs", "Starts of the coordinator."),
-    Measure("exfm_run_progress_ratio", GAUGE, "fraction", "Share of a bounded stream that is learned."),
-    Measure("exfm_run_losses", INFO, "losses.severity", "Severity of what was lost: fine, warn or fail."),
-    Measure(
+    Metered("exfm_run_state", INFO, "state", "State of the run."),
+    Metered("exfm_run_updated_timestamp_seconds", GAUGE, "updated_at", "When the coordinator last wrote its status."),
+    Metered("exfm_run_seconds", COUNTER, "wall_s", "Time that the run has run, over all its starts."),
+    Metered("exfm_run_starts", COUNTER, "legs", "Starts of the coordinator."),
+    Metered("exfm_run_progress_ratio", GAUGE, "fraction", "Share of a bounded stream that is learned."),
+    Metered("exfm_run_losses", INFO, "losses.severity", "Severity of what was lost: fine, warn or fail."),
+    Metered(
         "exfm_alarm_seconds",
         GAUGE,
         "alarms.{alarm=state,severity,about}.for_s",
         "Age of each active alarm; `about` is the worker, task or topic that it concerns.",
     ),
-    Measure("exfm_webhook_notices", COUNTER, "webhooks.sent", "Notices of alarms that were sent."),
-    Measure("exfm_webhook_failures", COUNTER, "webhooks.failed", "Notices that no one took."),
+    Metered("exfm_webhook_notices", COUNTER, "webhooks.sent", "Notices of alarms that were sent."),
+    Metered("exfm_webhook_failures", COUNTER, "webhooks.failed", "Notices that no one took."),
     # Workers
-    Measure("exfm_worker_state", INFO, f"{_WORKER}.state", "State of a worker."),
-    Measure(
+    Metered("exfm_worker_state", INFO, f"{_WORKER}.state", "State of a worker."),
+    Metered(
         "exfm_worker_rows",
         COUNTER,
         f"{_WORKER}.rows",
         "Rows that a worker has read or learned; OpenMetrics has the last one's `lake_seq` as exemplar.",
         exemplar="lake_seq",
     ),
-    Measure("exfm_worker_rows_per_second", GAUGE, f"{_WORKER}.rows_per_s", "Rows a second, lately."),
-    Measure("exfm_worker_lag_rows", GAUGE, f"{_WORKER}.lag_rows", "Rows that wait for a worker."),
-    Measure("exfm_worker_lag_event_seconds", GAUGE, f"{_WORKER}.lag_event_time_s", "Event time behind the clock."),
-    Measure("exfm_worker_lake_seq", GAUGE, f"{_WORKER}.lake_seq", "Last row of the lake that a worker has reached."),
-    Measure("exfm_worker_busy_seconds", COUNTER, f"{_WORKER}.busy_s", "Time at work, without waiting."),
-    Measure("exfm_worker_phase_seconds", COUNTER, f"{_WORKER}.phases_s.{{phase}}", "Time by phase; `train` is steps."),
-    Measure("exfm_worker_cpu_seconds", COUNTER, f"{_WORKER}.cpu_s.{{phase}}", "CPU time by phase, of all threads."),
-    Measure("exfm_worker_memory_bytes", GAUGE, f"{_WORKER}.rss_bytes", "Resident memory; summed over ranks."),
-    Measure("exfm_worker_memory_peak_bytes", GAUGE, f"{_WORKER}.peak_rss_bytes", "Peak of the resident memory."),
-    Measure("exfm_worker_restarts", COUNTER, f"{_WORKER}.restarts", "Restarts of a worker."),
-    Measure("exfm_worker_silent_seconds", GAUGE, f"{_WORKER}.silent_s", "Time without a report although asked."),
-    Measure("exfm_rank_rows", COUNTER, f"{_WORKER}.ranks.{{rank,node}}.rows", "Rows read by one rank of a worker."),
-    Measure("exfm_rank_memory_bytes", GAUGE, f"{_WORKER}.ranks.{{rank,node}}.rss_bytes", "Resident memory of a rank."),
+    Metered("exfm_worker_rows_per_second", GAUGE, f"{_WORKER}.rows_per_s", "Rows a second, lately."),
+    Metered("exfm_worker_lag_rows", GAUGE, f"{_WORKER}.lag_rows", "Rows that wait for a worker."),
+    Metered("exfm_worker_lag_event_seconds", GAUGE, f"{_WORKER}.lag_event_time_s", "Event time behind the clock."),
+    Metered("exfm_worker_lake_seq", GAUGE, f"{_WORKER}.lake_seq", "Last row of the lake that a worker has reached."),
+    Metered("exfm_worker_busy_seconds", COUNTER, f"{_WORKER}.busy_s", "Time at work, without waiting."),
+    Metered("exfm_worker_phase_seconds", COUNTER, f"{_WORKER}.phases_s.{{phase}}", "Time by phase; `train` is steps."),
+    Metered("exfm_worker_cpu_seconds", COUNTER, f"{_WORKER}.cpu_s.{{phase}}", "CPU time by phase, of all threads."),
+    Metered("exfm_worker_memory_bytes", GAUGE, f"{_WORKER}.rss_bytes", "Resident memory; summed over ranks."),
+    Metered("exfm_worker_memory_peak_bytes", GAUGE, f"{_WORKER}.peak_rss_bytes", "Peak of the resident memory."),
+    Metered("exfm_worker_restarts", COUNTER, f"{_WORKER}.restarts", "Restarts of a worker."),
+    Metered("exfm_worker_silent_seconds", GAUGE, f"{_WORKER}.silent_s", "Time without a report although asked."),
+    Metered("exfm_rank_rows", COUNTER, f"{_WORKER}.ranks.{{rank,node}}.rows", "Rows read by one rank of a worker."),
+    Metered("exfm_rank_memory_bytes", GAUGE, f"{_WORKER}.ranks.{{rank,node}}.rss_bytes", "Resident memory of a rank."),
     # Topics and settlement
-    Measure("exfm_partition_lag_rows", GAUGE, f"{_WORKER}.lag.{{partition}}", "Rows of a partition still to be read."),
-    Measure(
+    Metered("exfm_partition_lag_rows", GAUGE, f"{_WORKER}.lag.{{partition}}", "Rows of a partition still to be read."),
+    Metered(
         "exfm_settlement_watermark_timestamp_seconds",
         GAUGE,
         f"{_WORKER}.watermark",
         "Event time up to which all topics have been read.",
     ),
-    Measure("exfm_impressions_read", COUNTER, f"{_COUNTS}.impressions_read", "Impressions read."),
-    Measure("exfm_impressions_settled", COUNTER, f"{_COUNTS}.settled.{{group}}", "Impressions whose labels settled."),
-    Measure("exfm_impressions_pending", GAUGE, f"{_COUNTS}.pending.{{group}}", "Impressions whose window is open."),
-    Measure("exfm_impressions_duplicate", COUNTER, f"{_COUNTS}.duplicates_dropped", "Impressions that came again."),
-    Measure("exfm_feedback_read", COUNTER, f"{_COUNTS}.feedback_read", "Rows of feedback read."),
-    Measure("exfm_feedback_joined", COUNTER, f"{_COUNTS}.joined_feedback", "Feedback that became a label."),
-    Measure("exfm_feedback_late", COUNTER, f"{_COUNTS}.late_feedback", "Feedback that came after its window."),
-    Measure("exfm_feedback_unmatched", COUNTER, f"{_COUNTS}.unmatched_feedback", "Feedback without an impression."),
-    Measure("exfm_feedback_duplicate", COUNTER, f"{_COUNTS}.duplicate_feedback", "Feedback that came again."),
-    Measure("exfm_feedback_waiting", GAUGE, f"{_COUNTS}.waiting_feedback", "Feedback whose impression may still come."),
-    Measure(
+    Metered("exfm_impressions_read", COUNTER, f"{_COUNTS}.impressions_read", "Impressions read."),
+    Metered("exfm_impressions_settled", COUNTER, f"{_COUNTS}.settled.{{group}}", "Impressions whose labels settled."),
+    Metered("exfm_impressions_pending", GAUGE, f"{_COUNTS}.pending.{{group}}", "Impressions whose window is open."),
+    Metered("exfm_impressions_duplicate", COUNTER, f"{_COUNTS}.duplicates_dropped", "Impressions that came again."),
+    Metered("exfm_feedback_read", COUNTER, f"{_COUNTS}.feedback_read", "Rows of feedback read."),
+    Metered("exfm_feedback_joined", COUNTER, f"{_COUNTS}.joined_feedback", "Feedback that became a label."),
+    Metered("exfm_feedback_late", COUNTER, f"{_COUNTS}.late_feedback", "Feedback that came after its window."),
+    Metered("exfm_feedback_unmatched", COUNTER, f"{_COUNTS}.unmatched_feedback", "Feedback without an impression."),
+    Metered("exfm_feedback_duplicate", COUNTER, f"{_COUNTS}.duplicate_feedback", "Feedback that came again."),
+    Metered("exfm_feedback_waiting", GAUGE, f"{_COUNTS}.waiting_feedback", "Feedback whose impression may still come."),
+    Metered(
         "exfm_dead_letters",
         COUNTER,
         f"{_COUNTS}.dead_letters_by_reason.{{kind}}.{{reason}}",
         "Rows refused; of feedback, `unknown_impression` is what is unmatched.",
     ),
-    Measure("exfm_teacher_inferences", COUNTER, f"{_COUNTS}.teacher_inferences", "Rows scored by the teacher."),
+    Metered("exfm_teacher_inferences", COUNTER, f"{_COUNTS}.teacher_inferences", "Rows scored by the teacher."),
     # Teacher and students
-    Measure("exfm_teacher_version", GAUGE, f"{_WORKER}.teacher_version", "Snapshot: published, used, or last learned."),
-    Measure("exfm_teacher_lag_rows", GAUGE, f"{_WORKER}.teacher_lag_rows", "Rows that the scoring snapshot lacks."),
-    Measure("exfm_logit_age_seconds", GAUGE, f"{_WORKER}.logit_age_s", "From the last row's event to its logit."),
-    Measure("exfm_teacher_age_seconds", GAUGE, f"{_WORKER}.teacher_age_s", "Age of the snapshot that scores."),
-    Measure("exfm_quarantined_rows", COUNTER, f"{_WORKER}.quarantined_rows", "Rows left out as not finite."),
-    Measure(
+    Metered("exfm_teacher_version", GAUGE, f"{_WORKER}.teacher_version", "Snapshot: published, used, or last learned."),
+    Metered("exfm_teacher_lag_rows", GAUGE, f"{_WORKER}.teacher_lag_rows", "Rows that the scoring snapshot lacks."),
+    Metered("exfm_logit_age_seconds", GAUGE, f"{_WORKER}.logit_age_s", "From the last row's event to its logit."),
+    Metered("exfm_teacher_age_seconds", GAUGE, f"{_WORKER}.teacher_age_s", "Age of the snapshot that scores."),
+    Metered("exfm_quarantined_rows", COUNTER, f"{_WORKER}.quarantined_rows", "Rows left out as not finite."),
+    Metered(
         "exfm_ne_ratio",
         GAUGE,
         f"{_WINDOW}.ne.{{model}}",
         "NE of the last 20,000 rows, each predicted before it was learned; 1 is the base rate.",
         "ne_{task}",
     ),
-    Measure(
+    Metered(
         "exfm_calibration_ratio",
         GAUGE,
         f"{_WINDOW}.calibration.{{model}}",
         "Predicted over actual positives of the same rows.",
         "calibration_{task}",
     ),
-    Measure("exfm_gain_ratio", GAUGE, f"{_WINDOW}.gain", "How much lower a student's NE is than its twin's."),
-    Measure("exfm_positives_ratio", GAUGE, f"{_WINDOW}.rate", "Share of positives of the same rows."),
-    Measure("exfm_window", COUNTER, f"{_WINDOW}.number", "Complete windows; 0: the first one is still open."),
-    Measure(
+    Metered("exfm_gain_ratio", GAUGE, f"{_WINDOW}.gain", "How much lower a student's NE is than its twin's."),
+    Metered("exfm_positives_ratio", GAUGE, f"{_WINDOW}.rate", "Share of positives of the same rows."),
+    Metered("exfm_window", COUNTER, f"{_WINDOW}.number", "Complete windows; 0: the first one is still open."),
+    Metered(
         "exfm_learned_to_logit_seconds",
         HISTOGRAM,
         f"{_WORKER}.freshness.learned_to_logit_s",
         "From a row that the teacher learned to the first logit that knows it.",
         "freshness/learned_to_logit_s_{p50,p95}",
     ),
-    Measure(
+    Metered(
         "exfm_teacher_behind_rows",
         HISTOGRAM,
         f"{_WORKER}.freshness.behind_rows",
         "Age of the teacher at learning: rows from the last one that it had learned to the row of its logit.",
         "freshness/behind_rows_{p50,p95}",
     ),
-    Measure(
+    Metered(
         "exfm_teacher_behind_seconds",
         HISTOGRAM,
         f"{_WORKER}.freshness.behind_s",
         "The same in event time.",
         "freshness/behind_s_{p50,p95}",
     ),
-    Measure("exfm_student_champion", INFO, f"{_WORKER}.versions.champion", "Version that is served."),
+    Metered("exfm_student_champion", INFO, f"{_WORKER}.versions.champion", "Version that is served."),
     # Bytes
-    Measure("exfm_settlement_state_bytes", GAUGE, f"{_WORKER}.state_bytes", "Memory of what has not settled."),
-    Measure("exfm_lake_rows", GAUGE, "lake.rows", "Rows of the lake."),
-    Measure("exfm_lake_files", GAUGE, "lake.files", "Files of the lake."),
-    Measure("exfm_lake_bytes", GAUGE, "lake.bytes", "Bytes of the lake."),
-    Measure("exfm_disk_bytes", GAUGE, "disk.{part}", "Bytes in the run directory, by what grows in it."),
-    Measure("exfm_disk_free_bytes", GAUGE, "disk_free_bytes", "Bytes that are free where the run lies."),
-    Measure("exfm_tracking_dropped", COUNTER, "tracking.dropped", "Entries that MLflow did not take."),
+    Metered("exfm_settlement_state_bytes", GAUGE, f"{_WORKER}.state_bytes", "Memory of what has not settled."),
+    Metered("exfm_lake_rows", GAUGE, "lake.rows", "Rows of the lake."),
+    Metered("exfm_lake_files", GAUGE, "lake.files", "Files of the lake."),
+    Metered("exfm_lake_bytes", GAUGE, "lake.bytes", "Bytes of the lake."),
+    Metered("exfm_disk_bytes", GAUGE, "disk.{part}", "Bytes in the run directory, by what grows in it."),
+    Metered("exfm_disk_free_bytes", GAUGE, "disk_free_bytes", "Bytes that are free where the run lies."),
+    Metered("exfm_tracking_dropped", COUNTER, "tracking.dropped", "Entries that MLflow did not take."),
 )
 """Metrics of a run."""
 
 SERVER = (
-    Measure("exfm_requests", COUNTER, "models.{model}.requests.{code}", "Requests by HTTP code."),
-    Measure("exfm_rows", COUNTER, "models.{model}.rows", "Rows predicted."),
-    Measure("exfm_refused_rows", COUNTER, "models.{model}.refused_rows", "Rows refused."),
-    Measure("exfm_request_seconds", HISTOGRAM, "models.{model}.seconds", "Time of a request."),
-    Measure("exfm_version_info", INFO, "models.{model}.version", "Version that answers."),
-    Measure("exfm_version_age_seconds", GAUGE, "models.{model}.version_age_s", "Time since the version was loaded."),
-    Measure("exfm_freshness_seconds", HISTOGRAM, "models.{model}.answered_s", "From a step to its first answer."),
-    Measure("exfm_step_to_served_seconds", HISTOGRAM, "models.{model}.served_s", "From a step to its version."),
-    Measure("exfm_asof_age_seconds", GAUGE, "asof_age_s", "Time since the as-of state was written."),
-    Measure("exfm_swaps", COUNTER, "swaps", "Versions taken up."),
-    Measure("exfm_refused_versions", COUNTER, "refused_versions", "Versions refused."),
-    Measure("exfm_log_written_rows", COUNTER, "log.written", "Served rows that the broker has acknowledged."),
-    Measure("exfm_log_dropped_rows", COUNTER, "log.dropped", "Served rows that were not logged."),
-    Measure("exfm_log_unidentified_rows", COUNTER, "log.unidentified", "Served rows without the id of an impression."),
+    Metered("exfm_requests", COUNTER, "models.{model}.requests.{code}", "Requests by HTTP code."),
+    Metered("exfm_rows", COUNTER, "models.{model}.rows", "Rows predicted."),
+    Metered("exfm_refused_rows", COUNTER, "models.{model}.refused_rows", "Rows refused."),
+    Metered("exfm_request_seconds", HISTOGRAM, "models.{model}.seconds", "Time of a request."),
+    Metered("exfm_version_info", INFO, "models.{model}.version", "Version that answers."),
+    Metered("exfm_version_age_seconds", GAUGE, "models.{model}.version_age_s", "Time since the version was loaded."),
+    Metered("exfm_freshness_seconds", HISTOGRAM, "models.{model}.answered_s", "From a step to its first answer."),
+    Metered("exfm_step_to_served_seconds", HISTOGRAM, "models.{model}.served_s", "From a step to its version."),
+    Metered("exfm_asof_age_seconds", GAUGE, "asof_age_s", "Time since the as-of state was written."),
+    Metered("exfm_swaps", COUNTER, "swaps", "Versions taken up."),
+    Metered("exfm_refused_versions", COUNTER, "refused_versions", "Versions refused."),
+    Metered("exfm_log_written_rows", COUNTER, "log.written", "Served rows that the broker has acknowledged."),
+    Metered("exfm_log_dropped_rows", COUNTER, "log.dropped", "Served rows that were not logged."),
+    Metered("exfm_log_unidentified_rows", COUNTER, "log.unidentified", "Served rows without the id of an impression."),
 )
 """Metrics of a server (`exfm serve`), each with the label `process`."""
 
@@ -230,7 +230,7 @@ DOUBLINGS = tuple(2.0**k for k in range(-4, 25))
 
 
 def exposition(
-    catalogue: Sequence[Measure], value: Mapping[str, Any], labels: Mapping[str, str], accept: str = ""
+    catalogue: Sequence[Metered], value: Mapping[str, Any], labels: Mapping[str, str], accept: str = ""
 ) -> tuple[bytes, str]:
     """Prometheus' text of what `value` has of the catalogue, and its content type. `labels` stand before every sample's
     own; `accept`: header of the request, which may ask for OpenMetrics.
@@ -253,7 +253,7 @@ def exposition(
     return encode(registry), content_type
 
 
-def _families(catalogue: Sequence[Measure], value: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Metric]:
+def _families(catalogue: Sequence[Metered], value: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily
 
     for series in catalogue:
@@ -261,13 +261,13 @@ def _families(catalogue: Sequence[Measure], value: Mapping[str, Any], labels: Ma
         if not readings:
             continue
         names = (*labels, *series.labels)
-        if series.type is MeasureType.HISTOGRAM:
+        if series.type is MetricType.HISTOGRAM:
             histogram = HistogramMetricFamily(series.name, series.meaning, labels=names)
             for own, reading in readings:
                 histogram.add_metric((*labels.values(), *own), _cumulative(reading["histogram"]), reading.get("sum"))
             yield histogram
             continue
-        if series.type is MeasureType.COUNTER:
+        if series.type is MetricType.COUNTER:
             beside = series._replace(path=f"{series.path.rpartition('.')[0]}.{series.exemplar}")
             exemplars = dict(beside.readings(value)) if series.exemplar else {}
             counter = CounterMetricFamily(series.name, series.meaning, labels=names)

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from pipelines.track.catalogue import RUN, SERVER, Measure, MeasureType, exposition
+from pipelines.track.catalogue import RUN, SERVER, Metered, MetricType, exposition
 from tests.support.prometheus import needs_promtool, promtool, recorded_server, recorded_status
 
 NOT_IN_A_DEMO = {"exfm_rank_rows", "exfm_rank_memory_bytes", "exfm_webhook_notices", "exfm_webhook_failures"}
@@ -129,7 +129,7 @@ def test_a_status_without_anything_is_an_empty_page(value):
 
 
 def test_labels_are_the_braces_of_a_path():
-    series = Measure("a", MeasureType.GAUGE, "x.{one}.{two=of,three}.y", "")
+    series = Metered("a", MetricType.GAUGE, "x.{one}.{two=of,three}.y", "")
     assert list(series.readings({"x": {"1": [{"of": 2, "three": 3, "y": 4}, {"y": 5}]}})) == [
         (("1", "2", "3"), 4),
         (("1", "", ""), 5),

@@ -11,7 +11,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipelines.live.rules.alarms import ALARMS, Alarm
-from pipelines.track.catalogue import RUN, SERVER, MeasureType, exposition
+from pipelines.track.catalogue import RUN, SERVER, MetricType, exposition
 from pipelines.track.dashboards import ALERTS, DASHBOARDS, RECORDINGS, alert_name, files, rules_file
 from tests.support.prometheus import needs_promtool, promtool, recorded_server, recorded_status
 
@@ -65,7 +65,7 @@ def test_a_metric_that_is_not_there_is_found_missing(recorded):
 
 def test_rules_name_metrics_of_the_catalogue():
     names = {series.sample for series in (*RUN, *SERVER)}
-    names |= {f"{series.name}_bucket" for series in (*RUN, *SERVER) if series.type is MeasureType.HISTOGRAM}
+    names |= {f"{series.name}_bucket" for series in (*RUN, *SERVER) if series.type is MetricType.HISTOGRAM}
     rules = [rule for group in yaml.safe_load(rules_file())["groups"] for rule in group["rules"]]
     assert len(rules) == len(RECORDINGS) + len(ALARMS) + len(ALERTS)
     assert {name for rule in rules for name, _ in SELECTOR.findall(rule["expr"])} <= names

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -79,7 +78,7 @@ def prometheus(folder: Path, config: str, rules: str) -> Iterator[Prometheus]:
         running = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
         found = Prometheus(f"http://127.0.0.1:{port}")
-        eventually(lambda: _ready(found), within_s=60)
+        eventually(lambda: _ready(found), look_s=0.05, within_s=60)
         yield found
     finally:
         running.terminate()
@@ -90,5 +89,4 @@ def _ready(server: Prometheus) -> bool:
     try:
         return bool(server.answers("targets"))
     except OSError:
-        time.sleep(0.05)
         return False

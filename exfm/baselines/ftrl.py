@@ -123,6 +123,14 @@ class FTRL:
         """Count of torch's writes into s and n; a step makes none: it writes through NumPy."""
         return self._s._version, self._n._version
 
+    def forget(self, table: str, ids: Tensor) -> None:
+        """Reset the weights of ids (I,) of a table; other ids may share them."""
+        slots = torch.from_numpy(self.hashing.slots_of(table, ids)).long()
+        for tensor in (self._s, self._n):
+            tensor[:, slots] = 0.0
+        for marks in self._marks:
+            marks[slots.numpy()] = True
+
     def _distinct(self, slots_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The distinct slots (U,), and which of them each coordinate has (I,)."""
         slots_U, places_I = np.empty_like(slots_I), np.empty_like(slots_I)

@@ -95,6 +95,11 @@ class Hashing(nn.Module):
         _hash_rows(ids, offsets, values, *of, slots, starts)
         return Coordinates(slots, starts)
 
+    def slots_of(self, table: str, ids: Tensor) -> np.ndarray:
+        """The slots (I,) of ids of a table, without crosses."""
+        k = self._tables.tolist().index(number := _number(table))
+        return _high_bits(_mixed(ids % self.modulus[k] + number), SLOT_BITS).numpy()
+
     def single(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
         """The slots (C · B,) of rows that have one id of every key, by torch's operators: for code that is exported."""
         hashed = _mixed(ids_KB % self.modulus.unsqueeze(1) + self._tables.unsqueeze(1))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -25,11 +26,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.embeddings.adagrad import scale_accumulator
 from exfm.embeddings.served import ServedTables
 from exfm.embeddings.table import Begun, HasIds, Held, Lookup, Table, Tables
+from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.delta import ChangedRows, Codec
 from exfm.snapshots.named import check_fit
 from exfm.snapshots.windows import TensorSource, fill_window, whole_tensor, windows_of
 
 V = TypeVar("V")
+C = TypeVar("C", bound="Composed")
 
 
 class TableRanks(Protocol):
@@ -65,6 +68,10 @@ class Composed(ABC):
     served: tuple[str, ...] = ()
     """Names of the `tensors` that looking up needs."""
 
+    per_row: Mapping[str, str] = MappingProxyType({})
+    """Names of the `tensors` with an entry for each row of one of `tables`, by its name: an entry changes only in a
+    step that changes the row, too."""
+
     def __init__(self, name: str, keys: tuple[str, ...], width: int, tables: Sequence[Table]) -> None:
         self.name, self.keys, self.width, self.tables = name, keys, width, tuple(tables)
 
@@ -95,6 +102,16 @@ class Composed(ABC):
     def learn(self, seen: Seen) -> list[Begun]:
         """Decide which ids have rows, from a step that is learned. Returns the rows that begin anew."""
         return []
+
+    def forget(self, ids: Tensor) -> list[Begun]:
+        """Drop what is known of ids (K,). Returns the rows that are cleared, none if ids come and go by no decision of
+        the kind."""
+        return []
+
+    def as_served(self: C) -> C:
+        """A copy of the state that look-ups need; what else there is, is empty."""
+        empty = {id(t): t.new_empty(0) for n, t in self.tensors().items() if n not in self.served}
+        return copy.deepcopy(self, empty)
 
     @property
     def learns(self) -> bool:
@@ -300,7 +317,18 @@ class ComposedTables(Tables):
             if (of := held.changes(ending, since)) is None:
                 return None
             found |= of
-        return found | {name: tensor.clone() for name, tensor in self._of_kinds(ending).items()}
+        noted = all(held.notes_read_rows for held in self.inner.values())
+        rows, of_rows = (self.changed(since) if noted else None) or {}, self._per_row(ending)
+        for name, own in self._of_kinds(ending).items():
+            at = rows.get(of_rows.get(name, ""))
+            found[name] = own.clone() if at is None else ChangedRows(0, at, own.index_select(0, at))
+        return found
+
+    def _per_row(self, ending: str = "") -> dict[str, str]:
+        """Tensors of kinds with an entry for each row of a plain table: its name."""
+        own = self._of_kinds(ending)
+        per_row = {kind.called(n): table for kind in self.kinds for n, table in kind.per_row.items()}
+        return {name: table for name, table in per_row.items() if name in own}
 
     def _of_kinds(self, ending: str) -> dict[str, Tensor]:
         """State of kinds; where `ending` asks for weights alone, or nothing is learned, what look-ups need of it."""
@@ -311,9 +339,10 @@ class ComposedTables(Tables):
             if n in kind.served or (self._learns and not ending)
         }
 
-    def served_state(self) -> dict[str, Tensor]:
-        """State that look-ups need beside rows, not copies."""
-        return self._of_kinds("/weight")
+    def served_state(self, per_row: bool) -> dict[str, Tensor]:
+        """State that look-ups need beside rows, not copies: with an entry for each row of a plain table, or else."""
+        of_rows = self._per_row("/weight")
+        return {name: tensor for name, tensor in self._of_kinds("/weight").items() if (name in of_rows) == per_row}
 
     def path(self, name: str) -> str:
         table = name.partition("/")[0]
@@ -328,7 +357,8 @@ class ComposedTables(Tables):
             if (changed := held.changed(since)) is None:
                 raise TypeError(f"{type(held).__name__} do not note which rows are learned")
             found |= {f"{name}/weight": rows for name, rows in changed.items() if len(rows)}
-        return found
+        of_rows = self._per_row("/weight")
+        return found | {name: found[f"{by}/weight"] for name, by in of_rows.items() if f"{by}/weight" in found}
 
     def tick(self) -> int:
         self.clock += 1
@@ -362,13 +392,27 @@ class ComposedTables(Tables):
         for name, own in self._of_kinds("").items():
             if name in changes:
                 with torch.no_grad():
-                    own.copy_(whole_tensor(changes[name]))
+                    if isinstance(of := changes[name], ChangedTensor):
+                        of.overwrite(own, (0,) * own.dim())
+                    else:
+                        own.copy_(whole_tensor(of))
 
     def draw(self, seed: int) -> None:
         for held in self.inner.values():
             held.draw(seed)
         for kind in self.kinds:
             kind.draw(seed)
+
+    def forget(self, name: str, ids: Tensor, seed: int | None) -> None:
+        table = next(table for table in self.whole if table.name == name)
+        begun = table.forget(ids) if isinstance(table, Composed) else []
+        if begun or (isinstance(table, Composed) and table.learns):
+            for held in self.inner.values():
+                held.begin([of for of in begun if any(of.table == t.name for t in held.tables)])
+            return
+        read = table.read(ids) if isinstance(table, Composed) else [ids]
+        for own, rows in zip(plain(table), read, strict=True):
+            self.inner[way_of(table)].forget(own.name, rows[rows >= 0], seed)
 
     def scale_accumulators(self, factor: float) -> None:
         for held in self.inner.values():
@@ -378,7 +422,7 @@ class ComposedTables(Tables):
                 scale_accumulator(kind.tensors()[f"{name}_accumulator"], factor)
 
     def export(self, codec: Codec = "fp32") -> Tables:
-        return ServedComposed(_copies(self.whole), {way: held.export(codec) for way, held in self.inner.items()})
+        return ServedComposed(self.whole, {way: held.export(codec) for way, held in self.inner.items()})
 
     @property
     def nbytes(self) -> int:
@@ -386,13 +430,14 @@ class ComposedTables(Tables):
 
 
 class ServedComposed(nn.Module, ComposedTables):
-    """Tables of which some are composed, looked up only: `inner` holds the plain tables. No id comes or goes."""
+    """Tables of which some are composed, looked up only: copies of what `tables` serve; `inner` holds the plain tables.
+    No id comes or goes."""
 
     def __init__(self, tables: Sequence[Table | Composed], inner: Mapping[str, Tables]) -> None:
         super().__init__()
-        self.whole, self.tables = tuple(tables), tuple(physical(tables))
-        self._group, self._learns = None, False
-        self.kinds = [table for table in tables if isinstance(table, Composed)]
+        self.whole = tuple(table.as_served() if isinstance(table, Composed) else table for table in tables)
+        self.tables, self._group, self._learns = tuple(physical(tables)), None, False
+        self.kinds = [table for table in self.whole if isinstance(table, Composed)]
         self._physical = {way: [t for table in tables if way_of(table) == way for t in plain(table)] for way in WAYS}
         self.inner = nn.ModuleDict(inner)  # type: ignore[arg-type, assignment]  # a mapping of modules that are tables
         self.codec = next(iter(inner.values())).codec
@@ -459,11 +504,6 @@ def tables_held(
     if all(isinstance(table, Table) for table in tables):
         return hold([table for table in tables if isinstance(table, Table)])
     return ComposedTables(tables, hold, lr=lr, eps=eps, group=group, learns=learns)
-
-
-def _copies(tables: Sequence[Table | Composed]) -> list[Table | Composed]:
-    """Kinds with a state of their own."""
-    return [copy.deepcopy(table) if isinstance(table, Composed) else table for table in tables]
 
 
 def _widths(tables: Sequence[Table]) -> list[int]:

@@ -44,6 +44,8 @@ class FusedTables(Tables):
     [[5]]
     """
 
+    notes_read_rows = True
+
     def __init__(
         self, tables: Sequence[Table], *, lr: float, eps: float, optimizer: SparseOptimizer | None = "row_wise_adagrad"
     ) -> None:

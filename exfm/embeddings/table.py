@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -112,6 +113,8 @@ class Tables(ABC):
     """The rate of the next step."""
     clock: int = 0
     """The time of what is learned now (`tick`)."""
+    notes_read_rows = False
+    """Whether `changed` has every row that a learned step read, also one whose gradient was 0."""
 
     @abstractmethod
     def send(self, batch: HasIds) -> Any:
@@ -205,6 +208,16 @@ class Tables(ABC):
                     else:
                         window[at] = new[here, start[1] : start[1] + window.shape[1]].to(window)
             self.note(name, rows)
+
+    def forget(self, name: str, ids: Tensor, seed: int | None) -> None:
+        """Reset ids (K,) of a table to what tables drawn from this seed begin with, or to 0: what they learned is
+        gone, and what others learned that share their rows."""
+        table, rows = next(table for table in self.tables if table.name == name), ids.unique()
+        values = torch.zeros(len(rows), table.width)
+        windows = [((row, 0), value[None]) for row, value in zip(rows.tolist(), values, strict=True)]
+        if seed is not None:
+            draw_initial_weights(name, table.rows, table.width, seed, windows, table.bound)
+        self.begin([Begun(name, rows, values)])
 
     def note(self, name: str, rows: Tensor) -> None:  # noqa: B027 - as `all_changed`
         """Note that rows of a table changed, where that is tracked."""

@@ -59,7 +59,7 @@ class Batch:
     teacher_age: Tensor  # (B,) float32, `snapshot_age` in rows; 0 where it is not known
     negative_rate: Tensor | None = None  # (T,) float32, the share of rows with label 0 that is here; None: all of them
     own: Tensor | None = None  # (B,) bool, the rows that a student is for, and judged on; None: all of them
-    shown_ms: Tensor | None = None  # (B,) int64, event times, where a history forgets by time
+    shown_ms: Tensor | None = None  # (B,) int64, event times, where they are known
     teacher_embedding: Tensor | None = None  # (B, k) float32, the teacher's representation, NaN where there is none
     raw: Tensor | None = None  # (B, S) float64, values of features whose statistics are learned, NaN for null
     events: EventTokens | None = None  # earlier events of each row's key, and the row itself, where a model reads them
@@ -323,8 +323,8 @@ class BatchBuilder:
         return torch.from_numpy(r) if r.shape[1] else None
 
     def _times(self, taken: Taken) -> Tensor | None:
-        """Event times, if a history forgets by time and the rows have them."""
-        if not (self.features.timed and taken.parts.has(EVENT_TIME)):
+        """Event times, where the rows have them; of rows to be predicted only if a history forgets by time."""
+        if not taken.parts.has(EVENT_TIME) or (self._serving and not self.features.timed):
             return None
         return torch.from_numpy(taken(taken.parts.numbers(EVENT_TIME)).astype(np.int64))
 

@@ -6,6 +6,7 @@ machine_code  functions of tensors, compiled by AOTInductor
 pairs         the products of a DLRM's pairs, taken from square matrices and put back
 wukong        Wukong as a compiler is given it
 tables        rows of embedding tables: summed by bag, and moved by AdaGrad
+slots         slots of ids that come and go, given to new ids
 columns       memory addresses of a batch's columns
 hashing       hashed features of a batch
 siphash       hashes of texts

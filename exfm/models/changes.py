@@ -71,6 +71,12 @@ class Touched:
         if self._ids >= MOST_IDS:
             self._fold()
 
+    def note_ids(self, feature: str, ids: Tensor) -> None:
+        """Record ids (I,) of a feature that changed in another way."""
+        first, end = self._features[feature]
+        if end - first < MOST_COUNTED:
+            self._rows = np.union1d(self._rows, ids.numpy() + first)
+
     def take(self) -> dict[str, Tensor]:
         """Distinct ids (K,) of the batches recorded since the last call, ascending, of each feature that has some."""
         self._fold()
@@ -120,7 +126,7 @@ def changes_of(student: Student, touched: Touched) -> Delta:
 
 def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
     """A copy of everything that is served of a student, by the same names. What was touched until now is in it."""
-    touched.take()
+    student.net.tables.touched(touched.take())
     tensors = {name: tensor.clone() for name, (_, tensor) in by_row(student).items()}
     tensors |= {name: tensor.clone() for name, tensor in small(student).items()}
     if student.wide is not None:
@@ -137,6 +143,8 @@ def by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
         for n, held in tables.tensors().items()
         if n.endswith("/weight") and isinstance(held, Tensor)
     }
+    if isinstance(tables, ComposedTables):
+        found |= {f"tables.{n}": (n, tensor) for n, tensor in tables.served_state(per_row=True).items()}
     by = [feature.by for feature in student.features.history if feature.of is not None]
     for n, feature in enumerate(by):
         each = student.histories.each[n]
@@ -152,7 +160,7 @@ def small(student: Student) -> dict[str, Tensor]:
         found |= student.net.get_submodule(part).state_dict(prefix=f"{part}.")
     found |= student.statistics.state_dict(prefix="statistics.")
     if isinstance(student.net.tables, ComposedTables):
-        found |= {f"tables.{name}": tensor for name, tensor in student.net.tables.served_state().items()}
+        found |= {f"tables.{name}": tensor for name, tensor in student.net.tables.served_state(per_row=False).items()}
     for n, each in enumerate(student.histories.each):
         shared = {key: tensor for key, tensor in each.named_buffers() if key not in BY_ID}
         found |= {f"histories.each.{n}.{key}": tensor for key, tensor in shared.items()}

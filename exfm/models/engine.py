@@ -188,6 +188,10 @@ class StudentEngine:
         for name, model in self.models.items():
             model.load_state(warm(model.state(), under(name, tensors) or under(STUDENT, tensors)))
 
+    def forget(self, table: str, ids: Tensor) -> None:
+        for model in self.models.values():
+            model.forget(table, ids)
+
     def checksum(self) -> int:
         """Checksum of the states of student and twin: the same on all ranks that hold them alike."""
         tensors = (of for model in self.models.values() for of in model.tensors().values())
@@ -255,6 +259,9 @@ class TeacherEngine:
     def tick(self) -> int:
         """Begin another time, and return it: rows learned from now on changed since."""
         return self.teacher.tick()
+
+    def forget(self, table: str, ids: Tensor) -> None:
+        self.teacher.forget(table, ids)
 
     def snapshot(self) -> dict[str, Tensor | TensorPieces]:
         """Copies of the tensors that scoring needs."""

@@ -169,7 +169,7 @@ class Student:
     ):
         """`full_batch`: label rows of the batches that the learning rates are meant for (exfm/step.py); None: any.
         `parts`: in which the trunk is computed; on several ranks every step is a collective of them."""
-        self._parts = parts
+        self._parts, self._seed = parts, seed
         self._full_batch, self._share = full_batch, 1.0
         self._learned_rows = learned_rows if cfg.arm.distils else learned_rows.without_teacher
         self.features = features if cfg.arm.distils else features.without_teacher()
@@ -424,6 +424,15 @@ class Student:
         self._progress["labelled"] += losses.labelled_rows
         self._progress["distilled"] += losses.distilled_rows
         self._progress["without_teacher"] += losses.rows_without_teacher
+
+    def forget(self, table: str, ids: Tensor) -> None:
+        """Reset ids (I,) of a table: rows, accumulators, counts, histories by them, weights of the linear
+        part; and what shares a row with them. Nothing where it has no such table."""
+        if table in self.features.table_names:
+            self.net.tables.forget(table, ids, self._seed)
+            self.histories.forget(table, ids)
+            if self.wide is not None:
+                self.wide.forget(table, ids)
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy: writing into it loads it."""

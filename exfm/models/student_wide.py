@@ -55,6 +55,9 @@ class StudentWide:
         self._stack.learn(of.offset, of.deep, of.wide, of.batch, counted)
         self._ftrl.learn(of.seen, of.batch, counted)
 
+    def forget(self, table: str, ids: Tensor) -> None:
+        self._ftrl.forget(table, ids)
+
     @property
     def theta(self) -> Tensor:
         """(T, 3) float64, of the stack."""

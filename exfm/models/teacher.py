@@ -82,7 +82,7 @@ class Teacher:
     ):
         """`full_batch`: rows, over all ranks, of the steps that the learning rates are meant for (exfm/step.py); None:
         of any."""
-        self._full_batch = full_batch
+        self._full_batch, self._seed = full_batch, seed
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
         self._net = TeacherNet(cfg, features, tasks, seed)
         self.group, self._owns_group = group or RankGroup(), group is None
@@ -286,6 +286,13 @@ class Teacher:
             tables.load(under(part, tensors))
         if self.wide is not None:
             self._stack.load(tensors)
+
+    def forget(self, table: str, ids: Tensor) -> None:
+        """Reset ids (I,) of a table, as `Student.forget`. Every rank has to do it."""
+        if table in self.features.table_names:
+            self.tables.forget(table, ids, self._seed)
+            if self.wide is not None:
+                self.wide.forget(table, ids, None)
 
     def snapshot(self) -> dict[str, Held]:
         """Copies, in CPU memory, of the tensors that scoring needs: `dense/…`, `prior/…`, `statistics/…`,

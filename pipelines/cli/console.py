@@ -26,7 +26,9 @@ COMPLETION = {"--install-completion", "--show-completion"}
 
 PANELS = {
     "Begin": ("doctor", "init", "config", "check"),
-    "Run a stream": ("stream", "top", "status", "metrics", "silence", "stop", "scale-workers", "report"),
+    "Run a stream": (
+        "stream", "top", "status", "metrics", "silence", "stop", "scale-workers", "forget", "report",
+    ),
     "Students of a run": ("students", "spawn", "pause", "resume", "retire", "logs"),
     "Versions and serving": ("promote", "rollback", "serve", "score"),
     "Compare offline": ("replay", "sweep"),

@@ -1,4 +1,4 @@
-"""`exfm check`, `stream`, `status`, `stop`, `scale-workers`, `report`: a run from its check to its results."""
+"""`exfm check`, `stream`, `status`, `stop`, `scale-workers`, `forget`, `report`: a run from check to results."""
 
 from __future__ import annotations
 
@@ -368,6 +368,25 @@ def scale_workers(
     typer.echo(scaled(RunDir(run_dir), counts or [], wait_s))
 
 
+def forget(
+    run_dir: RunDirOption,
+    table: Annotated[str, typer.Option("--table", metavar="T", help="An embedding table: the name of its feature.")],
+    id: Annotated[str, typer.Option("--id", metavar="X", help="The raw id, as it stands in the feature's column.")],
+    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait until all models have.")] = 60.0,
+) -> None:
+    """Drop an id from a run's models: its rows, the optimizer's state of them, its counts and histories.
+
+    Every model does it before the next rows that it learns, at a position that is written down; later snapshots and
+    versions hold nothing of it. A run that does not run does it when it starts.
+
+    Example: exfm forget runs/live --table user_id --id 7
+    """
+    from pipelines.cli.tools.forgetting import forget as forgotten
+    from pipelines.core.run_dir.paths import RunDir
+
+    typer.echo(forgotten(RunDir(run_dir), table, id, wait_s))
+
+
 def report(
     run_dir: RunDirOption,
     json_: AsJson = False,
@@ -404,4 +423,5 @@ def register(app: typer.Typer) -> None:
     app.command()(takes_run(status))
     app.command()(takes_run(stop))
     app.command()(takes_run(scale_workers, beside="counts", leads=True))
+    app.command()(takes_run(forget))
     app.command()(takes_run(report))

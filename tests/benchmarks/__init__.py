@@ -35,6 +35,7 @@ What becomes of the model:
     python -m tests.benchmarks.ctr_lag               how long a click waits to be learned, beside slow conversions
     python -m tests.benchmarks.demo_seeds SEED …     the demo under other seeds
     python -m tests.benchmarks.first_rows            every model on its first rows, against the base rate and FTRL
+    python -m tests.benchmarks.bench_managed         ids that come and go, in fewer rows than there are ids
     python -m tests.benchmarks.interval_coverage     how often an interval of few positives holds the truth
     python -m tests.benchmarks.peeking               looking again and again, with an e-process and with plain intervals
     python -m tests.benchmarks.poisoned_hour         an hour of wrong labels, rewound, against a run without it

@@ -13,6 +13,7 @@ from exfm.embeddings.composed import Composed
 from exfm.embeddings.kinds.fiited import Fiited
 from exfm.embeddings.kinds.full import FullTable
 from exfm.embeddings.kinds.hashed import Hashed, HashedTable
+from exfm.embeddings.kinds.managed import Managed
 from exfm.embeddings.kinds.mixed import Mixed
 from exfm.embeddings.kinds.qr import QR
 from exfm.embeddings.kinds.settings import EmbeddingSettings, Tabled
@@ -26,6 +27,7 @@ KINDS: dict[str, type[EmbeddingSettings]] = {
     "qr": QR,
     "mixed": Mixed,
     "fiited": Fiited,
+    "managed": Managed,
 }
 """Settings of every kind, by its name."""
 

@@ -179,6 +179,13 @@ class Histories(nn.Module):
         self._keys = {history.feature.by for history in self._counting}
         self.each = nn.ModuleList(self._counting)
 
+    def forget(self, table: str, ids: Tensor) -> None:
+        """Drop what is known of ids (I,) of a feature, but for their part in what is known of all."""
+        for history in self._counting:
+            for name, tensor in history.named_buffers() if history.feature.by == table else ():
+                if name in BY_ID:
+                    tensor[ids] = 0
+
     def forward(
         self,
         sparse: KeyedJaggedTensor,

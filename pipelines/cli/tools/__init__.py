@@ -14,6 +14,7 @@ rewind          what would be learned again
 stopping        Ctrl-C of a command that goes on where it was stopped
 versions        a student's champion, chosen by hand
 working_copies  addresses of runs on a command line
+forgetting      an id of a run's models, forgotten
 scaling         another number of workers of a run
 stored_config   the config that a run stored
 """

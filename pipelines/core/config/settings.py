@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from exfm.embeddings.kinds.managed import Managed
 from exfm.embeddings.kinds.registry import check_tables
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
@@ -199,6 +200,13 @@ class Config(Frozen):
             check_tables(features, model.width, model.embeddings)
         except ConfigError as error:
             raise ValueError(f"{whose}: {error}") from None
+        window_s = max(task.window_s for task in self.rows.tasks)
+        for name, kind in model.embeddings.items():
+            if isinstance(kind, Managed) and kind.after_s is not None and kind.after_s < window_s:
+                raise ValueError(
+                    f"{whose}: embeddings.{name}.after_s is {kind.after_s:g}, and labels come up to {window_s:g} s "
+                    f"after an id was shown: it would lose its row before it is learned; make it {window_s:g} or more"
+                )
 
     def _check_partitions(self) -> None:
         workers, topics = self.augmentation.workers, (self.kafka.impressions, self.kafka.feedback)

@@ -7,6 +7,7 @@ lease           what somebody wants now
 lake_link       the run whose lake this one follows
 place           which folder a run directory is, and whether it is a copy
 roster          who is to be a student beyond what the config says, and what came of it
+forgotten       ids that a run was asked to forget, and where each worker did
 moves           moves to other topics, begun and done
 end_offsets     where topics that others feed ended when a bounded run began
 """

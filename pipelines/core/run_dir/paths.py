@@ -184,6 +184,11 @@ class RunDir:
         return self.root / "silences.json"
 
     @property
+    def forgotten(self) -> Path:
+        """Requests to forget ids, and where each worker did."""
+        return self.root / "forgotten.json"
+
+    @property
     def move(self) -> Path:
         """A move to other topics that was begun."""
         return self.root / "move.json"

@@ -164,7 +164,7 @@ def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
         return
     say(f"the run in {run_dir.root} failed before it learned anything: starting over")
     LocalBroker(run_dir.broker).stop()
-    kept = [run_dir.lock, run_dir.roster.folder, run_dir.scaling, run_dir.copies]
+    kept = [run_dir.lock, run_dir.roster.folder, run_dir.scaling, run_dir.forgotten, run_dir.copies]
     if not config.plays:  # others filled the topics of its broker
         kept.append(run_dir.broker)
     for path in (contents(run_dir.root) or set()) - {*kept, run_dir.status}:

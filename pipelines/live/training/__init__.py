@@ -3,6 +3,7 @@
 account, learned, quarantine   rows that models were given, learned, left out
 unseen_labels                  which labels a teacher cannot have learned when it scores a row
 ahead, writer                  reading before, and writing behind, the training
+forgetting                     ids that a worker is to forget
 freshness                      how long until a logit knows what was learned, and how far behind a row its teacher was
 machine                        the versions and the machine that bits depend on
 set_writer                     a logit set while it is written

@@ -12,4 +12,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "qr side by side": {"kind": "qr", "op": "concat"},
     "mixed": {"kind": "mixed", "width": 4},
     "fiited": {"kind": "fiited", "chunks": 2, "keep": 0.5, "every": 3},
+    "managed": {"kind": "managed", "rows": 30, "fallback_rows": 3},
+    "managed from the second sight on": {"kind": "managed", "rows": 30, "min_count": 2, "fallback": "zero"},
 }

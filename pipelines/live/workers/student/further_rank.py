@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import torch
+
 from exfm.snapshots.checkpoint import Checkpoint, open_checkpoint
 from exfm.snapshots.windows import TensorSource
 from pipelines.core.config.settings import Config
@@ -78,6 +80,8 @@ class StudentRank(FurtherRank):
             offers = self._ranks.all_gather(mine).tolist()
         if self._batch is not None and all(offer == mine for offer in offers):
             batch, self._batch = self._batch, None
+            for table, ids in order["forget"]:
+                self.engine.forget(table, torch.tensor(ids))
             self.engine.step(batch.tensors)
             self.rows += batch.rows.num_rows
             self.feed.left_out(mine[0])  # rank 0 counts them

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from exfm.errors import ModelError
 from exfm.features.batch import Batch
 from exfm.models.changes import Touched, changes_of
@@ -75,6 +77,11 @@ class Increments:
         self._rows += len(batch)
         if self._begun:
             self._touched.note(batch.sparse)
+
+    def forget(self, table: str, ids: Tensor) -> None:
+        """Record ids (I,) that the student forgot: their rows changed, too."""
+        if self._begun:
+            self._touched.note_ids(table, ids)
 
     def publish(self, *, at_end: bool = False) -> None:
         """Publish the increment if it is due, wanted, and the previous one has been written. Never waits."""

@@ -16,6 +16,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import torch
+
 from exfm.errors import Diverged, ModelError
 from exfm.evaluate import IndexedBatch, progressive
 from exfm.features.batch import Batch, BatchBuilder
@@ -25,6 +27,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.student import RowSource, StudentBatch, StudentFeed
+from pipelines.live.training.forgetting import Forgetting, ToForget
 from pipelines.live.training.freshness import figures_of
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import ALONE, Ranks, Rendezvous
@@ -78,6 +81,7 @@ class StudentWorker(Worker):
         self.feed: StudentFeed | None = None
         self.increments: Increments | None = None
         self._shared_cache: SharedCache | None = None
+        self._to_forget: list[ToForget] = []
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
@@ -117,6 +121,8 @@ class StudentWorker(Worker):
             config, settings, run_dir, self.checkpointer, self.watch, self._withdrawals, self._ranks
         )
         self._saved_position = self.state.position
+        began, features = self.state.position + 1, config.student_features(settings)
+        self._forgetting = Forgetting(run_dir, self.name, features, config.rows, began)
         self._withdrawn = Withdrawn(run_dir.lake.parent, self.state.provenance.withdrawals)
         engine, folder = self.state.engine, run_dir.live(settings.name)
         folders = {STUDENT: run_dir.served(settings.name), TWIN: run_dir.served_twin(settings.name)}
@@ -155,12 +161,13 @@ class StudentWorker(Worker):
         return True
 
     def _agree(self, batch: StudentBatch) -> bool:
-        """True if every rank has this batch, and learns it now. A collective.
+        """True if every rank has this batch, and learns it now, after what is to be forgotten. A collective.
 
         Raises StreamingError where a rank has another one."""
         if self._ranks.group is None:
             return True
-        self._lead.order({"do": "learn", "end_seq": self.orders.end_seq})
+        self._to_forget += self._forgetting.due(_first_seq(batch))
+        self._lead.order({"do": "learn", "end_seq": self.orders.end_seq, "forget": self._to_forget})
         with self.watch("wait for ranks"):
             offers = self._ranks.all_gather(offer_of(batch)).tolist()
         if offers == offers[:1] * len(offers):
@@ -191,6 +198,13 @@ class StudentWorker(Worker):
     def learn(self, batch: StudentBatch) -> None:
         """Judge and learn one batch, followed by a checkpoint if due."""
         state, own, every = self.state, batch.own_rows, self._settings.label_rows == "all"
+        if self._ranks.group is None:
+            self._to_forget += self._forgetting.due(_first_seq(batch))
+        for table, ids in self._to_forget:
+            state.engine.forget(table, torch.tensor(ids))
+            if self.increments is not None:
+                self.increments.forget(table, torch.tensor(ids))
+        self._to_forget = []
         with self.watch("trial"):
             state.versions.judge(own)
         (settled,) = progressive(state.engine, [IndexedBatch(batch.tensors, batch.tensors.own_places)])
@@ -355,3 +369,8 @@ class StudentWorker(Worker):
         counts |= {"rows_without_logit": record.rows_without_logit}
         counts |= {"other_rows": record.other_rows} if self._config.reads_all_rows(self._settings) else {}
         return counts
+
+
+def _first_seq(batch: StudentBatch) -> int:
+    first: int = batch.rows["lake_seq"][0].as_py()
+    return first

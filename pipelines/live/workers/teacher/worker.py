@@ -12,10 +12,13 @@ counts, metrics and positions are those of all rows, on every rank. Rank 0 repor
 
 from __future__ import annotations
 
+import json
 import logging
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
+
+import torch
 
 from exfm.errors import Diverged
 from exfm.features.batch import BatchBuilder
@@ -37,6 +40,7 @@ from pipelines.live.feeds.cuts import block_cuts
 from pipelines.live.feeds.growth import block_growth
 from pipelines.live.feeds.teacher import BlockReader, Step, TeacherFeed
 from pipelines.live.training.account import Account
+from pipelines.live.training.forgetting import Forgetting
 from pipelines.live.training.live_metrics import figures_in, without_figures
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
@@ -128,6 +132,8 @@ class TeacherWorker(Worker):
         elif (begun := config.teacher.init_from) is not None:
             self.engine.load(initial_state(config, begun))
             log.info("begins as the teacher of %s, which has learned %d rows", begun.path, begun.rows)
+        at = (config.teacher_features, config.rows, self.place.version)
+        self._forgetting = Forgetting(self._run_dir, self.name, *at)
 
     def _seeded(self) -> Teacher:
         """The teacher before it has learned anything."""
@@ -194,6 +200,8 @@ class TeacherWorker(Worker):
             self._block = self._agree()
             if self._block is None:
                 self._publish_again()
+            else:
+                self.forget()
             return self._block is not None
         self._learn(self._block)
         if self._block.done:
@@ -226,6 +234,12 @@ class TeacherWorker(Worker):
         positions = {Partition(topic.topic, p): SourcePosition(int(at)) for p, at in enumerate(conclusion.offsets)}
         cuts = block_cuts(conclusion.counts, ready.share.step_ends(self._config.teacher.batches))
         return AgreedBlock(ready.share, cuts, positions)
+
+    def forget(self) -> None:
+        """Forget what was asked before this block. A collective."""
+        due = self._ranks.broadcast_text(lambda: json.dumps(self._forgetting.due(self.place.version)))
+        for table, ids in json.loads(due):
+            self.engine.forget(table, torch.tensor(ids))
 
     def _learn(self, block: AgreedBlock) -> None:
         """One step, which is a step of all ranks; a rank without rows for it takes part all the same."""

@@ -53,6 +53,14 @@ class TestChunksThatAreAllKept(TableContract):
     kind: ClassVar = {"kind": "fiited", "chunks": 2, "keep": 1}
 
 
+class TestManaged(TableContract):
+    kind: ClassVar = {"kind": "managed", "rows": 30, "fallback_rows": 3}
+
+
+class TestManagedFromTheSecondSightOn(TableContract):
+    kind: ClassVar = {"kind": "managed", "rows": 30, "min_count": 2, "fallback": "zero"}
+
+
 class Halves(EmbeddingSettings):
     """A kind of our own: an id is two halves, both of one table that has a quarter of the rows."""
 

@@ -6,17 +6,22 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
+from exfm.embeddings.kinds.registry import settings_of
 from exfm.errors import ModelError
 from exfm.snapshots.increments.chain import Chain
 from exfm.snapshots.increments.follower import Follower
 from tests.support.models.chains import Publishing
 from tests.support.models.states import same
 
+MANAGED = {"embeddings": {"ad": settings_of({"kind": "managed", "rows": 25, "fallback_rows": 2})}}
+"""Fewer rows than ids that come: some lose theirs in every step."""
 
-@pytest.fixture
-def at_work(tmp_path):
-    publishing = Publishing(tmp_path)
+
+@pytest.fixture(params=[{}, MANAGED], ids=["full", "managed"])
+def at_work(tmp_path, request):
+    publishing = Publishing(tmp_path, **request.param)
     publishing.begin()
     follower = Follower(tmp_path)
     assert follower.look()
@@ -34,7 +39,7 @@ def flip(path) -> None:
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize("changes", [{}, {"wide": False}, {"wide": False, "prior": False}])
+@pytest.mark.parametrize("changes", [{}, {"wide": False}, {"wide": False, "prior": False}, MANAGED])
 def test_every_tensor_that_is_served_follows_the_student_to_the_last_bit(tmp_path, changes):
     publishing = Publishing(tmp_path, **changes)
     publishing.begin()
@@ -49,6 +54,39 @@ def test_every_tensor_that_is_served_follows_the_student_to_the_last_bit(tmp_pat
     late = Follower(tmp_path)  # begins with the full version in the middle
     late.look()
     assert is_the_student(late, publishing)
+
+
+def test_an_id_that_lost_its_row_is_dropped_in_the_very_version_and_none_is_admitted_by_a_server(tmp_path):
+    publishing = Publishing(tmp_path, **MANAGED)
+    publishing.begin()
+    follower = Follower(tmp_path)
+    follower.look()
+    (kind,) = publishing.student.net.tables.kinds
+    gone = 0
+    for _ in range(6):
+        before = set(follower.value.served.tables.kinds[0].ids.tolist())
+        publishing.publish(steps=1)
+        assert set(follower.value.served.tables.kinds[0].ids.tolist()) == before  # not a version too early
+        follower.look()
+        served = follower.value.served
+        served.score(publishing.rows())  # of ids that have no row
+        now = set(served.tables.kinds[0].ids.tolist())
+        assert now == set(kind.ids.tolist())
+        dropped = torch.tensor(sorted(before - now), dtype=torch.int64)
+        gone += len(dropped)
+        assert (served.tables.kinds[0].read(dropped)[0] == -1).all()
+    assert gone > 10
+
+
+def test_an_increment_of_a_managed_table_holds_the_slots_that_changed(tmp_path):
+    embeddings = {"ad": settings_of({"kind": "managed", "rows": 5000})}
+    publishing = Publishing(tmp_path, embeddings=embeddings)
+    publishing.begin()
+    publishing.publish()
+    increment, _ = Chain(tmp_path).increment(3)
+    at = increment.delta.rows["tables.ad/served/ids"].at
+    assert 0 < len(at) <= 40
+    assert "tables.ad/served/ids" not in increment.delta.whole
 
 
 def test_several_increments_at_once_are_one_value_that_knows_of_each(at_work):

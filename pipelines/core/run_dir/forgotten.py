@@ -1,0 +1,88 @@
+"""Ids that a run was asked to forget (`exfm forget`).
+
+    forgotten.json    {requests: [{number, table, id, asked_at}], at: {worker: {number: position}}}
+
+A worker writes down at which position it forgets before it does: one that starts again from an earlier checkpoint
+forgets at the same position, so it learns what it would have learned. A position is a worker's own: the first
+`lake_seq` of what a student learns next, the number of a teacher's next block. The file is read when it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipelines.core.run_dir.paths import RunDir
+from streaming.errors import DataLost, StreamingError
+from streaming.store.files import read_json, write_json
+from streaming.store.lock import file_lock
+
+LOCK_WAIT_S = 10.0
+
+
+class ForgetRequest(BaseModel):
+    """A request to forget one id of a table, in every model that has the table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int = Field(ge=1, description="of the run's requests, in order")
+    table: str = Field(description="an embedding table: the name of its feature")
+    id: str = Field(description="the raw id, as text")
+    asked_at: str = Field(description="UTC, ISO 8601")
+
+
+class Forgotten(BaseModel):
+    """The record. `at`: by worker, the positions at which requests were done, by their number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: tuple[ForgetRequest, ...] = ()
+    at: dict[str, dict[int, int]] = Field(default_factory=dict)
+
+
+def forgotten(run_dir: RunDir) -> Forgotten:
+    """The record. Raises DataLost where it is damaged: what it asks may not be passed over."""
+    value: Any = read_json(run_dir.forgotten)
+    try:
+        return Forgotten() if value is None else Forgotten.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise DataLost(
+            f"{run_dir.forgotten} is damaged ({first['msg']}); put it back from a copy of the run directory, or delete "
+            "it and ask for every id again"
+        ) from None
+
+
+def ask_to_forget(run_dir: RunDir, table: str, id: str) -> ForgetRequest:
+    """Request that the run forgets an id, durable on return."""
+    with _alone(run_dir):
+        record = forgotten(run_dir)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        request = ForgetRequest(number=len(record.requests) + 1, table=table, id=id, asked_at=at)
+        _write(run_dir, record.model_copy(update={"requests": (*record.requests, request)}))
+    return request
+
+
+def note_forgotten(run_dir: RunDir, worker: str, numbers: Sequence[int], position: int) -> None:
+    """Record, durably, that a worker forgets at this position. What it recorded before stands."""
+    with _alone(run_dir):
+        record = forgotten(run_dir)
+        own = dict.fromkeys(numbers, position) | record.at.get(worker, {})
+        _write(run_dir, record.model_copy(update={"at": record.at | {worker: own}}))
+
+
+def _write(run_dir: RunDir, record: Forgotten) -> None:
+    write_json(run_dir.forgotten, record.model_dump(mode="json"))
+
+
+@contextmanager
+def _alone(run_dir: RunDir) -> Iterator[None]:
+    """Hold the lock of requests. Raises StreamingError where others held it for too long."""
+    with file_lock(run_dir.forgotten.with_suffix(".lock"), wait_s=LOCK_WAIT_S) as held:
+        if not held:
+            raise StreamingError(f"another process has held {run_dir.forgotten.name}'s lock for {LOCK_WAIT_S:g} s")
+        yield

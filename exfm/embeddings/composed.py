@@ -360,8 +360,8 @@ class ComposedTables(Tables):
         of_rows = self._per_row("/weight")
         return found | {name: found[f"{by}/weight"] for name, by in of_rows.items() if f"{by}/weight" in found}
 
-    def tick(self) -> int:
-        self.clock += 1
+    def tick(self, after: int = 0) -> int:
+        self.clock = 1 + max(self.clock, after)
         for held in self.inner.values():
             held.clock = self.clock
         return self.clock
@@ -400,7 +400,7 @@ class ComposedTables(Tables):
     def draw(self, seed: int) -> None:
         for held in self.inner.values():
             held.draw(seed)
-        for kind in self.kinds:
+        for kind in self.kinds if self._learns else ():
             kind.draw(seed)
 
     def forget(self, name: str, ids: Tensor, seed: int | None) -> None:

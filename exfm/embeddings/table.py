@@ -145,9 +145,9 @@ class Tables(ABC):
         named = ((name, held) for name, held in self.tensors().items() if name.endswith(ending))
         return {name: held.clone() for name, held in named if isinstance(held, Tensor)}
 
-    def tick(self) -> int:
-        """Begin another time, and return it: what is learned from now on changed since."""
-        self.clock += 1
+    def tick(self, after: int = 0) -> int:
+        """Begin another time, later than `after`, and return it: what is learned from now on changed since."""
+        self.clock = 1 + max(self.clock, after)
         return self.clock
 
     def changed(self, since: int) -> dict[str, Tensor] | None:

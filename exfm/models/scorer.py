@@ -116,7 +116,8 @@ class TeacherScorer:
             if tables is not None and changes is None:
                 tables.load(under(part, snapshot))
             elif tables is not None:
-                tables.take(under(part, changes or {}))
+                whole = {name: of for name, of in under(part, snapshot).items() if f"/{SERVED}" in name}
+                tables.take(whole | under(part, changes or {}))
         if self._wide is not None:
             self._theta = whole_tensor(snapshot["stack/theta"])
 

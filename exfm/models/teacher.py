@@ -270,8 +270,10 @@ class Teacher:
 
     def tick(self) -> int:
         """Begin another time, and return it: rows learned from now on changed since."""
-        times = [tables.tick() for tables in self._all_tables().values()]
-        return times[0]
+        parts = self._all_tables().values()
+        latest = max(tables.clock for tables in parts)
+        (now,) = {tables.tick(latest) for tables in parts}
+        return now
 
     def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
         """Continue from a state, of which only this rank's windows are read. No collective, but every rank has to do

@@ -27,7 +27,15 @@ COMPLETION = {"--install-completion", "--show-completion"}
 PANELS = {
     "Begin": ("doctor", "init", "config", "check"),
     "Run a stream": (
-        "stream", "top", "status", "metrics", "silence", "stop", "scale-workers", "forget", "report",
+        "stream",
+        "top",
+        "status",
+        "metrics",
+        "silence",
+        "stop",
+        "scale-workers",
+        "forget",
+        "report",
     ),
     "Students of a run": ("students", "spawn", "pause", "resume", "retire", "logs"),
     "Versions and serving": ("promote", "rollback", "serve", "score"),

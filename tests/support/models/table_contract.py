@@ -34,7 +34,8 @@ from exfm.parallel.group import RankGroup
 from exfm.parallel.layout import Sharding
 from exfm.parallel.sharding import TableGroup, plan_sharding
 from exfm.parallel.tables import ParallelTables, of_tables
-from exfm.snapshots.delta import read_delta, write_delta
+from exfm.snapshots.changed import ChangedTensor
+from exfm.snapshots.delta import ChangedRows, read_delta, write_delta
 from tests.support.models.states import same
 
 LR, EPS, WIDTH = 0.1, 1e-3, 8
@@ -290,5 +291,10 @@ class TableContract:
             assert any(not torch.equal(began[name], state[name]) for name in names)
             for sharded in ({}, {"group": group, "sharding": Sharding(types=("row_wise",))}):
                 scorer = TeacherScorer(cfg, self.features(), ["ctr"], **sharded)
-                scorer.load(snapshot_of(state))
+                scorer.load(snapshot_of(teacher.state()))
+                since = teacher.tick()
+                teacher.train_step(self.batch(7))
+                now, changes = snapshot_of(teacher.state()), teacher.changes(since)
+                rows = {n: of for n, of in changes.items() if isinstance(of, ChangedRows) and n in now}
+                scorer.load(now, {n: ChangedTensor(now[n], of.at, of.values) for n, of in rows.items()})
                 np.testing.assert_allclose(scorer.score(self.batch(9)), teacher.score(self.batch(9)), atol=1e-6)

@@ -386,7 +386,7 @@ class ComposedTables(Tables):
             with torch.no_grad():
                 fill_window(own, tensors[name])
 
-    def take(self, changes: Mapping[str, Any]) -> None:
+    def take(self, changes: Mapping[str, TensorSource]) -> None:
         for held in self.inner.values():
             held.take({name: of for name, of in changes.items() if name in held.tensors()})
         for name, own in self._of_kinds("").items():

@@ -187,10 +187,11 @@ class Tables(ABC):
             draw_initial_weights(t.name, t.rows, t.width, seed, windows_of(held[f"{t.name}/weight"]), t.bound)
         self.all_changed()
 
-    def take(self, changes: Mapping[str, ChangedTensor]) -> None:
+    def take(self, changes: Mapping[str, TensorSource]) -> None:
         """Overwrite the rows that changed, by the names of `tensors`; of what is held elsewhere none is read."""
         held = self.tensors()
         for name, changed in changes.items():
+            assert isinstance(changed, ChangedTensor)
             for start, window in windows_of(held[name]):
                 changed.overwrite(window, start)
         self.all_changed()

@@ -83,8 +83,16 @@ class EmbeddingPlan(NamedTuple):
         kinds = {name: [of._asdict() | {"total": of.total} for of in found] for name, found in self.kinds.items()}
         return {"ids": ids, "kinds": kinds, "total": self.total, "budget": self.budget, "within": self.within}
 
+    @property
+    def small(self) -> list[str]:
+        """Tables of less than a hundredth of all bytes each."""
+        return [name for name, of in self.kinds.items() if of[0].total * 100 < self.total]
+
     def tables(self) -> Iterator[TextTable]:
+        """A table of kinds for each embedding table that is not small."""
         for of in self.ids:
+            if of.table in self.small:
+                continue
             own = self.kinds[of.table]
             seen = "" if of.distinct is None else f", {count(of.distinct)} seen, {count(of.alive)} alive"
             title = f"{of.table}: {count(of.rows)} ids{seen}"
@@ -251,10 +259,12 @@ def _colliding(table: Any, features: FeatureSet, name: str, ids: np.ndarray | No
 
 
 def words_within(plan: EmbeddingPlan) -> Sequence[str]:
-    """Settings that keep the budget, as a config has them."""
+    """Tables that are not shown, and settings that keep the budget, as a config has them."""
+    total = sum(plan.kinds[name][0].total for name in plan.small)
+    small = [f"and {', '.join(plan.small)}: {format_bytes(total)} together"] if plan.small else []
     if plan.within is None or plan.budget is None:
-        return []
+        return small
     if not plan.within:
-        return [f"all tables full take {format_bytes(plan.total)} of {format_bytes(plan.budget)}"]
+        return [*small, f"all tables full keep within {format_bytes(plan.budget)}"]
     lines = [f"    {name}: {{kind: mixed, width: {kind['width']}}}" for name, kind in plan.within.items()]
-    return [f"within {format_bytes(plan.budget)}:", "  teacher.model.embeddings:", *lines]
+    return [*small, f"within {format_bytes(plan.budget)}:", "  teacher.model.embeddings:", *lines]

@@ -274,7 +274,6 @@ class Config(Frozen):
                 "features reads the column `vertical`: it could not tell them from its own. Add a sparse feature "
                 f"`vertical` to what it reads, or set {setting}: own"
             )
-        self._check_tables(f"student `{student.name}`", self.student_features(student), student.model)
         arm = student.model.arm
         sparse = set(reads) & set(allowed_features.sparse_names)
         for feature in arm.residuals_by:
@@ -285,6 +284,7 @@ class Config(Frozen):
                 )
         if problem := unfit_history(allowed_features, reads, self.student_tasks(student), arm.distils):
             raise ValueError(f"student `{student.name}` {problem}")
+        self._check_tables(f"student `{student.name}`", self.student_features(student), student.model)
         k, read = self.rows.teacher_embedding, self.embedding_width(student)
         if read > k:
             has = f"has {k}" if k else "has none"

@@ -10,6 +10,7 @@ from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.metrics.classification import metrics_of
+from exfm.models.engine import STUDENT
 from exfm.step import StepResult
 from pipelines.live.feeds.teacher import Step, share_of
 from pipelines.live.training.account import Account
@@ -49,7 +50,7 @@ def expected(step) -> dict[str, float | None]:
 
 def test_of_a_student(step):
     figures = TaskMetrics(["ctr"])
-    figures.judge(*step[1:])
+    figures.judge(step[1], {STUDENT: step[2]})
     assert figures.values() == pytest.approx(expected(step), abs=1e-4)
 
 

@@ -30,6 +30,8 @@ PANELS = {
         "stream",
         "top",
         "status",
+        "ui",
+        "why",
         "metrics",
         "silence",
         "stop",
@@ -106,6 +108,7 @@ NOUNS = (
     "teachers.rewind",
     "teachers.teacher",
     "versions",
+    "why",
 )
 for _noun in NOUNS:
     importlib.import_module(f"{__package__}.{_noun}").register(app)

@@ -92,3 +92,12 @@ def when(ms: float, span_ms: float = 0) -> str:
     """
     at = datetime.fromtimestamp(ms / 1000, UTC)
     return at.strftime("%Y-%m-%d") if span_ms > 3 * DAY_MS else at.strftime("%m-%d %H:%M")
+
+
+def moment(ms: float) -> str:
+    """An event time to the millisecond, UTC.
+
+    >>> moment(1_704_080_659_546)
+    '2024-01-01 03:44:19.546'
+    """
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

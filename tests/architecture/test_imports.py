@@ -89,6 +89,7 @@ ORDER = [
     "pipelines.cli.tools",
     "pipelines.lab.verify",
     "pipelines.live.roster",
+    "pipelines.why",
     "pipelines.capacity",
     "pipelines.deploy",
     "pipelines.serve",

@@ -1,0 +1,82 @@
+"""An alarm of a run: since when, the figures and limits that it is judged by, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.rules.alarms import Alarm
+from pipelines.live.status.stored import StoredAlarm, StoredStatus, StoredWorker, read_status
+from pipelines.why.answer import AlarmAnswer
+from streaming.errors import BadInput
+
+REMEDY = "docs/operations/monitoring.md#alarms"
+FIGURES = (
+    "state", "rows_per_s", "lag_rows", "lag_known", "lag_event_time_s", "silent_s", "teacher_version",
+    "teacher_lag_rows", "logit_age_s", "ne", "note", "restarts",
+)  # fmt: skip
+LOG_LINES = 5
+LOG_BYTES = 4 << 20
+"""So much of the end of the coordinator's log is searched for an alarm that is over."""
+
+
+def why_alarm(run_dir: RunDir, name: str | None = None) -> list[AlarmAnswer]:
+    """Every active alarm of this name, or the one that is over; None: all that are active.
+
+    Raises BadInput where no run lies there, or no alarm has that name."""
+    status = read_status(run_dir.root)
+    if name is None:
+        return [_active(run_dir, status, alarm) for alarm in status.alarms]
+    known = [str(alarm) for alarm in Alarm]
+    if name not in known:
+        raise BadInput(f"no alarm is named `{name}`; choose from {', '.join(known)}")
+    active = [_active(run_dir, status, alarm) for alarm in status.alarms if alarm.state == name]
+    return active or [_over(run_dir, name)]
+
+
+def _active(run_dir: RunDir, status: StoredStatus, alarm: StoredAlarm) -> AlarmAnswer:
+    more = alarm.model_extra or {}
+    workers = list(more.get("workers") or ())
+    figures = {worker: _figures(status.workers[worker]) for worker in workers if worker in status.workers}
+    words = alarm.words
+    if not status.lives:
+        words += "; as of the run's last status, it does not run now"
+    return AlarmAnswer(
+        alarm.state,
+        True,
+        words,
+        more.get("since"),
+        more.get("for_s"),
+        workers,
+        figures,
+        _limits(run_dir),
+        more.get("remedy") or REMEDY,
+    )
+
+
+def _figures(worker: StoredWorker) -> dict[str, Any]:
+    values = worker.model_dump(mode="json")
+    return {name: values[name] for name in FIGURES if values.get(name) is not None}
+
+
+def _limits(run_dir: RunDir) -> dict[str, Any]:
+    return config_of(run_dir).alarms.model_dump(mode="json", exclude_none=True)
+
+
+def _over(run_dir: RunDir, name: str) -> AlarmAnswer:
+    seen = _logged(run_dir, name)
+    words = "it does not stand now" + ("; the coordinator's log names it last as below" if seen else "")
+    return AlarmAnswer(name, False, words, limits=_limits(run_dir), remedy=REMEDY, last_seen=seen)
+
+
+def _logged(run_dir: RunDir, name: str) -> list[str]:
+    """The last lines of the coordinator's log that name the alarm."""
+    path = run_dir.logs / "coordinator.log"
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return [line for line in lines if f"{name}:" in line][-LOG_LINES:]

@@ -107,6 +107,7 @@ NOUNS = (
     "teachers.logit_sets",
     "teachers.rewind",
     "teachers.teacher",
+    "ui",
     "versions",
     "why",
 )

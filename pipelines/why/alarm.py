@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.sections import AlarmLimits
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.alarms import Alarm
 from pipelines.live.status.stored import StoredAlarm, StoredStatus, StoredWorker, read_status
@@ -25,17 +26,22 @@ def why_alarm(run_dir: RunDir, name: str | None = None) -> list[AlarmAnswer]:
     """Every active alarm of this name, or the one that is over; None: all that are active.
 
     Raises BadInput where no run lies there, or no alarm has that name."""
-    status = read_status(run_dir.root)
+    status, limits = read_status(run_dir.root), config_of(run_dir).alarms
     if name is None:
-        return [_active(run_dir, status, alarm) for alarm in status.alarms]
+        return active_alarms(status, limits)
     known = [str(alarm) for alarm in Alarm]
     if name not in known:
         raise BadInput(f"no alarm is named `{name}`; choose from {', '.join(known)}")
-    active = [_active(run_dir, status, alarm) for alarm in status.alarms if alarm.state == name]
-    return active or [_over(run_dir, name)]
+    active = [answer for answer in active_alarms(status, limits) if answer.alarm == name]
+    return active or [_over(run_dir, name, limits)]
 
 
-def _active(run_dir: RunDir, status: StoredStatus, alarm: StoredAlarm) -> AlarmAnswer:
+def active_alarms(status: StoredStatus, limits: AlarmLimits) -> list[AlarmAnswer]:
+    """All alarms that stand in a status."""
+    return [_active(status, alarm, limits) for alarm in status.alarms]
+
+
+def _active(status: StoredStatus, alarm: StoredAlarm, limits: AlarmLimits) -> AlarmAnswer:
     more = alarm.model_extra or {}
     workers = list(more.get("workers") or ())
     figures = {worker: _figures(status.workers[worker]) for worker in workers if worker in status.workers}
@@ -50,7 +56,7 @@ def _active(run_dir: RunDir, status: StoredStatus, alarm: StoredAlarm) -> AlarmA
         more.get("for_s"),
         workers,
         figures,
-        _limits(run_dir),
+        _limits(limits),
         more.get("remedy") or REMEDY,
     )
 
@@ -60,14 +66,14 @@ def _figures(worker: StoredWorker) -> dict[str, Any]:
     return {name: values[name] for name in FIGURES if values.get(name) is not None}
 
 
-def _limits(run_dir: RunDir) -> dict[str, Any]:
-    return config_of(run_dir).alarms.model_dump(mode="json", exclude_none=True)
+def _limits(limits: AlarmLimits) -> dict[str, Any]:
+    return limits.model_dump(mode="json", exclude_none=True)
 
 
-def _over(run_dir: RunDir, name: str) -> AlarmAnswer:
+def _over(run_dir: RunDir, name: str, limits: AlarmLimits) -> AlarmAnswer:
     seen = _logged(run_dir, name)
     words = "it does not stand now" + ("; the coordinator's log names it last as below" if seen else "")
-    return AlarmAnswer(name, False, words, limits=_limits(run_dir), remedy=REMEDY, last_seen=seen)
+    return AlarmAnswer(name, False, words, limits=_limits(limits), remedy=REMEDY, last_seen=seen)
 
 
 def _logged(run_dir: RunDir, name: str) -> list[str]:

@@ -25,7 +25,6 @@ from pipelines.why.answer import StudentFate
 from pipelines.why.logits import revocation
 from streaming.lake.where import Where
 from streaming.lake.withdrawn import record_of
-from streaming.position import NOTHING_YET
 from streaming.store.files import read_json
 
 
@@ -41,11 +40,10 @@ class Logged:
 def learned_upto(published: Entry) -> int:
     """The last row of the lake that a published version had learned.
 
-    >>> learned_upto({"lake_seq": 7}), learned_upto({"lineage": {"lake_range": [0, 9]}}), learned_upto({})
-    (7, 9, -1)
+    >>> learned_upto({"version": "v00000008", "lake_seq": 7}), learned_upto({"version": "v00000010"})
+    (7, 9)
     """
-    lake_range = (published.get("lineage") or {}).get("lake_range") or [0, NOTHING_YET]
-    return int(published.get("lake_seq", lake_range[1]))
+    return int(published.get("lake_seq", int(published["version"].removeprefix("v")) - 1))
 
 
 class Learner:
@@ -68,6 +66,12 @@ class Learner:
     @cached_property
     def entries(self) -> list[Entry]:
         return Ledger(self._run_dir, self.name).entries()
+
+    @property
+    def published(self) -> dict[str, Entry]:
+        """Its own versions that are or were in the registry, oldest first, with their entries; its twin's are not."""
+        entries = [each for each in self.entries if each["action"] == Action.PUBLISHED]
+        return {each["version"]: each for each in entries if each.get("role", "student") == "student"}
 
     @property
     def position(self) -> int:
@@ -97,8 +101,7 @@ class Learner:
             return StudentFate(self.name, "later", words)
         logged = self.logged(pc.field("lake_seq") == seq, seq)
         step = None if logged is None or self.settings.learns_from_others else self._step_of(logged.number)
-        published = (each for each in self.entries if each["action"] == Action.PUBLISHED)
-        version = next((each["version"] for each in published if learned_upto(each) >= seq), None)
+        version = next((name for name, each in self.published.items() if learned_upto(each) >= seq), None)
         words = self._words(values, logged)
         number, predicted = (None, {}) if logged is None else (logged.number, logged.predicted)
         return StudentFate(self.name, "learned", words, version, number, step, predicted)

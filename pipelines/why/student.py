@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.training.freshness import PublishedVersions
-from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import Entry, Ledger
 from pipelines.why.answer import OffsetRange, SnapshotOfTeacher, StudentAnswer
 from pipelines.why.learning import Learner, learned_upto, learners_of
@@ -15,6 +17,8 @@ from streaming.errors import BadInput
 from streaming.lake.delta.log import unfinished
 from streaming.lake.reader import LakeReader
 
+REGISTRY = "registry"
+"""What a student's checkpoint says of its versions (Coverage)."""
 DECISIONS = 20
 """So many of the last entries of the ledger are told."""
 
@@ -31,14 +35,14 @@ def why_student(run_dir: RunDir, name: str, version: str | None = None, *, offse
     learner = learners[name]
     ledger = Ledger(run_dir, name)
     aliases = ledger.aliases().as_json()
-    published = {e["version"]: e for e in learner.entries if e["action"] == Action.PUBLISHED}
+    published = learner.published
     if version is not None and version not in published:
         known = ", ".join(published) or "none is published yet"
         raise BadInput(f"`{name}` has no version {version}; choose from {known}")
     chosen = version or aliases["champion"] or next(reversed(published), None)
     entry = published.get(chosen) if chosen is not None else None
     lineage = {} if entry is None else entry.get("lineage") or {}
-    lake_range = lineage.get("lake_range") or _learned_range(learner)
+    lake_range = lineage.get("lake_range") or _learned_range(learner, entry)
     teachers = lineage.get("teacher_versions") or _learned_teachers(learner)
     return StudentAnswer(
         name,
@@ -76,16 +80,18 @@ def _rows(learner: Learner, entry: Entry | None) -> int | None:
     return None if learner.checkpoint is None else int(learner.checkpoint["rows"])
 
 
-def _learned_range(learner: Learner) -> list[int] | None:
-    """Of a student without a version: what its newest checkpoint says that it learned."""
-    versions = (learner.checkpoint or {}).get("versions") or {}
-    first = versions.get("first_seq")
-    return None if first is None or learner.checkpoint is None else [first, learner.checkpoint["lake_seq"]]
+def _learned_range(learner: Learner, entry: Entry | None) -> list[int] | None:
+    """Of a version without lineage, as the end of a run publishes it: what the newest checkpoint says."""
+    first = _registry(learner).get("first_seq")
+    return None if first is None else [first, learner.position if entry is None else learned_upto(entry)]
 
 
 def _learned_teachers(learner: Learner) -> list[int] | None:
-    versions = (learner.checkpoint or {}).get("versions") or {}
-    return versions.get("teachers")
+    return _registry(learner).get("teachers")
+
+
+def _registry(learner: Learner) -> Mapping[str, Any]:
+    return (learner.checkpoint or {}).get(REGISTRY) or {}
 
 
 def _snapshots(run_dir: RunDir, first: int, last: int) -> list[SnapshotOfTeacher]:

@@ -90,6 +90,7 @@ ORDER = [
     "pipelines.lab.verify",
     "pipelines.live.roster",
     "pipelines.why",
+    "pipelines.ui",
     "pipelines.capacity",
     "pipelines.deploy",
     "pipelines.serve",

@@ -1,0 +1,152 @@
+"""NE of students, their twins and the teacher by event time, from the logs of predictions.
+
+Each part of a log is read once: sums by minute of event time are kept, and parts that came since are added. NE of an
+interval is the mean log loss of its rows over the entropy of its base rate, all models on the same rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from exfm.metrics.limits import MIN_POSITIVES
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.training.predictions import parts_of
+from pipelines.track.registry.aliases import Action
+from pipelines.track.registry.ledger import Ledger
+
+MODELS = ("student", "no_teacher", "teacher", "constant")
+MINUTE_MS = 60_000
+POINTS = 60
+"""At most so many points of a curve; fewer where they would hold too few positives."""
+
+Sums = dict[int, np.ndarray]
+"""By minute: rows, positives, and the summed log loss of each model, in the order of its `Curve.models`."""
+
+
+class Curve:
+    """Sums of one student and task, by minute of event time."""
+
+    def __init__(self, models: Sequence[str]) -> None:
+        self.models = tuple(models)
+        self._parts: dict[str, Sums] = {}
+
+    def add(self, part: str, event_time_ms: np.ndarray, labels: np.ndarray, logits: Mapping[str, np.ndarray]) -> None:
+        """Add the rows of a part, (N,) each: those with a label and with every model's logit."""
+        columns = [logits[model] for model in self.models]
+        whole = np.isfinite(labels) & np.logical_and.reduce([np.isfinite(z) for z in columns])
+        y, minutes = labels[whole], event_time_ms[whole] // MINUTE_MS
+        found, place = np.unique(minutes, return_inverse=True)
+        values = [np.ones(len(y)), y, *(np.logaddexp(0.0, z[whole]) - y * z[whole] for z in columns)]
+        sums = np.stack([np.bincount(place, value, len(found)) for value in values], axis=1)
+        self._parts[part] = dict(zip(found.tolist(), sums, strict=True))
+
+    def keep(self, parts: Sequence[str]) -> None:
+        """Forget parts that are gone: a restart makes the last one again."""
+        self._parts = {name: sums for name, sums in self._parts.items() if name in parts}
+
+    def __contains__(self, part: str) -> bool:
+        return part in self._parts
+
+    def points(self) -> dict[str, Any]:
+        """NE by interval: its middle in event time, and the NE of each model there; None where it has one class only.
+
+        >>> curve = Curve(["student"])
+        >>> curve.add("a", np.array([0, 10, 60_000]), np.array([0.0, 1.0, 0.0]), {"student": np.zeros(3)})
+        >>> curve.points()
+        {'t': [60000], 'rows': [3], 'positives': [1], 'ne': {'student': [1.0889]}}
+        """
+        if not self._parts:
+            return {"t": [], "rows": [], "positives": [], "ne": {model: [] for model in self.models}}
+        minutes = np.concatenate([np.array(list(sums), np.int64) for sums in self._parts.values()])
+        rows = np.concatenate([np.array(list(sums.values())) for sums in self._parts.values()])
+        rows = rows.reshape(len(minutes), 2 + len(self.models))
+        order = np.argsort(minutes, kind="stable")
+        minutes, rows = minutes[order], rows[order]
+        count = int(np.clip(rows[:, 1].sum() // MIN_POSITIVES, 1, POINTS))
+        edges = np.searchsorted(rows[:, 0].cumsum(), np.linspace(0, rows[:, 0].sum(), count + 1)[1:-1])
+        starts = np.unique(np.concatenate([[0], edges + 1]))
+        starts = starts[starts < len(minutes)]
+        sums = np.add.reduceat(rows, starts, axis=0)
+        first, last = minutes[starts], minutes[np.append(starts[1:] - 1, len(minutes) - 1)]
+        rate = np.clip(sums[:, 1] / sums[:, 0], 1e-12, 1 - 1e-12)
+        entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
+        known = (sums[:, 1] > 0) & (sums[:, 1] < sums[:, 0])
+        ne = sums[:, 2:] / sums[:, :1] / entropy[:, None]
+        return {
+            "t": ((first + last + 1) * MINUTE_MS // 2).tolist(),
+            "rows": sums[:, 0].astype(int).tolist(),
+            "positives": sums[:, 1].astype(int).tolist(),
+            "ne": {
+                model: [round(float(v), 4) if ok else None for v, ok in zip(ne[:, at], known, strict=True)]
+                for at, model in enumerate(self.models)
+            },
+        }
+
+
+class Curves:
+    """Curves of all students of a run, read in a thread of their own: the page does not wait for them."""
+
+    def __init__(self, run_dir: RunDir, tasks: Callable[[], Mapping[str, Sequence[str]]]) -> None:
+        """`tasks`: those of each student, as they are now."""
+        self._run_dir, self._tasks = run_dir, tasks
+        self._curves: dict[str, dict[str, Curve]] = {}
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+
+    def refresh(self) -> None:
+        """Read the parts that came since; one thread at a time does."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            for student, tasks in self._tasks().items():
+                self._read(student, tasks)
+        finally:
+            self._reading.release()
+
+    def of(self, student: str) -> dict[str, Any]:
+        """The student's curves by task, and when a version became champion, in event time."""
+        with self._lock:
+            tasks = {task: curve.points() for task, curve in self._curves.get(student, {}).items()}
+        return {"student": student, "tasks": tasks, "champions": champions_of(self._run_dir, student)}
+
+    def _read(self, student: str, tasks: Sequence[str]) -> None:
+        _, parts = parts_of(self._run_dir.predictions(student))
+        with self._lock:
+            curves = self._curves.setdefault(student, {})
+            for curve in curves.values():
+                curve.keep([part.name for part in parts])
+        for part in parts:
+            if all(task in curves and part.name in curves[task] for task in tasks):
+                continue
+            try:
+                self._add(part, tasks, curves)
+            except FileNotFoundError:  # pruned, or made again by a restart
+                continue
+
+    def _add(self, part: Path, tasks: Sequence[str], curves: dict[str, Curve]) -> None:
+        names = pq.read_schema(part).names
+        wanted = [f"{kind}_{task}" for task in tasks for kind in ("label", *MODELS)]
+        rows = pq.read_table(part, columns=["event_time_ms", *(name for name in wanted if name in names)])
+        values = {name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in rows.column_names}
+        event_time_ms = rows["event_time_ms"].to_numpy()
+        for task in tasks:
+            models = [model for model in MODELS if f"{model}_{task}" in values]
+            logits = {model: values[f"{model}_{task}"] for model in models}
+            with self._lock:
+                curve = curves.setdefault(task, Curve(models))
+                if set(curve.models) <= set(models):
+                    curve.add(part.name, event_time_ms, values[f"label_{task}"], logits)
+
+
+def champions_of(run_dir: RunDir, student: str) -> list[dict[str, Any]]:
+    """When which version became champion, by the event time of the version's last row; without those of no known
+    time."""
+    entries = Ledger(run_dir, student).entries()
+    times = {each["version"]: each.get("event_time_ms") for each in entries if each["action"] == Action.PUBLISHED}
+    promoted = [each["version"] for each in entries if each["action"] in (Action.PROMOTED, Action.ROLLED_BACK)]
+    return [{"version": each, "t": times[each]} for each in promoted if times.get(each) is not None]

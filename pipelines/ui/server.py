@@ -1,0 +1,278 @@
+"""The page's server: one document and its data, over files of a run. It writes nothing and asks nothing of workers.
+
+    GET /                       the document, with the view in it
+    GET /view.json              the view as it is now
+    GET /curves.json            ?student=NAME: NE by event time
+    GET /why.json               ?of=impression|student|alarm & name=…: what `exfm why` answers
+    GET /dead-letters.json      ?reason=…: a few refused records
+
+Bound to loopback it answers only requests that name loopback as their host, so no other site can reach it through a
+browser; bound to another address it needs a token, which comes as `Authorization: Bearer …`, or once as `?token=…`,
+and is a cookie from then on.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from functools import cache
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from pipelines.cli.tools.dead_letters import decoded
+from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.config.evolve import with_roster
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.report import page as report_page
+from pipelines.ui.curves import Curves
+from pipelines.ui.view import view_of
+from pipelines.why.alarm import why_alarm
+from pipelines.why.impression import why_impression
+from pipelines.why.student import why_student
+from pipelines.why.words import lines_of
+from streaming.delivery.requeue import PLACES, Letters, Place
+from streaming.errors import BadInput, StreamingError
+
+COOKIE = "exfm-ui"
+CURVES_EVERY_S = 10.0
+EXAMPLES = 5
+"""Refused records shown of a reason."""
+LOOPBACK_NAMES = ("localhost",)
+
+log = logging.getLogger(__name__)
+
+
+class RunPage:
+    """The page of one run: its document and its data. Raises BadInput where no run lies in `run_dir`."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self.run_dir = run_dir
+        self._config = config_of(run_dir)
+        self._curves = Curves(run_dir, self._tasks)
+        self._asking = threading.Lock()  # a search reads the lake: one at a time
+        self._stopped = threading.Event()
+        self._reader = threading.Thread(target=self._read_curves, name="curves", daemon=True)
+        view_of(run_dir, self._config)  # what cannot be shown is said here, once
+
+    def start(self) -> None:
+        """Begin to read the logs of predictions."""
+        self._reader.start()
+
+    def close(self) -> None:
+        self._stopped.set()
+
+    def _tasks(self) -> dict[str, tuple[str, ...]]:
+        config = with_roster(self._config, self.run_dir.roster)
+        return {student.name: config.student_tasks(student) for student in config.students}
+
+    def _read_curves(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._curves.refresh()
+            except Exception:  # the rest of the page goes on
+                log.exception("reading the logs of predictions")
+            self._stopped.wait(CURVES_EVERY_S)
+
+    def document(self, nonce: str) -> bytes:
+        """The whole document, with the view as it is now."""
+        view = json.dumps(self.view({})).replace("<", "\\u003c")
+        return _template().render(nonce=nonce, title=self._config.name, view=view).encode()
+
+    def view(self, query: dict[str, str]) -> Any:
+        return view_of(self.run_dir, self._config)
+
+    def curves(self, query: dict[str, str]) -> Any:
+        return self._curves.of(query.get("student", ""))
+
+    def why(self, query: dict[str, str]) -> Any:
+        """An answer, as `exfm why` gives it, with its lines."""
+        kind, name = query.get("of", ""), query.get("name", "").strip()
+        if not name:
+            raise BadInput("nothing was asked: give an impression's id, a student's name, or an alarm's")
+        with self._asking:
+            if kind == "impression":
+                answers: list[Any] = [why_impression(self.run_dir, name)]
+            elif kind == "student":
+                answers = [why_student(self.run_dir, name, query.get("version"))]
+            elif kind == "alarm":
+                answers = list(why_alarm(self.run_dir, name))
+            else:
+                raise BadInput(f"`{kind}` cannot be asked for; ask for an impression, a student or an alarm")
+        return [answer.as_json() | {"lines": lines_of(answer)} for answer in answers]
+
+    def dead_letters(self, query: dict[str, str]) -> Any:
+        """A few refused records of a reason, decoded as far as possible."""
+        letters = Letters(self.run_dir.side_tables, self._config.kafka)
+        found = []
+        for row in letters.rows(query.get("reason")).slice(0, EXAMPLES).to_pylist():
+            place = Place(*(row[name] for name in PLACES))
+            payload, length = letters.payload(place)
+            record = decoded(payload, place.row, self._config.kafka.max_message_bytes)
+            found.append({"place": str(place), "detail": row["detail"], "bytes": length, "record": record})
+        return found
+
+
+@cache
+def _template() -> Template:
+    folders = [Path(__file__).parent, Path(report_page.__file__).parent]
+    environment = Environment(
+        loader=FileSystemLoader(folders), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.get_template("page.html")
+
+
+def is_loopback(host: str) -> bool:
+    """True for a host that only this machine reaches.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("[::1]")
+    (True, True, False, True)
+    """
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host in LOOPBACK_NAMES
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET; everything else is 501."""
+
+    server: PageServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "exfm", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        place = urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(place.query).items()}
+        if self.server.needs_host and not is_loopback(self._host()):
+            return self._refuse(403, "this page answers requests for 127.0.0.1 and localhost only")
+        if not self._allowed(query):
+            return self._refuse(401, "a token is needed: open /?token=TOKEN, or send it as Authorization: Bearer")
+        if "token" in query:
+            return self._remember(place.path)
+        page = self.server.page
+        data: dict[str, Callable[[dict[str, str]], Any]] = {
+            "/view.json": page.view,
+            "/curves.json": page.curves,
+            "/why.json": page.why,
+            "/dead-letters.json": page.dead_letters,
+        }
+        if place.path == "/":
+            nonce = secrets.token_urlsafe(12)
+            return self._answer(200, "text/html; charset=utf-8", page.document(nonce), nonce)
+        if place.path not in data:
+            return self._refuse(404, f"no such page: {place.path[:80]}")
+        try:
+            code, value = 200, data[place.path](query)
+        except BadInput as error:
+            code, value = 400, {"error": str(error)}
+        except StreamingError as error:
+            code, value = 503, {"error": str(error)}
+        except Exception:
+            log.exception("answering %s", place.path)
+            code, value = 500, {"error": "the page failed on this request; its log says why"}
+        self._answer(code, "application/json", json.dumps(value, default=str).encode())
+
+    def _host(self) -> str:
+        host = self.headers.get("Host", "")
+        return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+    def _allowed(self, query: dict[str, str]) -> bool:
+        token = self.server.token
+        if token is None:
+            return True
+        try:
+            cookie = SimpleCookie(self.headers.get("Cookie", "")).get(COOKIE)
+        except CookieError:
+            cookie = None
+        sent = [
+            query.get("token", ""),
+            self.headers.get("Authorization", "").removeprefix("Bearer ").strip(),
+            "" if cookie is None else cookie.value,
+        ]
+        return any(hmac.compare_digest(each.encode(), token.encode()) for each in sent)
+
+    def _remember(self, path: str) -> None:
+        """Keep the token as a cookie, and take it out of the address."""
+        self.send_response(303)
+        self.send_header("Location", path)
+        self.send_header("Set-Cookie", f"{COOKIE}={self.server.token}; HttpOnly; SameSite=Strict; Path=/")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _refuse(self, code: int, words: str) -> None:
+        self._answer(code, "text/plain; charset=utf-8", words.encode())
+
+    def _answer(self, code: int, kind: str, body: bytes, nonce: str = "") -> None:
+        own = f"'nonce-{nonce}'" if nonce else "'none'"
+        policy = (
+            f"default-src 'none'; script-src {own}; style-src {own}; connect-src 'self'; img-src data:; "
+            "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        )
+        self.send_response(code)
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Log at debug level, without the query, which may hold a token."""
+        log.debug("%s %s", self.command, urlsplit(self.path).path if self.command else "")
+
+
+class PageServer(ThreadingHTTPServer):
+    """A listening server of a run's page. `token`: None where only this machine reaches it.
+
+    Raises BadInput where `host` is not loopback and there is no token, or the port is taken."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, page: RunPage, host: str, port: int, token: str | None) -> None:
+        self.page, self.token = page, token or None
+        self.needs_host = is_loopback(host)
+        if not self.needs_host and self.token is None:
+            raise BadInput(
+                f"--host {host} lets other machines read this run, so a token is needed: set EXFM_UI_TOKEN, or give "
+                "--token; or leave --host out, and the page is for this machine only"
+            )
+        if self.token is not None and not all(each.isalnum() or each in "-_.~" for each in self.token):
+            raise BadInput("the token may have letters, digits and - _ . ~; for example: openssl rand -hex 16")
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise BadInput(f"cannot listen on {host}:{port}: {error.strerror}; give another --port (0: any)") from None
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+
+def serve_page(page: RunPage, host: str, port: int, token: str | None, ready: Callable[[int], None]) -> None:
+    """Serve until interrupted. `ready(port)` is called once requests are taken. Raises as `PageServer` does."""
+    with PageServer(page, host, port, token) as server:
+        page.start()
+        ready(server.port)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            page.close()

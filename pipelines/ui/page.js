@@ -52,12 +52,12 @@ function replace(place, ...children) {
 
 // --- the flow -------------------------------------------------------------------------------------------------------
 const WIDE = {
-  size: [1060, 330], box: [150, 86],
-  at: { source: [5, 30], kafka: [215, 30], augmentation: [455, 30], lake: [695, 30], teacher: [575, 225], students: [905, 30], registry: [905, 225] },
+  size: [1190, 300], box: [172, 88],
+  at: { source: [4, 10], kafka: [256, 10], augmentation: [508, 10], lake: [760, 10], teacher: [634, 196], students: [1012, 10], registry: [1012, 196] },
 };
 const TALL = {
-  size: [360, 800], box: [164, 84],
-  at: { source: [8, 8], kafka: [8, 158], augmentation: [8, 308], lake: [8, 520], teacher: [188, 414], students: [8, 690], registry: [188, 690] },
+  size: [344, 856], box: [160, 88],
+  at: { source: [4, 4], kafka: [4, 144], augmentation: [4, 284], lake: [4, 544], teacher: [180, 414], students: [4, 704], registry: [180, 764] },
 };
 function side(layout, name, other) {
   const [w, h] = layout.box, [x, y] = layout.at[name], [u, v] = layout.at[other];
@@ -99,7 +99,7 @@ function drawFlow(flow) {
     drawn.push(svg("text", { x: x + 10, y: y + 22, class: "title", "font-size": 15 }, node.title));
     const lines = [node.state, ...node.lines].filter(Boolean);
     lines.forEach((line, at) => drawn.push(svg("text", { x: x + 10, y: y + 40 + 16 * at, class: at ? "" : "soft", "font-size": 12.5 },
-      line.length > 23 ? line.slice(0, 22) + "…" : line)));
+      line.length > 24 ? line.slice(0, 23) + "…" : line)));
   }
   $("picture").className = tall ? "tall" : "";
   const picture = svg("svg", { viewBox: `0 0 ${layout.size.join(" ")}`, role: "img", "aria-label": said.join("; ") }, ...drawn);
@@ -159,7 +159,8 @@ async function showLetters(event, key, reason, body) {
 
 // --- curves -----------------------------------------------------------------------------------------------------------
 function chart(student, task, curve, champions) {
-  const W = 520, H = 230, left = 46, right = 10, top = 12, bottom = 26;
+  const narrow = matchMedia("(max-width: 46rem)").matches;
+  const W = narrow ? 344 : 520, H = narrow ? 190 : 230, left = 46, right = 10, top = 12, bottom = 26;
   const models = Object.keys(curve.ne), t = curve.t, days = t.length && t[t.length - 1] - t[0] > 3 * 864e5;
   const later = models.flatMap((m) => curve.ne[m].slice(Math.floor(t.length / 10))).filter((v) => v !== null);
   const all = models.flatMap((m) => curve.ne[m]).filter((v) => v !== null);
@@ -187,7 +188,7 @@ function chart(student, task, curve, champions) {
     const n = Object.keys(MODELS).indexOf(model);
     let pen = "M", d = "";
     curve.ne[model].forEach((v, at) => { if (v === null) pen = "M"; else { d += `${pen}${X(t[at]).toFixed(1)} ${Y(v).toFixed(1)}`; pen = "L"; } });
-    if (t.length === 1) d += "h6";
+    if (t.length === 1 && d) d = `M${left} ${Y(curve.ne[model][0])}H${W - right}`;
     drawn.push(svg("path", { class: `curve m${n}`, d }));
   });
   const last = models.map((m) => `${MODELS[m]} ${curve.ne[m].filter((v) => v !== null).at(-1)}`).join(", ");

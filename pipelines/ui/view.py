@@ -10,6 +10,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.status.stored import StoredStatus, StoredWorker, read_status
+from pipelines.track.registry.ledger import Ledger
 from pipelines.why.alarm import active_alarms
 
 
@@ -20,6 +21,7 @@ def view_of(run_dir: RunDir, config: Config) -> dict[str, Any]:
     more = status.model_extra or {}
     counts = more.get("counts") or {}
     lives = status.lives
+    students = [_student(name, worker, lives, run_dir) for name, worker in _of(status, Kind.STUDENT)]
     return {
         "run": status.name,
         "folder": str(run_dir.root),
@@ -30,8 +32,8 @@ def view_of(run_dir: RunDir, config: Config) -> dict[str, Any]:
         "started_at": status.started_at,
         "wall_s": status.wall_s,
         "fraction": status.fraction,
-        "flow": _flow(status, config, counts, lives),
-        "students": [_student(name, worker, lives) for name, worker in _of(status, Kind.STUDENT)],
+        "flow": _flow(status, config, counts, lives, sum(bool(each["champion"]) for each in students)),
+        "students": students,
         "alarms": [answer.as_json() for answer in active_alarms(status, config.alarms)],
         "losses": status.losses.model_dump(mode="json") if status.losses is not None else None,
         "dead_letters": _dead_letters(counts),
@@ -48,7 +50,9 @@ def _field(worker: StoredWorker, name: str) -> Any:
     return (worker.model_extra or {}).get(name)
 
 
-def _flow(status: StoredStatus, config: Config, counts: Mapping[str, Any], lives: bool) -> dict[str, Any]:
+def _flow(
+    status: StoredStatus, config: Config, counts: Mapping[str, Any], lives: bool, champions: int
+) -> dict[str, Any]:
     """Nodes and edges of the picture. An edge has the rate at which rows pass and how many wait."""
     augmentation = [worker for _, worker in _of(status, Kind.AUGMENTATION)]
     teachers = [worker for name, worker in _of(status, Kind.TEACHER) if name == "teacher"]
@@ -57,7 +61,6 @@ def _flow(status: StoredStatus, config: Config, counts: Mapping[str, Any], lives
     version = next((w.teacher_version for w in augmentation if w.teacher_version is not None), None)
     age_rows = next((_field(w, "teacher_lag_rows") for w in augmentation), None)
     age_s = next((_field(w, "teacher_age_s") for w in augmentation if _field(w, "teacher_age_s") is not None), None)
-    champions = sum(bool((_field(w, "versions") or {}).get("champion")) for w in students)
     topics = f"{config.kafka.impressions.topic}, {config.kafka.feedback.topic}"
     lag_s = next((_field(w, "lag_event_time_s") for w in augmentation), None)
     nodes = {
@@ -84,9 +87,13 @@ def _flow(status: StoredStatus, config: Config, counts: Mapping[str, Any], lives
         "students": {
             "title": f"{len(students):,} students",
             "state": _state(students, lives),
-            "lines": [_rows_of(students), f"slowest waits for {_most(w.lag_rows for w in students):,}"],
+            "lines": [_rows_of(students)],
         },
-        "registry": {"title": "Registry", "state": "versions", "lines": [f"{champions:,} champions", "for serving"]},
+        "registry": {
+            "title": "Registry",
+            "state": "versions",
+            "lines": [f"{champions:,} of {len(students):,} have", "a champion to serve"],
+        },
     }
     edges = [
         {"from": "source", "to": "kafka", **_edge(ingest, lives)},
@@ -125,16 +132,14 @@ def _state(workers: Iterable[StoredWorker], lives: bool) -> str:
     return grave if lives or grave in ("failed", "done", "none") else "not running"
 
 
-def _most(values: Iterable[int | None]) -> int:
-    return max((value for value in values if value is not None), default=0)
-
-
 def _total(by_group: Any) -> str:
     return f"{sum(by_group.values()):,}" if isinstance(by_group, dict) else "0"
 
 
-def _student(name: str, worker: StoredWorker, lives: bool) -> dict[str, Any]:
-    versions = _field(worker, "versions") or {}
+def _student(name: str, worker: StoredWorker, lives: bool, run_dir: RunDir) -> dict[str, Any]:
+    """A student's line in the table; its versions are those of its ledger, which the end of a run writes, too."""
+    aliases = Ledger(run_dir, name.removeprefix(STUDENT)).aliases()
+    trial = (_field(worker, "versions") or {}).get("trial")
     return {
         "name": name.removeprefix(STUDENT),
         "state": worker.state if lives or worker.state in ("done", "failed", "retired") else "stopped",
@@ -147,9 +152,9 @@ def _student(name: str, worker: StoredWorker, lives: bool) -> dict[str, Any]:
         "ne": worker.ne,
         "teacher_version": worker.teacher_version,
         "logit_age_s": worker.logit_age_s,
-        "champion": versions.get("champion"),
-        "candidate": versions.get("candidate"),
-        "trial": versions.get("trial"),
+        "champion": aliases.champion,
+        "candidate": aliases.candidate,
+        "trial": trial if aliases.candidate is not None else None,
         "alarms": list(worker.alarms),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +25,9 @@ from streaming.position import SourcePosition
 from streaming.schema import FEEDBACK_TIME, RowSchema
 from streaming.settlement.waiting import Held, HeldImpression
 
-OnTopics = Callable[[Config, int | str, Sequence[SourceRecord]], list[SourceRecord]]
-"""Looks for an id on the topics: the config, the id, what is known of it -> all of its records."""
+OnTopics = Callable[[Config, int | str, Sequence[SourceRecord], Collection[str]], list[SourceRecord]]
+"""Looks for an id on the topics: the config, the id, what is known of it, tasks whose label is positive -> all of its
+records."""
 
 
 def id_of(text: str, schema: RowSchema) -> int | str:
@@ -41,10 +42,13 @@ def id_of(text: str, schema: RowSchema) -> int | str:
     return value
 
 
-def why_impression(run_dir: RunDir, text: str, on_topics: OnTopics | None = None) -> ImpressionAnswer:
+def why_impression(
+    run_dir: RunDir, text: str, on_topics: OnTopics | None = None, overrides: list[str] | None = None
+) -> ImpressionAnswer:
     """All that the run keeps of an impression; `on_topics`: what to look for its records with, None: they are not
-    looked for. Raises BadInput where no run lies there, or the id is none."""
-    config = config_of(run_dir)
+    looked for; `overrides`: of the config, such as a password. Raises BadInput where no run lies there, or the id is
+    none."""
+    config = config_of(run_dir, overrides)
     impression_id = id_of(text, config.rows)
     lake = None
     if run_dir.lake.is_dir() and unfinished(run_dir.lake) is None:
@@ -59,7 +63,9 @@ def why_impression(run_dir: RunDir, text: str, on_topics: OnTopics | None = None
     admitted = [_place(row) for row in ([] if table is None else table.to_pylist())]
     records = _records(run_dir, config, impression_id, admitted, waiting)
     if on_topics is not None:
-        records = on_topics(config, impression_id, records)
+        positive = {task for row in rows for task, label in row.labels.items() if label}
+        positive |= {task for impression in waiting.impressions for task in impression.positive}
+        records = on_topics(config, impression_id, records, positive)
     groups = _groups(config, rows, waiting)
     searched = _searched(run_dir, lake, waiting, on_topics is not None)
     fate, words = _fate(config, rows, records, groups, waiting)

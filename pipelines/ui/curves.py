@@ -7,7 +7,8 @@ interval is the mean log loss of its rows over the entropy of its base rate, all
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,12 @@ class Curve:
         >>> curve = Curve(["student"])
         >>> curve.add("a", np.array([0, 10, 60_000]), np.array([0.0, 1.0, 0.0]), {"student": np.zeros(3)})
         >>> curve.points()
-        {'t': [60000], 'rows': [3], 'positives': [1], 'ne': {'student': [1.0889]}}
+        {'t': [60000], 'rows': [3], 'positives': [1], 'ne': {'student': [1.089]}}
         """
-        if not self._parts:
+        if not any(self._parts.values()):
             return {"t": [], "rows": [], "positives": [], "ne": {model: [] for model in self.models}}
         minutes = np.concatenate([np.array(list(sums), np.int64) for sums in self._parts.values()])
-        rows = np.concatenate([np.array(list(sums.values())) for sums in self._parts.values()])
-        rows = rows.reshape(len(minutes), 2 + len(self.models))
+        rows = np.stack([row for sums in self._parts.values() for row in sums.values()])
         order = np.argsort(minutes, kind="stable")
         minutes, rows = minutes[order], rows[order]
         count = int(np.clip(rows[:, 1].sum() // MIN_POSITIVES, 1, POINTS))
@@ -90,43 +90,26 @@ class Curve:
 
 
 class Curves:
-    """Curves of all students of a run, read in a thread of their own: the page does not wait for them."""
+    """Curves of the students of a run, each read when it is first asked for."""
 
-    def __init__(self, run_dir: RunDir, tasks: Callable[[], Mapping[str, Sequence[str]]]) -> None:
-        """`tasks`: those of each student, as they are now."""
-        self._run_dir, self._tasks = run_dir, tasks
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
         self._curves: dict[str, dict[str, Curve]] = {}
-        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._reading = threading.Lock()
 
-    def refresh(self) -> None:
-        """Read the parts that came since; one thread at a time does."""
-        if not self._reading.acquire(blocking=False):
-            return
-        try:
-            for student, tasks in self._tasks().items():
-                self._read(student, tasks)
-        finally:
-            self._reading.release()
-
-    def of(self, student: str) -> dict[str, Any]:
-        """The student's curves by task, and when a version became champion, in event time."""
-        with self._lock:
-            tasks = {task: curve.points() for task, curve in self._curves.get(student, {}).items()}
-        return {"student": student, "tasks": tasks, "champions": champions_of(self._run_dir, student)}
-
-    def _read(self, student: str, tasks: Sequence[str]) -> None:
-        _, parts = parts_of(self._run_dir.predictions(student))
-        with self._lock:
+    def of(self, student: str, tasks: Sequence[str]) -> dict[str, Any]:
+        """The student's curves by task, with the parts that have come since, and when a version became champion."""
+        with self._reading:  # one student at a time: the page asks for those that are seen
+            _, parts = parts_of(self._run_dir.predictions(student))
             curves = self._curves.setdefault(student, {})
             for curve in curves.values():
                 curve.keep([part.name for part in parts])
-        for part in parts:
-            if all(task in curves and part.name in curves[task] for task in tasks):
-                continue
-            try:
-                self._add(part, tasks, curves)
-            except FileNotFoundError:  # pruned, or made again by a restart
-                continue
+            for part in parts:
+                if not all(task in curves and part.name in curves[task] for task in tasks):
+                    with suppress(FileNotFoundError):  # pruned, or made again by a restart
+                        self._add(part, tasks, curves)
+            found = {task: curve.points() for task, curve in curves.items()}
+        return {"student": student, "tasks": found, "champions": champions_of(self._run_dir, student)}
 
     def _add(self, part: Path, tasks: Sequence[str], curves: dict[str, Curve]) -> None:
         names = pq.read_schema(part).names
@@ -137,10 +120,9 @@ class Curves:
         for task in tasks:
             models = [model for model in MODELS if f"{model}_{task}" in values]
             logits = {model: values[f"{model}_{task}"] for model in models}
-            with self._lock:
-                curve = curves.setdefault(task, Curve(models))
-                if set(curve.models) <= set(models):
-                    curve.add(part.name, event_time_ms, values[f"label_{task}"], logits)
+            curve = curves.setdefault(task, Curve(models))
+            if set(curve.models) <= set(models):
+                curve.add(part.name, event_time_ms, values[f"label_{task}"], logits)
 
 
 def champions_of(run_dir: RunDir, student: str) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,7 +45,6 @@ from streaming.delivery.requeue import PLACES, Letters, Place
 from streaming.errors import BadInput, StreamingError
 
 COOKIE = "exfm-ui"
-CURVES_EVERY_S = 10.0
 EXAMPLES = 5
 """Refused records shown of a reason."""
 LOOPBACK_NAMES = ("localhost",)
@@ -58,30 +58,9 @@ class RunPage:
     def __init__(self, run_dir: RunDir) -> None:
         self.run_dir = run_dir
         self._config = config_of(run_dir)
-        self._curves = Curves(run_dir, self._tasks)
+        self._curves = Curves(run_dir)
         self._asking = threading.Lock()  # a search reads the lake: one at a time
-        self._stopped = threading.Event()
-        self._reader = threading.Thread(target=self._read_curves, name="curves", daemon=True)
         view_of(run_dir, self._config)  # what cannot be shown is said here, once
-
-    def start(self) -> None:
-        """Begin to read the logs of predictions."""
-        self._reader.start()
-
-    def close(self) -> None:
-        self._stopped.set()
-
-    def _tasks(self) -> dict[str, tuple[str, ...]]:
-        config = with_roster(self._config, self.run_dir.roster)
-        return {student.name: config.student_tasks(student) for student in config.students}
-
-    def _read_curves(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._curves.refresh()
-            except Exception:  # the rest of the page goes on
-                log.exception("reading the logs of predictions")
-            self._stopped.wait(CURVES_EVERY_S)
 
     def document(self, nonce: str) -> bytes:
         """The whole document, with the view as it is now."""
@@ -92,7 +71,12 @@ class RunPage:
         return view_of(self.run_dir, self._config)
 
     def curves(self, query: dict[str, str]) -> Any:
-        return self._curves.of(query.get("student", ""))
+        """NE of a student by event time."""
+        config, name = with_roster(self._config, self.run_dir.roster), query.get("student", "")
+        students = {student.name: student for student in (*self._config.students, *config.students)}
+        if name not in students:
+            raise BadInput(f"no student `{name[:80]}`; choose from {', '.join(students)}")
+        return self._curves.of(name, config.student_tasks(students[name]))
 
     def why(self, query: dict[str, str]) -> Any:
         """An answer, as `exfm why` gives it, with its lines."""
@@ -268,11 +252,6 @@ class PageServer(ThreadingHTTPServer):
 def serve_page(page: RunPage, host: str, port: int, token: str | None, ready: Callable[[int], None]) -> None:
     """Serve until interrupted. `ready(port)` is called once requests are taken. Raises as `PageServer` does."""
     with PageServer(page, host, port, token) as server:
-        page.start()
         ready(server.port)
-        try:
+        with suppress(KeyboardInterrupt):
             server.serve_forever()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            page.close()

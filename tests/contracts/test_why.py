@@ -289,7 +289,7 @@ def test_a_students_version_is_traced_to_snapshots_rows_and_offsets(finished):
     versions = own["teacher_version"].drop_null().to_pylist()
     assert (answer.teacher[0].version, answer.teacher[-1].version) == (min(versions), max(versions))
     for told in answer.offsets:
-        mine = own.filter((pc.field("source_partition") == told.partition))["source_offset"].to_pylist()
+        mine = own.filter(pc.field("source_partition") == told.partition)["source_offset"].to_pylist()
         assert (told.first, told.last, told.rows) == (min(mine), max(mine), len(mine))
     assert sum(told.rows for told in answer.offsets) == own.num_rows
 
@@ -297,5 +297,5 @@ def test_a_students_version_is_traced_to_snapshots_rows_and_offsets(finished):
 def test_what_cannot_be_asked_is_refused_with_what_can(finished):
     with pytest.raises(BadInput, match="`abc` is no impression_id of this run"):
         ask(finished, "abc")
-    with pytest.raises(BadInput, match="no student `nobody`.*choose from feed, brand, clicks, late"):
+    with pytest.raises(BadInput, match=r"no student `nobody`.*choose from feed, brand, clicks, late"):
         why_student(finished.run_dir, "nobody")

@@ -22,7 +22,7 @@ function svg(name, attributes = {}, ...children) {
   return made;
 }
 const whole = (value) => (value === null || value === undefined ? DASH : Math.round(value).toLocaleString("en"));
-const short = (value) => (value >= 1e6 ? (value / 1e6).toFixed(1) + "M" : value >= 1e4 ? (value / 1e3).toFixed(0) + "k" : whole(value));
+const short = (value) => (value >= 1e6 ? (value / 1e6).toFixed(1) + "M" : value >= 1e4 ? (value / 1e3).toFixed(0) + "k" : value >= 1e3 ? (value / 1e3).toFixed(1) + "k" : whole(value));
 const when = (ms, days) => new Date(ms).toISOString().replace("T", " ").slice(5, days ? 10 : 16);
 function age(seconds) {
   if (seconds === null || seconds === undefined) return DASH;
@@ -72,7 +72,6 @@ function edgeWords(edge) {
   if (edge.rows_per_s !== null && edge.rows_per_s !== undefined) words.push(`${short(edge.rows_per_s)} rows/s`);
   if (edge.lag_known === false) words.push("lag unknown");
   else if (edge.lag_rows !== null && edge.lag_rows !== undefined) words.push(`${short(edge.lag_rows)} wait`);
-  if (edge.behind_s) words.push(`${age(edge.behind_s)} behind`);
   return words;
 }
 function drawFlow(flow) {
@@ -164,7 +163,7 @@ function chart(student, task, curve, champions) {
   const models = Object.keys(curve.ne), t = curve.t, days = t.length && t[t.length - 1] - t[0] > 3 * 864e5;
   const later = models.flatMap((m) => curve.ne[m].slice(Math.floor(t.length / 10))).filter((v) => v !== null);
   const all = models.flatMap((m) => curve.ne[m]).filter((v) => v !== null);
-  if (!all.length) return el("p", { class: "soft" }, "too few rows with both labels yet");
+  if (!all.length) return el("p", { class: "soft" }, `${student} · ${task}: too few rows with both labels yet`);
   let low = Math.min(...all), high = Math.min(Math.max(...later, low + 0.02), 1.25);
   if (high <= low) high = low + 0.05;
   const pad = 0.06 * (high - low); low -= pad; high += pad;

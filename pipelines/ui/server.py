@@ -244,6 +244,10 @@ class PageServer(ThreadingHTTPServer):
         except OSError as error:
             raise BadInput(f"cannot listen on {host}:{port}: {error.strerror}; give another --port (0: any)") from None
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no error of the page."""
+        log.debug("a request from %s was not answered", client_address, exc_info=True)
+
     @property
     def port(self) -> int:
         return int(self.server_address[1])

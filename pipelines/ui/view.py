@@ -69,7 +69,10 @@ def _flow(
         "augmentation": {
             "title": "Augmentation",
             "state": _state(augmentation, lives),
-            "lines": ["orders, settles, scores", f"{_total(counts.get('pending'))} pending"],
+            "lines": [
+                f"{_total(counts.get('pending'))} pending",
+                "orders, settles, scores" if lag_s is None else f"{lag_s:,.0f} s behind the clock",
+            ],
         },
         "lake": {
             "title": "Lake",
@@ -97,7 +100,7 @@ def _flow(
     }
     edges = [
         {"from": "source", "to": "kafka", **_edge(ingest, lives)},
-        {"from": "kafka", "to": "augmentation", **_edge(augmentation, lives), "behind_s": lag_s},
+        {"from": "kafka", "to": "augmentation", **_edge(augmentation, lives)},
         {"from": "augmentation", "to": "lake", **_edge(augmentation, lives), "lag_rows": None},
         {"from": "lake", "to": "teacher", **_edge(teachers, lives)},
         {"from": "teacher", "to": "augmentation", "label": "snapshots"},

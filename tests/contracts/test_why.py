@@ -76,7 +76,9 @@ class Stream:
 def killed(broker, tmp_path_factory):
     """A run that was killed between reading rows and committing them: its config, its folder, what it is fed."""
     root = tmp_path_factory.mktemp("why") / "run"
-    config = small(broker.bootstrap_servers, pace__block_rows=512, source__duplicate_rate=0.02)
+    config = small(
+        broker.bootstrap_servers, pace__block_rows=512, source__duplicate_rate=0.02, source__malformed_rate=0.02
+    )
     (root.parent / "config.yaml").write_text(dump(config))
     arguments = [sys.executable, "-c", KILLED, str(root.parent / "config.yaml"), str(root)]
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -91,7 +93,7 @@ def waiting(killed):
     lake = Finished(config, root).lake
     settled = pc.max(lake["event_time_ms"]).as_py()
     ids = set(lake["impression_id"].to_pylist())
-    shown = [rows[0][1] for rows in Stream(config).impressions.values()]
+    shown = [rows[0][1] for rows in Stream(config).impressions.values() if len(rows) == 1]
     next_row = min((row["event_time_ms"], row["impression_id"]) for row in shown
                    if row["event_time_ms"] > settled and row["impression_id"] not in ids)  # fmt: skip
     return next_row[1], why_impression(RunDir(root), str(next_row[1]))
@@ -187,21 +189,19 @@ def test_a_duplicate_is_found_on_the_topic_beside_the_one_that_was_admitted(fini
     assert any(admitted[twice] in record.words for record in answer.records if record.outcome == "duplicate")
 
 
-def test_a_refused_impression_is_told_with_the_letters_reason_and_place(finished):
+def test_a_refused_row_is_told_with_the_letters_reason_and_place(finished):
     settled = set(finished.lake["impression_id"].to_pylist())
     letters = [letter for letter in finished.side_table("dead_letters") if letter["payload"].startswith(b"{")]
     own = [(json.loads(letter["payload"]).get("impression_id"), letter) for letter in letters]
-    impression_id, letter = next((i, each) for i, each in own if each["kind"] == "feedback" and i not in settled)
-    answer = ask(finished, impression_id)
-    (record,) = answer.records
-    assert answer.fate == "feedback only"
-    assert (record.kind, record.outcome, record.place) == ("feedback", "refused", place_of(letter))
-    assert record.words.startswith(f"{letter['reason']}: ")
-    impressions = [(i, each) for i, each in own if each["kind"] == "impression" and isinstance(i, int)]
-    for impression_id, letter in impressions:
+    own = [(impression_id, letter) for impression_id, letter in own if isinstance(impression_id, int)]
+    assert {letter["kind"] for _, letter in own} == {"impression", "feedback"}
+    for impression_id, letter in own[:5] + own[-5:]:
         answer = ask(finished, impression_id)
-        assert place_of(letter) in by_outcome(answer)["impression refused"]
-        assert answer.fate == ("settled" if impression_id in settled else "refused")
+        (record,) = (record for record in answer.records if record.place == place_of(letter))
+        assert (record.kind, record.outcome) == (letter["kind"], "refused")
+        assert record.words.startswith(f"{letter['reason']}: ")
+        if impression_id not in settled:
+            assert answer.fate == ("refused" if letter["kind"] == "impression" else "feedback only")
 
 
 def test_an_impression_that_waits_is_pending_until_a_deadline(waiting, killed, stream):
@@ -285,7 +285,7 @@ def test_an_unknown_id_is_told_with_what_was_searched(finished, capsys):
 def test_a_students_version_is_traced_to_snapshots_rows_and_offsets(finished):
     answer = why_student(finished.run_dir, "feed")
     own = finished.lake.filter(pc.field("vertical") == "feed")
-    assert answer.lake_range == [own["lake_seq"][0].as_py(), finished.lake.num_rows - 1]
+    assert answer.lake_range == [own["lake_seq"][0].as_py(), own["lake_seq"][-1].as_py()]
     versions = own["teacher_version"].drop_null().to_pylist()
     assert (answer.teacher[0].version, answer.teacher[-1].version) == (min(versions), max(versions))
     for told in answer.offsets:

@@ -1,0 +1,72 @@
+"""A run directory as a page finds it: config, status and predictions of runs that nobody has run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.core.config.settings import Config, dump, parse
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.rules.states import RunState, WorkerState
+from pipelines.live.status.status import RunStatus, StatusAlarm, WorkerStatus
+from pipelines.live.workers.report import Report
+from tests.support.pipelines.raw_configs import small
+
+DAY_MS = 86_400_000
+BEGIN_MS = 1_704_067_200_000
+STALLED = StatusAlarm(
+    "stalled", "alarm", ("student-feed",), "2026-11-29T20:00:00+00:00", 320.0, "stalled: student-feed makes no progress"
+)
+
+
+def shown_run(root: Path, students: int = 2, *, days: float = 2.0, parts: int = 2, rows: int = 2000) -> Config:
+    """Write the folder of a run that has ended, with an alarm and a reason for refusals; returns its config."""
+    raw = small()
+    names = [*(student["name"] for student in raw["students"]), *(f"more_{n:02d}" for n in range(students - 2))]
+    raw["students"] = [{"name": name, "verticals": ["feed"]} for name in names]
+    config = parse(raw)
+    run_dir = RunDir(root)
+    root.mkdir(parents=True, exist_ok=True)
+    run_dir.config.write_text(dump(config))
+    status = RunStatus("small", RunState.RUNNING)
+    workers = {"ingest": Kind.INGEST, "augmentation": Kind.AUGMENTATION, "teacher": Kind.TEACHER}
+    workers |= {f"student-{name}": Kind.STUDENT for name in names}
+    for at, (name, kind) in enumerate(workers.items()):
+        report = Report(name, str(kind), pid=1, rows=1000 + at, lag_rows=at, lake_seq=999, ne={"ctr": 0.9})
+        status.workers[name] = WorkerStatus(name, kind, WorkerState.RUNNING, report=report, recent_rows_per_s=120.0)
+    status.raise_alarms([STALLED])
+    value = status.as_json() | {"state": "stopped"}
+    value["counts"] = {
+        "impressions_read": 80_160,
+        "pending": {"ctr": 7, "cvr": 5},
+        "dead_letters_by_reason": {"impression": {"null:<b>age</b>": 3}, "feedback": {"undecodable": 9}},
+    }
+    run_dir.status.write_text(json.dumps(value))
+    for name in names:
+        predictions(run_dir.predictions(name), days, parts, rows)
+    return config
+
+
+def predictions(folder: Path, days: float, parts: int, rows: int) -> None:
+    """Parts of a log of predictions; `cvr` has no label yet."""
+    folder.mkdir(parents=True)
+    rng, length_ms = np.random.default_rng(5), int(days * DAY_MS / parts)
+    for part in range(parts):
+        seq = np.arange(part * rows, (part + 1) * rows)
+        logits = rng.normal(-2.0, 1.0, rows)
+        columns = {
+            "lake_seq": seq,
+            "impression_id": 7 * seq,
+            "event_time_ms": BEGIN_MS + part * length_ms + np.sort(rng.integers(0, length_ms, rows)),
+            "label_ctr": (rng.random(rows) < 1 / (1 + np.exp(-logits))).astype(np.int8),
+            "label_cvr": pa.nulls(rows, pa.int8()),
+        }
+        for spread, model in enumerate(("student", "no_teacher", "teacher")):
+            for task in ("ctr", "cvr"):
+                columns[f"{model}_{task}"] = (logits + rng.normal(0, 0.2 * (1 + spread), rows)).astype(np.float32)
+        pq.write_table(pa.table(columns), folder / f"{seq[0]:014d}-{seq[-1]:014d}.parquet")

@@ -256,7 +256,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 // --- the whole --------------------------------------------------------------------------------------------------------
-let view = JSON.parse($("view").textContent), shown = "";
+let view = JSON.parse($("view").textContent), shown = "", first = true;
 function draw() {
   const { updated_at, wall_s, ...rest } = view, text = JSON.stringify(rest);
   const done = view.fraction === null ? "" : `, ${Math.floor(100 * view.fraction)} %`;
@@ -264,7 +264,11 @@ function draw() {
   $("foot").textContent = `${view.folder}, as of ${updated_at.slice(0, 19).replace("T", " ")} UTC; read-only`;
   if (text === shown) return;
   shown = text;
-  drawFlow(view.flow); drawAlarms(view); drawStudents(view); drawLetters(view); placeCharts(view);
+  drawFlow(view.flow);
+  if (first) { first = false; requestAnimationFrame(() => setTimeout(drawRest)); } else drawRest();  // the flow is painted first
+}
+function drawRest() {
+  drawAlarms(view); drawStudents(view); drawLetters(view); placeCharts(view);
   replace($("counts"), el("dl", { class: "facts" }, ...Object.entries(view.counts).map(([name, value]) =>
     el("div", {}, el("dt", {}, name), el("dd", {}, whole(value))))));
 }

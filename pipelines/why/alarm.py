@@ -12,7 +12,7 @@ from pipelines.live.status.stored import StoredAlarm, StoredStatus, StoredWorker
 from pipelines.why.answer import AlarmAnswer
 from streaming.errors import BadInput
 
-REMEDY = "docs/operations/monitoring.md#alarms"
+REMEDY = "docs/operations/monitoring.md#not-failed-and-not-well"
 FIGURES = (
     "state", "rows_per_s", "lag_rows", "lag_known", "lag_event_time_s", "silent_s", "teacher_version",
     "teacher_lag_rows", "logit_age_s", "ne", "note", "restarts",

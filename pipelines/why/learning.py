@@ -134,20 +134,20 @@ class Learner:
 
     def _words(self, values: Mapping[str, Any], logged: Logged | None) -> str:
         own = self.config.own_rows(self.settings).mask(pa.Table.from_pylist([dict(values)]))[0]
-        as_whose = "" if own else ", as a row of another vertical that it learns from"
+        parts = [] if own else ["as a row of another vertical that it learns from"]
         if self.settings.negative_rate and own and logged is None:
-            as_whose += ", or left out by sampling (negative_rate)"
-        return f"learned{as_whose}{self._with_logit(values)}"
+            parts.append("or left out by sampling (negative_rate)")
+        return ", ".join([*parts, *self._with_logit(values)])
 
-    def _with_logit(self, values: Mapping[str, Any]) -> str:
+    def _with_logit(self, values: Mapping[str, Any]) -> list[str]:
         if values["teacher_version"] is None or not self.settings.model.arm.distils:
-            return ""
+            return []
         found = revocation(values, self.record)
         if found is None:
-            return ", with its logit"
+            return ["with its logit"]
         number, at = found[0], self.record[found[0]].at
         reads_null = number < self.known_withdrawals or values["lake_seq"] >= at
-        return ", without its logit, which was revoked before" if reads_null else ", with its logit, revoked since"
+        return ["without its logit, which was revoked before" if reads_null else "with its logit, revoked since"]
 
     def logged(self, condition: pc.Expression, seq: int | None = None) -> Logged | None:
         """The first row of its log of predictions that meets `condition`, in the part that holds `seq` (None: in any);

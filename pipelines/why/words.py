@@ -62,7 +62,8 @@ def _row(row: LakeRow) -> Iterator[str]:
         version = "" if student.version is None else f"; first in version {student.version}"
         logits = "".join(f", {task} {value:.4f}" for task, value in student.predicted.items())
         before = f"; its logits just before{logits.replace(',', ':', 1)}" if logits else ""
-        yield f"    {student.student}: {student.state}; {student.words}{number}{version}{before}"
+        words = f"; {student.words}" if student.words else ""
+        yield f"    {student.student}: {student.state}{words}{number}{version}{before}"
 
 
 def _student(answer: StudentAnswer) -> Iterator[str]:

@@ -191,8 +191,10 @@ def test_a_duplicate_is_found_on_the_topic_beside_the_one_that_was_admitted(fini
 
 def test_a_refused_row_is_told_with_the_letters_reason_and_place(finished):
     settled = set(finished.lake["impression_id"].to_pylist())
-    letters = [letter for letter in finished.side_table("dead_letters") if letter["payload"].startswith(b"{")]
-    own = [(json.loads(letter["payload"]).get("impression_id"), letter) for letter in letters]
+    own = []
+    for letter in finished.side_table("dead_letters"):
+        with suppress(ValueError):  # bytes that are no JSON
+            own.append((json.loads(letter["payload"]).get("impression_id"), letter))
     own = [(impression_id, letter) for impression_id, letter in own if isinstance(impression_id, int)]
     assert {letter["kind"] for _, letter in own} == {"impression", "feedback"}
     for impression_id, letter in own[:5] + own[-5:]:
@@ -246,7 +248,7 @@ def test_revoked_logits_are_told_with_the_reason_and_the_row_from_which_on_they_
     assert f"recorded at lake_seq {finished.lake.num_rows:,}" in logit.revoked
     assert "a feature was wrong" in logit.revoked
     feed = next(student for student in row.students if student.student == "feed")
-    assert feed.words == "learned, with its logit, revoked since"
+    assert feed.words == "with its logit, revoked since"
     other = finished.lake.filter(pc.field("teacher_version") == 4)["impression_id"][0].as_py()
     assert all(logit.revoked is None for row in ask(finished, other).rows if row.scored_by.version == 4
                for logit in row.logits)  # fmt: skip

@@ -37,14 +37,23 @@ class Curve:
         self.models = tuple(models)
         self._parts: dict[str, Sums] = {}
 
-    def add(self, part: str, event_time_ms: np.ndarray, labels: np.ndarray, logits: Mapping[str, np.ndarray]) -> None:
-        """Add the rows of a part, (N,) each: those with a label and with every model's logit."""
+    def add(
+        self,
+        part: str,
+        event_time_ms: np.ndarray,
+        labels: np.ndarray,
+        logits: Mapping[str, np.ndarray],
+        weights: np.ndarray | None = None,
+    ) -> None:
+        """Add the rows of a part, (N,) each: those with a label and with every model's logit. `weights`: how many rows
+        each stands for; None: one."""
         columns = [logits[model] for model in self.models]
         whole = np.isfinite(labels) & np.logical_and.reduce([np.isfinite(z) for z in columns])
         y, minutes = labels[whole], event_time_ms[whole] // MINUTE_MS
         found, place = np.unique(minutes, return_inverse=True)
+        w = np.ones(len(y)) if weights is None else weights[whole]
         values = [np.ones(len(y)), y, *(np.logaddexp(0.0, z[whole]) - y * z[whole] for z in columns)]
-        sums = np.stack([np.bincount(place, value, len(found)) for value in values], axis=1)
+        sums = np.stack([np.bincount(place, w * value, len(found)) for value in values], axis=1)
         self._parts[part] = dict(zip(found.tolist(), sums, strict=True))
 
     def keep(self, parts: Sequence[str]) -> None:
@@ -113,7 +122,7 @@ class Curves:
 
     def _add(self, part: Path, tasks: Sequence[str], curves: dict[str, Curve]) -> None:
         names = pq.read_schema(part).names
-        wanted = [f"{kind}_{task}" for task in tasks for kind in ("label", *MODELS)]
+        wanted = [f"{kind}_{task}" for task in tasks for kind in ("label", "weight", *MODELS)]
         rows = pq.read_table(part, columns=["event_time_ms", *(name for name in wanted if name in names)])
         values = {name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in rows.column_names}
         event_time_ms = rows["event_time_ms"].to_numpy()
@@ -122,7 +131,7 @@ class Curves:
             logits = {model: values[f"{model}_{task}"] for model in models}
             curve = curves.setdefault(task, Curve(models))
             if set(curve.models) <= set(models):
-                curve.add(part.name, event_time_ms, values[f"label_{task}"], logits)
+                curve.add(part.name, event_time_ms, values[f"label_{task}"], logits, values.get(f"weight_{task}"))
 
 
 def champions_of(run_dir: RunDir, student: str) -> list[dict[str, Any]]:

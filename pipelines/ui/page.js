@@ -107,7 +107,7 @@ function drawFlow(flow) {
 
 // --- alarms, students, dead letters -----------------------------------------------------------------------------------
 function drawAlarms(view) {
-  const cards = view.alarms.map((alarm) => el("div", { class: "card bad", role: "note" },
+  const cards = view.alarms.map((alarm) => el("div", { class: `card ${alarm.severity === "note" ? "warn" : "bad"}`, role: "note" },
     el("div", { class: "word" }, alarm.alarm), el("p", { class: "said" }, alarm.words),
     el("button", { class: "link", id: `alarm-${alarm.alarm}`, onclick: () => ask("alarm", alarm.alarm) }, "why, and what to do")));
   for (const words of (view.losses && view.losses.words) || []) cards.push(el("div", { class: "card warn" }, words));

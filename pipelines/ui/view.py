@@ -53,7 +53,8 @@ def _field(worker: StoredWorker, name: str) -> Any:
 def _flow(
     status: StoredStatus, config: Config, counts: Mapping[str, Any], lives: bool, champions: int
 ) -> dict[str, Any]:
-    """Nodes and edges of the picture. An edge has the rate at which rows pass and how many wait."""
+    """Nodes and edges of the picture. An edge has the rate at which rows pass and how many wait. A run that follows the
+    lake of another has no topics and no teacher."""
     augmentation = [worker for _, worker in _of(status, Kind.AUGMENTATION)]
     teachers = [worker for name, worker in _of(status, Kind.TEACHER) if name == "teacher"]
     students = [worker for _, worker in _of(status, Kind.STUDENT)]
@@ -65,8 +66,12 @@ def _flow(
     lag_s = next((_field(w, "lag_event_time_s") for w in augmentation), None)
     nodes = {
         "source": {"title": "Source", "state": _state(ingest, lives), "lines": [_rows_of(ingest)]} if ingest else None,
-        "kafka": {"title": "Kafka", "state": "topics", "lines": [topics, status.broker.bootstrap_servers or ""]},
-        "augmentation": {
+        "kafka": None
+        if not augmentation
+        else {"title": "Kafka", "state": "topics", "lines": [topics, status.broker.bootstrap_servers or ""]},
+        "augmentation": None
+        if not augmentation
+        else {
             "title": "Augmentation",
             "state": _state(augmentation, lives),
             "lines": [
@@ -79,7 +84,9 @@ def _flow(
             "state": "log",
             "lines": [f"{status.lake.rows:,} rows", f"{status.lake.bytes / 1e6:,.0f} MB"],
         },
-        "teacher": {
+        "teacher": None
+        if not teachers
+        else {
             "title": "Teacher",
             "state": _state(teachers, lives),
             "lines": [

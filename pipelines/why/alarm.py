@@ -52,6 +52,7 @@ def _active(status: StoredStatus, alarm: StoredAlarm, limits: AlarmLimits) -> Al
         alarm.state,
         True,
         words,
+        alarm.severity,
         more.get("since"),
         more.get("for_s"),
         workers,

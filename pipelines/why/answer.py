@@ -160,6 +160,7 @@ class AlarmAnswer:
     alarm: str
     active: bool
     words: str
+    severity: str = "alarm"
     since: str | None = None
     for_s: float | None = None
     workers: list[str] = field(default_factory=list)

@@ -10,6 +10,8 @@ lab/      training on logged rows: replay, judging, scaling, verify
 report/   results as tables and figures, and how they are shown
 serve/    students that answer requests
 track/    MLflow, and the registry of versions
+why/      what happened to an impression, a student's version, an alarm
+ui/       a read-only page over a run
 cli/      the commands
 
 served_model   the loader that registered models name

@@ -58,12 +58,14 @@ def why(
 
 
 def _answers(run_dir: RunDir, what: list[str], topics: bool, overrides: list[str] | None) -> Sequence[Answer]:
+    from pipelines.cli.tools.stored_config import config_of
     from pipelines.why.alarm import why_alarm
     from pipelines.why.impression import why_impression
     from pipelines.why.on_topics import TopicSearch
     from pipelines.why.student import why_student
     from streaming.errors import BadInput
 
+    config_of(run_dir)  # a folder that holds no run is said first
     kind, names = (what[0], what[1:]) if what else ("", [])
     if kind == "impression" and len(names) == 1:
         return [why_impression(run_dir, names[0], TopicSearch(run_dir) if topics else None, overrides)]

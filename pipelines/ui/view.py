@@ -1,4 +1,4 @@
-"""What the page shows of a run: its flow, students, alarms and dead letters, from status.json as it is now."""
+"""Data of the page: a run's flow, students, alarms and dead letters, from status.json as it is now."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class ScoredBy:
 
 @dataclass(frozen=True)
 class StudentFate:
-    """What a student made of a row.
+    """A student's use of a row.
 
     state       learned, learns later, or why it never does
     version     the first published version that has learned it; None where there is none yet
@@ -87,7 +87,7 @@ class LakeRow:
 
 @dataclass(frozen=True)
 class GroupFate:
-    """Where an impression stands with one settlement group."""
+    """State of an impression in one settlement group."""
 
     settlement: str
     state: Literal["settled", "pending", "not applicable", "deleted", "unknown"]
@@ -96,7 +96,7 @@ class GroupFate:
 
 @dataclass(frozen=True)
 class ImpressionAnswer:
-    """What happened to an impression. `searched`: what was looked through, as far as it goes."""
+    """Fate of an impression. `searched`: what was looked through, as far as it goes."""
 
     impression_id: int | str
     fate: Literal["settled", "pending", "refused", "feedback only", "not applicable", "deleted", "unknown"]
@@ -132,7 +132,7 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class StudentAnswer:
-    """Where a student's version comes from: rows of the lake, snapshots of the teacher, offsets in Kafka."""
+    """Lineage of a student's version: rows of the lake, snapshots of the teacher, offsets in Kafka."""
 
     student: str
     version: str | None

@@ -1,4 +1,4 @@
-"""What happened to an impression: from its record in Kafka to the students that learned it."""
+"""Fate of an impression: from its record in Kafka to the students that learned it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.training.freshness import PublishedVersions
 from pipelines.why.answer import GroupFate, ImpressionAnswer, LakeRow, SourceRecord, place_of
-from pipelines.why.learning import Learner, learners_of
+from pipelines.why.learning import StudentTrace, traces_of
 from pipelines.why.letters import held, late, refused
 from pipelines.why.logits import logits_of, scored_by
 from streaming.errors import BadInput
@@ -53,7 +53,7 @@ def why_impression(
     lake = None
     if run_dir.lake.is_dir() and unfinished(run_dir.lake) is None:
         lake = LakeReader(run_dir.lake, config.rows)
-    learners = learners_of(run_dir, config)
+    learners = traces_of(run_dir, config)
     waiting, table = Held([], [], None), None
     if lake is not None:  # the state first: what leaves it meanwhile is in the lake then
         waiting = held(run_dir, config, lake, impression_id)
@@ -82,7 +82,7 @@ def why_impression(
     return ImpressionAnswer(impression_id, fate, words, groups, records, rows, searched)
 
 
-def _lake_rows(table: pa.Table, run_dir: RunDir, config: Config, learners: Sequence[Learner]) -> list[LakeRow]:
+def _lake_rows(table: pa.Table, run_dir: RunDir, config: Config, learners: Sequence[StudentTrace]) -> list[LakeRow]:
     versions, record = PublishedVersions(run_dir.teacher_versions), record_of(run_dir.side_tables)
     found = []
     for at in range(table.num_rows):
@@ -134,7 +134,7 @@ def _records(
 
 
 def _groups(config: Config, rows: Sequence[LakeRow], waiting: Held) -> list[GroupFate]:
-    """Where the impression stands with each settlement group; nothing where it was never admitted."""
+    """State of the impression in each settlement group; nothing where it was never admitted."""
     settled = {row.settlement: row for row in rows}
     pending = waiting.impressions[-1] if waiting.impressions else None
     if not settled and pending is None:
@@ -192,7 +192,7 @@ def _fate(
 
 
 def _searched(run_dir: RunDir, lake: LakeReader | None, waiting: Held, topics: bool) -> dict[str, str]:
-    """What was looked through."""
+    """Names of the places that were looked through, and how far they go."""
     if lake is None:
         return {"lake": "the run has none yet"}
     found = {"lake": f"lake_seq {lake.first_lake_seq:,} to {lake.last_lake_seq:,}"}

@@ -1,4 +1,4 @@
-"""Which students of a run learned a row of its lake, and when; which will, and which never do."""
+"""Use of a row of the lake by the students of a run: which learned it, and when; which will, and which never do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def learned_upto(published: Entry) -> int:
     return int(published.get("lake_seq", int(published["version"].removeprefix("v")) - 1))
 
 
-class Learner:
+class StudentTrace:
     """A student of a run, by what it has left: status, checkpoints, predictions, registry."""
 
     def __init__(self, settings: StudentSettings, config: Config, run_dir: RunDir, worker: StoredWorker | None) -> None:
@@ -82,13 +82,13 @@ class Learner:
 
     @property
     def known_withdrawals(self) -> int:
-        """How many withdrawals of the lake it knew when it began."""
+        """Number of the lake's withdrawals that it knew when it began."""
         if self.checkpoint is None:
             return len(self.record)
         return int(self.checkpoint["past"].get("withdrawals", 0))
 
     def fate(self, row: pa.Table) -> StudentFate:
-        """What it made of one row of the lake, (1,), with all columns."""
+        """Its use of one row of the lake, (1,), with all columns."""
         values = row.to_pylist()[0]
         seq = values["lake_seq"]
         if (never := self._never(row, values)) is not None:
@@ -177,7 +177,7 @@ class Learner:
         return steps
 
 
-def learners_of(run_dir: RunDir, before: Config) -> list[Learner]:
+def traces_of(run_dir: RunDir, before: Config) -> list[StudentTrace]:
     """All students that a run has, had, or is to have; `before`: its stored config."""
     config, status = with_roster(before, run_dir.roster), last_status(run_dir.root)
     workers = {} if status is None else status.workers
@@ -185,4 +185,4 @@ def learners_of(run_dir: RunDir, before: Config) -> list[Learner]:
     for desired in run_dir.roster.desired_states:  # of one that has left, its section says what it learned
         if desired.name not in settings and desired.section is not None:
             settings[desired.name] = StudentSettings.model_validate(desired.section)
-    return [Learner(each, config, run_dir, workers.get(STUDENT + name)) for name, each in settings.items()]
+    return [StudentTrace(each, config, run_dir, workers.get(STUDENT + name)) for name, each in settings.items()]

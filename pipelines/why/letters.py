@@ -1,4 +1,4 @@
-"""What is no row of the lake: dead letters, late feedback, and what waits in the last committed settlement state."""
+"""Records that are no row of the lake: dead letters, late feedback, and what waits in the last committed settlement state."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def late(run_dir: RunDir, config: Config, impression_id: int | str) -> Iterator[
 
 
 def held(run_dir: RunDir, config: Config, lake: LakeReader, impression_id: int | str) -> Held:
-    """What the last committed state holds of this id. Raises StreamingError where the state cannot be read."""
+    """Rows of this id in the last committed state. Raises StreamingError where the state cannot be read."""
     for attempt in range(LOOKS):
         if lake.state == NOTHING_YET:
             break

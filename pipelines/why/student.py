@@ -1,4 +1,4 @@
-"""Where a student's version comes from: rows of the lake, snapshots of the teacher, offsets in Kafka."""
+"""Lineage of a student's version: rows of the lake, snapshots of the teacher, offsets in Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.training.freshness import PublishedVersions
 from pipelines.track.registry.ledger import Entry, Ledger
 from pipelines.why.answer import OffsetRange, SnapshotOfTeacher, StudentAnswer
-from pipelines.why.learning import Learner, learned_upto, learners_of
+from pipelines.why.learning import StudentTrace, learned_upto, traces_of
 from streaming.errors import BadInput
 from streaming.lake.delta.log import unfinished
 from streaming.lake.reader import LakeReader
@@ -29,7 +29,7 @@ def why_student(run_dir: RunDir, name: str, version: str | None = None, *, offse
 
     Raises BadInput where there is no such run, student or version."""
     config = config_of(run_dir)
-    learners = {learner.name: learner for learner in learners_of(run_dir, config)}
+    learners = {learner.name: learner for learner in traces_of(run_dir, config)}
     if name not in learners:
         raise BadInput(f"no student `{name}` in {run_dir.root}; choose from {', '.join(learners) or 'none'}")
     learner = learners[name]
@@ -65,7 +65,7 @@ def why_student(run_dir: RunDir, name: str, version: str | None = None, *, offse
     )
 
 
-def _words(learner: Learner, version: str | None, entry: Entry | None) -> str:
+def _words(learner: StudentTrace, version: str | None, entry: Entry | None) -> str:
     if entry is None:
         return f"no version of it is published; it stands at lake_seq {learner.position:,}"
     return (
@@ -74,23 +74,23 @@ def _words(learner: Learner, version: str | None, entry: Entry | None) -> str:
     )
 
 
-def _rows(learner: Learner, entry: Entry | None) -> int | None:
+def _rows(learner: StudentTrace, entry: Entry | None) -> int | None:
     if entry is not None:
         return entry.get("rows")
     return None if learner.checkpoint is None else int(learner.checkpoint["rows"])
 
 
-def _learned_range(learner: Learner, entry: Entry | None) -> list[int] | None:
-    """Of a version without lineage, as the end of a run publishes it: what the newest checkpoint says."""
+def _learned_range(learner: StudentTrace, entry: Entry | None) -> list[int] | None:
+    """Rows of a version without lineage, as the end of a run publishes it, by its newest checkpoint."""
     first = _registry(learner).get("first_seq")
     return None if first is None else [first, learner.position if entry is None else learned_upto(entry)]
 
 
-def _learned_teachers(learner: Learner) -> list[int] | None:
+def _learned_teachers(learner: StudentTrace) -> list[int] | None:
     return _registry(learner).get("teachers")
 
 
-def _registry(learner: Learner) -> Mapping[str, Any]:
+def _registry(learner: StudentTrace) -> Mapping[str, Any]:
     return (learner.checkpoint or {}).get(REGISTRY) or {}
 
 
@@ -105,7 +105,7 @@ def _snapshots(run_dir: RunDir, first: int, last: int) -> list[SnapshotOfTeacher
     return found
 
 
-def _offsets(run_dir: RunDir, learner: Learner, lake_range: list[int]) -> list[OffsetRange]:
+def _offsets(run_dir: RunDir, learner: StudentTrace, lake_range: list[int]) -> list[OffsetRange]:
     """Offsets of the rows of its verticals, as far as the lake still has them."""
     if not run_dir.lake.is_dir() or unfinished(run_dir.lake) is not None:
         return []

@@ -1,4 +1,4 @@
-"""Records that are no row of the lake: dead letters, late feedback, and what waits in the last committed settlement state."""
+"""Records that are no row of the lake: dead letters, late feedback, and what waits in the last committed state."""
 
 from __future__ import annotations
 

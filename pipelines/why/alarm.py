@@ -7,12 +7,11 @@ from typing import Any
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.sections import AlarmLimits
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.rules.alarms import Alarm
+from pipelines.live.rules.alarms import REMEDIES, Alarm
 from pipelines.live.status.stored import StoredAlarm, StoredStatus, StoredWorker, read_status
 from pipelines.why.answer import AlarmAnswer
 from streaming.errors import BadInput
 
-REMEDY = "docs/operations/monitoring.md#not-failed-and-not-well"
 FIGURES = (
     "state", "rows_per_s", "lag_rows", "lag_known", "lag_event_time_s", "silent_s", "teacher_version",
     "teacher_lag_rows", "logit_age_s", "ne", "note", "restarts",
@@ -58,7 +57,7 @@ def _active(status: StoredStatus, alarm: StoredAlarm, limits: AlarmLimits) -> Al
         workers,
         figures,
         _limits(limits),
-        more.get("remedy") or REMEDY,
+        more.get("remedy") or REMEDIES,
     )
 
 
@@ -74,7 +73,7 @@ def _limits(limits: AlarmLimits) -> dict[str, Any]:
 def _over(run_dir: RunDir, name: str, limits: AlarmLimits) -> AlarmAnswer:
     seen = _logged(run_dir, name)
     words = "it does not stand now" + ("; the coordinator's log names it last as below" if seen else "")
-    return AlarmAnswer(name, False, words, limits=_limits(limits), remedy=REMEDY, last_seen=seen)
+    return AlarmAnswer(name, False, words, limits=_limits(limits), remedy=Alarm(name).remedy, last_seen=seen)
 
 
 def _logged(run_dir: RunDir, name: str) -> list[str]:

@@ -75,7 +75,11 @@ class SparseFeature(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _rows_of_buckets(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "rows" in data:
+        if not isinstance(data, dict):
+            return data
+        if data.get("table") == "plain":  # as configs had it before `embeddings`
+            data = {key: value for key, value in data.items() if key != "table"}
+        if "rows" in data:
             return data
         transform, boundaries = data.get("transform"), data.get("boundaries", ())
         if transform == "bucketize" and isinstance(boundaries, list | tuple):

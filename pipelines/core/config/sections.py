@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from pipelines.core.config.topics import Frozen
 from pipelines.live.feeds.growth import Growth, block_growth
@@ -230,7 +230,12 @@ class AlarmLimits(Frozen):
         le=1,
         description="above it, of the rows that were read lately, refused ones are `mass dead letters`",
     )
-    recent_s: float = Field(default=300.0, gt=0, description="what counts as lately")
+    recent_s: float = Field(
+        default=300.0,
+        gt=0,
+        validation_alias=AliasChoices("recent_s", "refused_window_s"),  # the second in configs of before
+        description="what counts as lately",
+    )
     unread_s: float = Field(
         default=60.0, gt=0, description="a live run whose topics bring no row for so long notes `nothing read`"
     )

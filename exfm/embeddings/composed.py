@@ -108,6 +108,10 @@ class Composed(ABC):
         the kind."""
         return []
 
+    def figures(self) -> dict[str, int]:
+        """Counts of a table whose ids come and go: `rows`, `taken`, and what else there is; of others nothing."""
+        return {}
+
     def as_served(self: C) -> C:
         """A copy of the state that look-ups need; what else there is, is empty."""
         empty = {id(t): t.new_empty(0) for n, t in self.tensors().items() if n not in self.served}
@@ -413,6 +417,10 @@ class ComposedTables(Tables):
         read = table.read(ids) if isinstance(table, Composed) else [ids]
         for own, rows in zip(plain(table), read, strict=True):
             self.inner[way_of(table)].forget(own.name, rows[rows >= 0], seed)
+
+    def figures(self) -> dict[str, dict[str, int]]:
+        by_table = {kind.name: kind.figures() for kind in self.kinds}
+        return {name: of for name, of in by_table.items() if of}
 
     def scale_accumulators(self, factor: float) -> None:
         for held in self.inner.values():

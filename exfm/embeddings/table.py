@@ -223,6 +223,10 @@ class Tables(ABC):
     def note(self, name: str, rows: Tensor) -> None:  # noqa: B027 - as `all_changed`
         """Note that rows of a table changed, where that is tracked."""
 
+    def figures(self) -> dict[str, dict[str, int]]:
+        """Counts of each table whose ids come and go."""
+        return {}
+
     def scale_accumulators(self, factor: float) -> None:
         for name, held in self.tensors().items():
             if factor != 1 and name.endswith("/accumulator"):

@@ -179,6 +179,9 @@ class FiitedTable(Composed):
         """Chunks that have rows."""
         return int(self.clock[1] - self.clock[2]) if self.learns else self.rows
 
+    def figures(self) -> dict[str, int]:
+        return {"rows": self.rows, "taken": self.live} if self.learns else {}
+
     def bytes_by_part(self, optimizer: SparseOptimizer) -> FiitedBytes:
         return FiitedBytes.of(self.virtual, self.width, self.chunks, self.rows, len(self.free), optimizer)
 

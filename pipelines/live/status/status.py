@@ -173,6 +173,7 @@ class WorkerStatus:
             "teacher_age_s": None if done else report.teacher_age_s,
             "logit_age_s": report.logit_age_s,
             "freshness": report.freshness,
+            "tables": report.tables,
             "note": report.note,
             "alarms": self.alarms,
             "versions": report.versions,

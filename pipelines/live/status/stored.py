@@ -57,6 +57,7 @@ class StoredWorker(BaseModel):
     teacher_version: Count | None
     logit_age_s: Seconds | None
     freshness: dict[Name, dict[str, Any]] | None = None
+    tables: dict[Name, dict[Name, Count]] = {}
     ranks: list[dict[str, Any]]
 
 

@@ -50,6 +50,8 @@ class Report:
     ne: dict[str, float | None] | None = None
     windows: dict[str, JudgedWindow] | None = None
     """The last window of each task: its models on the same rows."""
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of each embedding table whose ids come and go: its rows, those that are taken, and counts since it began."""
     teacher_version: int | None = None
     teacher_lag_rows: int | None = None
     teacher_age_s: float | None = None

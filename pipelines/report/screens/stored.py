@@ -39,6 +39,17 @@ def watch_status(read: Callable[[], tuple[dict[str, Any], bool]], every_s: float
     show_status(value, running)
 
 
+def table_text(worker: str, table: str, counts: dict[str, int]) -> str:
+    """Line on an embedding table whose ids come and go.
+
+    >>> table_text("teacher", "user_id", {"rows": 1000, "taken": 998, "admitted": 1205, "missed": 0})
+    'table user_id of teacher: 998 of 1,000 rows taken; admitted 1,205'
+    """
+    more = ", ".join(f"{what} {count:,}" for what, count in counts.items() if what not in ("rows", "taken") and count)
+    taken = f"table {table} of {worker}: {counts['taken']:,} of {counts['rows']:,} rows taken"
+    return f"{taken}; {more}" if more else taken
+
+
 def _status_lines(value: dict[str, Any], running: bool, width: int) -> Iterator[RenderableType]:
     state = value["state"]
     if not running and state not in ENDED:
@@ -55,6 +66,9 @@ def _status_lines(value: dict[str, Any], running: bool, width: int) -> Iterator[
             if alarm["severity"] == "note":
                 yield Text(alarm["words"], style="dim")
     yield worker_table(value["workers"], width)
+    for name, worker in value["workers"].items():
+        for table, counts in worker.get("tables", {}).items():
+            yield Text(table_text(name, table, counts), style="dim")
     if value["losses"]:
         yield account_text(value["losses"]["lines"])
     lake, broker = value["lake"], value["broker"]

@@ -345,6 +345,7 @@ class StudentWorker(Worker):
         report.logit_age_s = record.logit_age_s
         report.freshness = None if record.behind is None else record.behind.as_json()
         report.ne, report.windows = record.figures.ne, record.figures.windows
+        report.tables = state.engine.student.net.tables.figures()
         report.total_rows = state.account.rows
         if self._settings.label_rows == "own":  # the account has rows whose labels are learned
             report.total_rows += record.other_rows

@@ -414,6 +414,7 @@ class TeacherWorker(Worker):
         report.lake_seq, report.teacher_version = self.place.lake_seq, self.place.version
         report.own_rows, report.ne = self.tally.own_rows, self.tally.figures.ne
         report.windows = self.tally.figures.windows
+        report.tables = self.engine.teacher.tables.figures()
         report.total_rows = self.account.rows
         report.note = "; ".join(filter(None, [self.checkpointer.note, *self.account.notes])) or None
         report.counts = self.account.counts((TEACHER,), {TEACHER: self.tally.trained_rows})

@@ -26,6 +26,9 @@ class Baseline(ABC):
     def train_step(self, batch: Batch) -> StepResult:
         """Score the batch's own rows, then learn it."""
 
+    def forget(self, table: str, ids: Tensor) -> None:  # noqa: B027 - most hold nothing of single ids
+        """Reset what is known of ids (I,) of a table."""
+
     @property
     def rows(self) -> int:
         """Rows seen in steps that were finite."""

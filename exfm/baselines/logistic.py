@@ -29,6 +29,9 @@ class Logistic(Baseline):
         self.ftrl, self._statistics = FTRL(features, len(tasks)), Statistics(features)
         self._as_served = AsServed(features) if features.train_only else None
 
+    def forget(self, table: str, ids: Tensor) -> None:
+        self.ftrl.forget(table, ids)
+
     def train_step(self, given: Batch) -> StepResult:
         """Score the batch's own rows, then learn all of it. `loss` is not computed.
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from exfm.errors import ConfigError
 from exfm.features.batch import Batch
+from exfm.features.features import MOST_AVERAGED
 from exfm.features.histories.history import bag_means, bags_in
 from exfm.features.sampling import label_shift
 
@@ -62,6 +63,11 @@ class Residuals:
                 raise ConfigError(
                     f"residuals_by names `{name}`, which is no sparse feature of the student; it reads "
                     f"{', '.join(tables)}"
+                )
+            if tables[name] > MOST_AVERAGED:
+                raise ConfigError(
+                    f"residuals_by names `{name}`, which has {tables[name]:,} ids, and keeps a mean of each: at most "
+                    f"{MOST_AVERAGED:,}; name a feature of fewer `rows`"
                 )
         self._f = {name: 0.5 ** (1 / half_life) for name, half_life in by.items()}
         self._means = {name: torch.zeros(tables[name], tasks, dtype=torch.float64) for name in by}
@@ -103,6 +109,11 @@ class Residuals:
         for name, t, ids, x in seen.of:
             _follow(self._means[name][:, t].numpy(), self._f[name], ids, x)
         self._total += seen.total
+
+    def forget(self, name: str, ids: Tensor) -> None:
+        """Reset the means of ids (I,) of a feature to 0."""
+        if name in self._means:
+            self._means[name][ids] = 0.0
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, `<feature>/mean` and `total`: writing into it loads it. Empty without features."""

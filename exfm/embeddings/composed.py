@@ -104,8 +104,8 @@ class Composed(ABC):
         return []
 
     def forget(self, ids: Tensor) -> list[Begun]:
-        """Drop what is known of ids (K,). Returns the rows that are cleared, none if ids come and go by no decision of
-        the kind."""
+        """Drop what is known of ids (K,), of a kind whose ids come and go. Returns the rows that are cleared. A kind
+        that says nothing of it has the rows that they read begin anew."""
         return []
 
     def figures(self) -> dict[str, int]:
@@ -205,7 +205,7 @@ class ComposedTables(Tables):
         for held in self.inner.values():
             held.lr = self.lr
         weights = [w for own in at.weights.values() for w in own.values()]
-        begun = self._decide(at, gradient)
+        begun = self._decide(at, gradient) if self.decides else []
         inner = at.inner
         if begun:
             for held in self.inner.values():
@@ -409,13 +409,15 @@ class ComposedTables(Tables):
 
     def forget(self, name: str, ids: Tensor, seed: int | None) -> None:
         table = next(table for table in self.whole if table.name == name)
-        begun = table.forget(ids) if isinstance(table, Composed) else []
-        if begun or (isinstance(table, Composed) and table.learns):
+        if isinstance(table, Composed) and table.learns and type(table).forget is not Composed.forget:
+            begun = [of for of in table.forget(ids) if len(of.rows)]
             for held in self.inner.values():
                 held.begin([of for of in begun if any(of.table == t.name for t in held.tables)])
             return
         read = table.read(ids) if isinstance(table, Composed) else [ids]
-        for own, rows in zip(plain(table), read, strict=True):
+        parts = len(read) // len(plain(table))
+        for n, own in enumerate(plain(table)):
+            rows = torch.cat(read[n * parts : (n + 1) * parts])
             self.inner[way_of(table)].forget(own.name, rows[rows >= 0], seed)
 
     def figures(self) -> dict[str, dict[str, int]]:
@@ -460,11 +462,21 @@ class ServedComposed(nn.Module, ComposedTables):
         raise TypeError(f"{type(self).__name__} are looked up only")
 
 
-SERVED = "served/"
+SERVED = "served:"
 """What names of the state that look-ups need begin with, after their table's."""
 
 POOLED, EACH = WAYS = ("pooled", "each")
 """Rows of a bag are summed before they are composed; or every id's are composed, and then summed."""
+
+
+def is_served(name: str) -> bool:
+    """True for names of tensors of tables that look-ups need.
+
+    >>> [is_served(name) for name in ("ad/weight", "ad/served:ids", "ad/ids", "served:/accumulator")]
+    [True, True, False, False]
+    """
+    own = name.rpartition("/")[2]
+    return own == "weight" or own.startswith(SERVED)
 
 
 def way_of(table: Table | Composed) -> str:

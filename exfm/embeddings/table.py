@@ -111,6 +111,8 @@ class Tables(ABC):
     codec: Codec = "fp32"
     lr: float = 0.0
     """The rate of the next step."""
+    decides: bool = True
+    """Whether steps that are learned now decide which ids have rows: not further steps on the same batch."""
     clock: int = 0
     """The time of what is learned now (`tick`)."""
     notes_read_rows = False

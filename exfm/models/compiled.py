@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from exfm.embeddings.composed import ServedComposed
 from exfm.embeddings.served import ServedTables
 from exfm.errors import ModelError
 from exfm.interactions.interaction import Interaction
@@ -97,7 +98,7 @@ class Graph(nn.Module):
         features = served.features
         parts = {
             "tables of whole numbers": served.tables.codec != "fp32",
-            "a table that is not `full`": bool(served.embeddings),
+            "a table that is not `full`": isinstance(served.tables, ServedComposed),
             "sequences": features.sequence,
             "features of a history": features.history,
             "features whose statistics are learned": features.online,

@@ -191,6 +191,8 @@ class StudentEngine:
     def forget(self, table: str, ids: Tensor) -> None:
         for model in self.models.values():
             model.forget(table, ids)
+        for baseline in self.baselines.values():
+            baseline.forget(table, ids)
 
     def checksum(self) -> int:
         """Checksum of the states of student and twin: the same on all ranks that hold them alike."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
-from exfm.embeddings.composed import SERVED, served_tables, tables_held
+from exfm.embeddings.composed import is_served, served_tables, tables_held
 from exfm.embeddings.table import Table, Tables
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
@@ -38,7 +38,7 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     counted = ("dense/", "prior/", "statistics/")
     dense = {name: t for name, t in state.items() if name.startswith(counted) or name == "stack/theta"}
     tables = {name: t for name, t in state.items() if name.startswith(TABLES)}
-    return dense | {name: t for name, t in tables.items() if name.endswith("/weight") or f"/{SERVED}" in name}
+    return dense | {name: t for name, t in tables.items() if is_served(name)}
 
 
 class TeacherAnswer(NamedTuple):
@@ -116,7 +116,7 @@ class TeacherScorer:
             if tables is not None and changes is None:
                 tables.load(under(part, snapshot))
             elif tables is not None:
-                whole = {name: of for name, of in under(part, snapshot).items() if f"/{SERVED}" in name}
+                whole = {n: of for n, of in under(part, snapshot).items() if is_served(n) and not n.endswith("/weight")}
                 tables.take(whole | under(part, changes or {}))
         if self._wide is not None:
             self._theta = whole_tensor(snapshot["stack/theta"])

@@ -342,7 +342,9 @@ class Student:
         forward = self._forward(batch, self._parts)
         loss = self._losses(batch, forward, targets, masks).of_teacher
         if 0 < loss.item() < LARGEST and (gradients := self._finite_gradients(loss, forward)) is not None:
+            self.net.tables.decides = False
             self._learn(gradients, forward)
+            self.net.tables.decides = True
 
     def _finite_gradients(
         self, loss: Tensor, forward: _Forward, corrections: Corrections = Corrections(())
@@ -431,6 +433,7 @@ class Student:
         if table in self.features.table_names:
             self.net.tables.forget(table, ids, self._seed)
             self.histories.forget(table, ids)
+            self.residuals.forget(table, ids)
             if self.wide is not None:
                 self.wide.forget(table, ids)
 

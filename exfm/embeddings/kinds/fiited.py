@@ -33,7 +33,7 @@ from torch import Tensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.embeddings.composed import Composed, Seen
-from exfm.embeddings.kinds.settings import EmbeddingSettings, Tabled
+from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Tabled
 from exfm.embeddings.table import Begun, Table, keys_of
 from exfm.embeddings.weights import initial_rows
 from exfm.errors import ConfigError, ModelError
@@ -79,6 +79,11 @@ class Fiited(EmbeddingSettings):
             raise ConfigError(
                 f"embeddings.{feature.name} cuts {width} columns in {self.chunks} chunks, and each must be a multiple "
                 f"of 4 wide (FBGEMM's rows are); take a multiple of {4 * self.chunks} as width, or other `chunks`"
+            )
+        if (self.rows or feature.rows) * self.chunks > MOST:
+            raise ConfigError(
+                f"embeddings.{feature.name} keeps an address for each of {self.chunks} chunks of "
+                f"{self.rows or feature.rows:,} ids; give it `rows`, which ids are taken modulo"
             )
         return FiitedTable(feature.name, keys_of(feature), width, self, feature.rows)
 
@@ -173,6 +178,16 @@ class FiitedTable(Composed):
         elements, rows = (torch.from_numpy(np.concatenate(both)) for both in zip(pruned, welcome, strict=True))
         w = self.tables[0].width
         return [Begun(self.name, rows, initial_rows(self.name, elements, w, seed, self.virtual**-0.5))]
+
+    def forget(self, ids: Tensor) -> list[Begun]:
+        """Drop ids, as far as they have rows: these begin anew, and so do their utilities."""
+        virtual = np.unique(ids.numpy() % self.virtual)
+        self.utility[torch.from_numpy(virtual)] = 0
+        elements = (virtual[:, None] * self.chunks + np.arange(self.chunks)).ravel()
+        rows = self.address.numpy().reshape(-1)[elements]
+        held, seed, w = rows >= 0, int(self.clock[3]), self.tables[0].width
+        values = initial_rows(self.name, torch.from_numpy(elements[held]), w, seed, self.virtual**-0.5)
+        return [Begun(self.name, torch.from_numpy(rows[held].astype(np.int64)), values)]
 
     @property
     def live(self) -> int:

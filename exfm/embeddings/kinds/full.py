@@ -6,12 +6,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from exfm.embeddings.kinds.settings import EmbeddingSettings, Tabled
+from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Tabled
 from exfm.embeddings.table import Table
 from exfm.errors import ConfigError
-
-MOST = 2**36
-"""Rows of a full table at most: of four columns, a terabyte."""
 
 
 class FullTable(EmbeddingSettings):

@@ -183,7 +183,11 @@ class ManagedTable(Composed):
             tensor[own] = 0
         if len(self.filter):
             self.filter[torch.from_numpy(self._cells(ids.numpy()).ravel())] = 0
-        return self._begun(own)
+        begun = self._begun(own)
+        if len(self.tables) > 1 and (slots < 0).any():  # they have learned in the fallback's rows
+            rows = torch.from_numpy(np.unique(ids.numpy()[slots < 0] % self.tables[1].rows))
+            begun.append(Begun(self.tables[1].name, rows, torch.zeros(len(rows), self.width)))
+        return begun
 
     def figures(self) -> dict[str, int]:
         """Slots, those that are taken, and counts since the beginning."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -37,7 +37,9 @@ class Mixed(EmbeddingSettings):
         default=None, ge=0, le=2, description="α of the power rule instead: 0 is the model's width for every table."
     )
 
-    grows: ClassVar[bool] = True
+    @property
+    def grows(self) -> bool:  # type: ignore[override]  # by the power rule, the width depends on the number of ids
+        return self.width is not None
 
     def table(self, feature: Tabled, width: int) -> Composed:
         if (self.width is None) == (self.temperature is None):

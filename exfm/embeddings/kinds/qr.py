@@ -11,7 +11,7 @@ digits alike. Products are of an id's own rows, and then pooled: the reference i
 another function of a bag of several ids. The factors 1 + a_j begin with a standard deviation of .125 around 1.
 
 Ids of an open space are hashed to a domain of n = the feature's `rows`: two of N ids then share all rows as often as
-two of N hashes are equal, about N² / 2n pairs (`exfm plan --embeddings`).
+two of N hashes are equal, about N² / 2n pairs (`exfm plan --embeddings --from RUN` estimates them).
 """
 
 from __future__ import annotations

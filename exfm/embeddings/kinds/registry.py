@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator, SerializeAsAny, WithJsonSchema
 
-from exfm.embeddings.composed import Composed
+from exfm.embeddings.composed import Composed, plain
 from exfm.embeddings.kinds.fiited import Fiited
 from exfm.embeddings.kinds.full import FullTable
 from exfm.embeddings.kinds.hashed import Hashed, HashedTable
 from exfm.embeddings.kinds.managed import Managed
 from exfm.embeddings.kinds.mixed import Mixed
 from exfm.embeddings.kinds.qr import QR
-from exfm.embeddings.kinds.settings import EmbeddingSettings, Tabled
+from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Tabled
 from exfm.embeddings.table import Table, keys_of
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
@@ -73,7 +73,13 @@ def tables_of(features: FeatureSet, width: int, embeddings: Embeddings) -> list[
     found: list[Table | Composed] = []
     for feature in features.tabled:
         own = getattr(feature, "width", None) or width
-        found.append(_settings(feature, embeddings).table(feature, own))
+        table = _settings(feature, embeddings).table(feature, own)
+        if (most := max(of.rows for of in plain(table))) > MOST:
+            raise ConfigError(
+                f"embeddings.{feature.name} has a table of {most:,} rows, of at most {MOST:,}; make it smaller: fewer "
+                f"`rows` of the feature, more partitions of `qr`, or another kind"
+            )
+        found.append(table)
     return found
 
 

@@ -13,6 +13,9 @@ from exfm.features.sparse import SequenceFeature, SparseFeature
 
 Tabled = SparseFeature | SequenceFeature
 
+MOST = 2**36
+"""Rows of a plain table at most: of four columns, a terabyte."""
+
 
 class EmbeddingSettings(BaseModel, ABC):
     """Settings of a kind of table. Its ids are those of its feature: in [0, the feature's `rows`)."""

@@ -67,7 +67,8 @@ class MadeWith(BaseModel):
 
     @classmethod
     def of(cls, model: BaseModel, features: FeatureSet, tasks: Sequence[str], seed: int) -> MadeWith:
-        return cls(features=features, model=model.model_dump(mode="json"), tasks=tuple(tasks), seed=seed)
+        settings = {key: value for key, value in model.model_dump(mode="json").items() if key != "embeddings" or value}
+        return cls(features=features, model=settings, tasks=tuple(tasks), seed=seed)
 
     @property
     def embeddings(self) -> dict[str, EmbeddingSettings]:
@@ -316,7 +317,7 @@ def fitted_tables(
     for kind in (table for table in tables if isinstance(table, Composed)):
         kind.draw(now.seed)
         for what, tensor in kind.tensors().items():
-            if learned or what in kind.served:
+            if learned or what in kind.served or f"{of}/{kind.called(what)}" in tensors:
                 fitted[f"{of}/{kind.called(what)}"] = tensors.get(f"{of}/{kind.called(what)}", tensor)
     for table in physical(tables):
         name, shape = table.name, (table.rows, table.width)

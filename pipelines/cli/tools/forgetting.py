@@ -67,8 +67,10 @@ def _shared(config: Config, worker: str, table: str) -> str | None:
         embeddings, features = student.model.embeddings, config.student_features(student)
     kind = embeddings[table].kind if table in embeddings else "full"
     feature = next(feature for feature in features.tabled if feature.name == table)
-    if kind in ("managed", "full") and feature.transform != "hash":
+    if kind == "full" and feature.transform != "hash":
         return None
+    if kind == "managed" and feature.transform != "hash":
+        return f"{worker}: ids that read its row of the fallback lose what they had learned there, too."
     if kind == "managed":
         return f"{worker}: ids of the same hash, modulo {feature.rows:,}, are one id here, and are forgotten together."
     return f"{worker}: the table is `{kind}`; ids that share the id's rows lose what they had learned there, too."

@@ -10,6 +10,7 @@ reads are read by the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ class KindBytes(NamedTuple):
     weights: int
     optimizer: int
     state: int
-    colliding: float
+    colliding: float  # ids that are one with another: of one hash, or of one code
 
     @property
     def total(self) -> int:
@@ -246,14 +247,19 @@ def _kinds(
 
 
 def _colliding(table: Any, features: FeatureSet, name: str, ids: np.ndarray | None) -> float:
-    """Ids that share all rows with another: counted, or of random ids as many as there can be, expected."""
-    if not isinstance(table, Composed) or table.learns:
-        return 0.0
+    """Ids that share all rows with another: those that share a hash, and of the others those that share rows: counted,
+    or of random ids as many as there can be, expected."""
+    feature = next(f for f in features.tabled if f.name == name)
+    of_domain = 0.0
+    if ids is not None and feature.transform == "hash" and len(ids) < feature.rows:
+        of_domain = -feature.rows * math.log1p(-len(ids) / feature.rows) - len(ids)  # ids behind so many hashes
+    if not isinstance(table, Composed) or table.tensors():
+        return of_domain
     if ids is not None and len(ids):
         codes = np.stack([of.numpy() for of in table.read(torch.from_numpy(ids))])
         _, counts = np.unique(codes, axis=1, return_counts=True)
-        return float(counts[counts > 1].sum())
-    n = next(f.rows for f in features.tabled if f.name == name)
+        return of_domain + float(counts[counts > 1].sum())
+    n = feature.rows
     codes_there = float(np.prod([float(of.rows) for of in table.tables]))
     return n * (1 - (1 - 1 / codes_there) ** (n - 1)) if codes_there < n else 0.0
 

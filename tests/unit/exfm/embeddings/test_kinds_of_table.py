@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
+import pyarrow as pa
 import pytest
 import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.composed import Composed
-from exfm.embeddings.kinds.registry import FULL, settings_of, tables_of
+from exfm.embeddings.composed import Composed, tables_held
+from exfm.embeddings.fused import FusedTables
+from exfm.embeddings.kinds.registry import FULL, check_tables, settings_of, tables_of
 from exfm.embeddings.kinds.settings import EmbeddingSettings
 from exfm.embeddings.table import Table, keys_of
+from exfm.embeddings.weights import initial_rows
 from exfm.errors import ConfigError
+from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
+from exfm.interactions.registry import TrunkConfig
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
 from tests.support.models.kinds import KINDS
 from tests.support.models.table_contract import TableContract
 
@@ -118,3 +126,75 @@ def test_a_kind_that_cannot_be_had_says_what_to_do(kind, rows, message):
     features = FeatureSet(sparse=[SparseFeature(name="ad", rows=rows)])
     with pytest.raises(ConfigError, match=message):
         tables_of(features, 8, {"ad": settings_of(kind)})
+
+
+@pytest.mark.parametrize("name", [*KINDS, "chunks that are all kept"])
+def test_an_id_that_is_forgotten_reads_what_a_new_one_would(name):
+    """Or the fallback's zeros, and others keep what they learned."""
+    kind = KINDS.get(name, {"kind": "fiited", "chunks": 2, "keep": 1})
+
+    def drawn():
+        held = tables_held(
+            tables_of(AD, 8, {"ad": settings_of(kind)}),
+            lambda plain: FusedTables(plain, lr=0.1, eps=1e-8),
+            lr=0.1,
+            eps=1e-8,
+        )
+        held.draw(3)
+        return held
+
+    def looked_up(tables, ids):
+        sparse = KeyedJaggedTensor(["ad"], torch.tensor(ids), lengths=torch.ones(len(ids), dtype=torch.int64))
+        return tables.lookup(tables.send(OfIds(sparse)))
+
+    fresh, tables = drawn(), drawn()
+    for _ in range(4):
+        tables.learn(looked_up(tables, [3, 5, 8]), torch.rand(3, 8, generator=torch.Generator().manual_seed(1)))
+    learned = looked_up(tables, [3, 5]).pooled
+    tables.forget("ad", torch.tensor([3]), 3)
+    forgotten, other = looked_up(tables, [3, 5]).pooled
+    assert not torch.equal(forgotten, learned[0])
+    begin = [looked_up(fresh, [3]).pooled[0], torch.zeros(8)]
+    begin += [initial_rows("ad", torch.tensor([6, 7]), 4, 3, 40**-0.5).flatten()] if kind["kind"] == "fiited" else []
+    if kind["kind"] == "mixed":
+        begin.append(fresh.tensors()["ad/weight"][3] @ tables.kinds[0].learned()["projection"])
+    assert any(torch.allclose(forgotten, start, atol=1e-6) for start in begin)
+    if kind["kind"] in ("full", "fiited", "managed", "mixed"):
+        assert torch.equal(other, learned[1])
+
+
+class OfIds(NamedTuple):
+    sparse: KeyedJaggedTensor
+
+    def once(self, what, make):
+        return make()
+
+
+@pytest.mark.parametrize("kind", [{"kind": "qr"}, {"kind": "mixed", "width": 4}, {"kind": "fiited"}])
+def test_more_ids_than_a_table_can_have_rows_for_are_refused_before_memory_is_taken(kind):
+    features = FeatureSet(sparse=[SparseFeature(name="ad", rows=2**62)])
+    with pytest.raises(ConfigError, match=r"embeddings\.ad .*(at most|modulo)"):
+        check_tables(features, 16, {"ad": settings_of(kind)})
+
+
+def test_a_further_step_on_a_batch_counts_no_id_again():
+    """Whatever is admitted at the second sight waits for the second batch."""
+    table = settings_of({"kind": "managed", "rows": 8, "min_count": 2})
+    cfg = StudentConfig(
+        width=8,
+        trunk=TrunkConfig(name="mlp", mlp=(8,)),
+        embeddings={"ad": table},
+        arm={"kind": "auxiliary_head", "extra_steps": 2},
+    )
+    student = Student(cfg, AD, ["ctr"], 0)
+    rows = {
+        "ad": [3, 5],
+        "label_ctr": pa.array([1, 0], pa.int8()),
+        "teacher_logit_ctr": pa.array([1, -1], pa.float32()),
+    }
+    batch = BatchBuilder(AD, ["ctr"])(pa.table(rows))
+    admitted = []
+    for _ in range(2):
+        student.train_step(batch)
+        admitted.append(student.net.tables.figures()["ad"]["admitted"])
+    assert admitted == [0, 2]

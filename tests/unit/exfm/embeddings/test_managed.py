@@ -142,7 +142,7 @@ def test_an_exported_copy_holds_the_map_and_no_counters():
     tables = tables_with(table_of(min_count=2))
     step(tables, Given([5, 5, 2**62]))
     served = tables.export()
-    assert sorted(served.tensors()) == ["ad/served/ids", "ad/weight", "ad~shared/weight"]
+    assert sorted(served.tensors()) == ["ad/served:ids", "ad/weight", "ad~shared/weight"]
     kind = served.kinds[0]
     assert kind.ids.nbytes == 8 * 300
     assert not kind.counts.nbytes + kind.filter.nbytes
@@ -294,7 +294,7 @@ def test_ids_expire_by_event_time_and_leave_a_row_of_zeros():
     assert ids_of(table) == [2, 3]
     assert table.figures()["expired"] == 1
     assert not tables.tensors()["ad/weight"][slot].any()
-    assert slot in tables.changes("/weight", since)["ad/served/ids"].at
+    assert slot in tables.changes("/weight", since)["ad/served:ids"].at
     with pytest.raises(ModelError, match="after_s is of event time"):
         step(tables, Given([3]))
 
@@ -407,7 +407,7 @@ def test_two_ranks_decide_as_one_does(tmp_path):
     assert one.kinds[0].figures()["evicted"] > 20
     for rank in range(2):
         state = torch.load(tmp_path / f"{rank}.pt")
-        assert sorted(state) == ["ad/clock", "ad/counts", "ad/filter", "ad/last", "ad/seen_ms", "ad/served/ids"]
+        assert sorted(state) == ["ad/clock", "ad/counts", "ad/filter", "ad/last", "ad/seen_ms", "ad/served:ids"]
         for name, tensor in state.items():
             assert torch.equal(tensor, one.tensors()[name]), (rank, name)
 

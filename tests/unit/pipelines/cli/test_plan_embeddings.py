@@ -54,10 +54,10 @@ def test_a_budget_below_four_columns_a_row_is_refused_with_what_they_take():
 def test_ids_that_collide_are_counted_where_they_are_known_and_expected_else():
     ids = torch.tensor([3, 20, 37, 5]).numpy()
     kinds = {"user": settings_of({"kind": "hash", "rows": 17})}
-    assert table_bytes(FEATURES, 16, kinds, "user", "adagrad", ids).colliding == 3
+    assert table_bytes(FEATURES, 16, kinds, "user", "adagrad", ids).colliding == pytest.approx(3, abs=1e-3)
     assert table_bytes(FEATURES, 16, kinds, "user", "adagrad").colliding == pytest.approx(20_000)
     composed = {"user": settings_of({"kind": "qr"})}
-    assert table_bytes(FEATURES, 16, composed, "user", "adagrad", ids).colliding == 0
+    assert table_bytes(FEATURES, 16, composed, "user", "adagrad", ids).colliding == pytest.approx(0, abs=1e-3)
 
 
 @pytest.fixture

@@ -84,9 +84,9 @@ def test_an_increment_of_a_managed_table_holds_the_slots_that_changed(tmp_path):
     publishing.begin()
     publishing.publish()
     increment, _ = Chain(tmp_path).increment(3)
-    at = increment.delta.rows["tables.ad/served/ids"].at
+    at = increment.delta.rows["tables.ad/served:ids"].at
     assert 0 < len(at) <= 40
-    assert "tables.ad/served/ids" not in increment.delta.whole
+    assert "tables.ad/served:ids" not in increment.delta.whole
 
 
 def test_several_increments_at_once_are_one_value_that_knows_of_each(at_work):

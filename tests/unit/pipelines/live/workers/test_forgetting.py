@@ -99,7 +99,7 @@ def test_a_student_forgets_before_its_next_rows_and_one_that_was_killed_does_at_
         rows = rows_that(second, id_)
         assert all(not begun[f"student/table/{name}/accumulator"][at].any() for name, at in rows.items() if len(at))
         if kind == "managed":
-            assert id_ not in begun["student/table/user_id/served/ids"]
+            assert id_ not in begun["student/table/user_id/served:ids"]
         assert forgotten(run_dir).at == {"student-feed": {1: rows_of(2)["lake_seq"][0].as_py()}}
         learn(second, 3)
         after = copied(second)
@@ -137,12 +137,12 @@ def test_what_is_served_afterwards_holds_nothing_of_the_id(tmp_path):
         worker = start()
         learn(worker, 0)
         versions = lambda: sorted((tmp_path / "snapshots" / "students" / "feed").glob("v*"))  # noqa: E731
-        assert id_ in load_served(versions()[-1]).state_dict()["tables.user_id/served/ids"]
+        assert id_ in load_served(versions()[-1]).state_dict()["tables.user_id/served:ids"]
         ask_to_forget(run_dir, "user_id", str(user))
         later = next(n for n in range(1, 9) if user not in rows_of(n)["user_id"].to_pylist())
         learn(worker, later)
         served = load_served(versions()[-1])
-        assert id_ not in served.state_dict()["tables.user_id/served/ids"]
+        assert id_ not in served.state_dict()["tables.user_id/served:ids"]
 
 
 def test_a_teacher_forgets_before_its_next_block(tmp_path):
@@ -153,10 +153,10 @@ def test_a_teacher_forgets_before_its_next_block(tmp_path):
     worker.resume()
     try:
         worker.engine.step(BatchBuilder(config.teacher_features, config.tasks)(rows_of(0)))
-        assert id_ in worker.engine.state()["table/user_id/served/ids"]
+        assert id_ in worker.engine.state()["table/user_id/served:ids"]
         ask_to_forget(run_dir, "user_id", str(user))
         worker.forget()
-        assert id_ not in worker.engine.snapshot()["table/user_id/served/ids"]
+        assert id_ not in worker.engine.snapshot()["table/user_id/served:ids"]
         assert forgotten(run_dir).at == {"teacher": {1: 0}}
     finally:
         worker.abandon()

@@ -59,7 +59,7 @@ class AlertRule(NamedTuple):
 
 _FAILED_REQUESTS = 'exfm_requests_total{code=~"5.."}'
 ALERTS = (
-    AlertRule("ExfmTargetDown", f'up{{job="{JOB}"}} == 0', 60, "critical", "A run or a server does not answer."),
+    AlertRule("ExfmTargetDown", f'up{{job="{JOB}"}} == 0', 60, "warning", "A run or a server does not answer."),
     AlertRule(
         "ExfmRunSilent",
         "time() - exfm_run_updated_timestamp_seconds > 60 "

@@ -2,7 +2,8 @@
 
     look      what has begun, and what has been over for HOLD_S      pure, by a clock        AlarmNotices
     silences  RUN/silences.json: alarms that nobody is called for, and until when            silences, silence
-    send      one thread posts JSON (`FORMATS`); nothing waits for it                        Webhooks
+    send      a thread for each service posts JSON (`FORMATS`); nothing waits for it         Webhooks
+    sent      RUN/notices.json: what a coordinator that is started again finds sent          AlarmNotices
 
 An alarm that comes and goes is one alarm. One that is silenced is sent when the silence ends before it does. The log of
 the coordinator has all of them, webhooks or not.
@@ -18,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +38,7 @@ ALL = "all"
 """In place of an alarm's name: every alarm is silenced."""
 TRIES, WAIT_S, TIMEOUT_S, CLOSE_S = 4, 2.0, 10.0, 15.0
 WAITING = 1000
+LONGEST_MINUTES = 365 * 24 * 60
 
 log = logging.getLogger(__name__)
 
@@ -108,63 +111,90 @@ FORMATS = {
 }
 
 
-class Webhooks:
-    """Thread that posts notices. A service that does not answer is tried TRIES times; what it does not take is logged
-    and counted, and training never waits.
+class _Service:
+    """One service with a queue and a thread of its own: one that is gone keeps no other waiting."""
 
-    Raises BadInput where a secret is not there.
-    """
-
-    def __init__(self, settings: Sequence[WebhookSettings], wait_s: float = WAIT_S) -> None:
+    def __init__(self, settings: WebhookSettings, wait_s: float) -> None:
         self.sent = self.failed = 0
         self.problem: str | None = None
-        self._settings, self._wait_s = tuple(settings), wait_s
-        self._queue: queue.Queue[tuple[WebhookSettings, Notice] | None] = queue.Queue(WAITING)
-        for each in self._settings:  # what is not there is said now
-            _address(each)
-            _key(each)
-        self._thread = threading.Thread(target=self._work, name="webhooks", daemon=True)
-        if self._settings:
-            self._thread.start()
+        self._settings, self._wait_s = settings, wait_s
+        _address(settings)  # what is not there is said now
+        _key(settings)
+        self._queue: queue.Queue[Notice | None] = queue.Queue(WAITING)
+        self._keys: set[str] = set()  # of what waits
+        self._thread = threading.Thread(target=self._work, name=f"webhook {settings.format}", daemon=True)
 
-    def send(self, notice: Notice, *, again: bool = False) -> None:
-        """Queue a notice. `again`: it was sent before, for those who ask for repeats."""
-        for each in self._settings:
-            wanted = each.notes or notice.severity == "alarm"
-            if wanted and (not again or FORMATS[each.format].repeats):
-                try:
-                    self._queue.put_nowait((each, notice))
-                except queue.Full:
-                    self._fail(each, notice, "more notices wait than are kept")
+    def start(self) -> None:
+        self._thread.start()
 
-    def close(self, wait_s: float = CLOSE_S) -> None:
-        """Send what waits, for at most `wait_s`."""
-        if self._settings:
-            self._queue.put(None)
-            self._thread.join(wait_s)
+    def send(self, notice: Notice, *, again: bool) -> None:
+        if notice.severity != "alarm" and not self._settings.notes:
+            return
+        if again and (not FORMATS[self._settings.format].repeats or notice.key in self._keys):
+            return
+        self._keys.add(notice.key)  # first: the thread may have taken it before the next line
+        try:
+            self._queue.put_nowait(notice)
+        except queue.Full:
+            self._keys.discard(notice.key)
+            self._fail(notice, "more notices wait than are kept")
 
-    def as_json(self) -> dict[str, Any]:
-        return {"sent": self.sent, "failed": self.failed, "problem": self.problem}
+    def close(self, until: float) -> None:
+        with suppress(queue.Full):
+            self._queue.put(None, timeout=max(0.0, until - time.monotonic()))
+        self._thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            settings, notice = item
+        while (notice := self._queue.get()) is not None:
+            self._keys.discard(notice.key)
             for attempt in range(TRIES):
                 try:
-                    _post(_address(settings), FORMATS[settings.format].body(notice, _key(settings)))
-                except (OSError, StreamingError) as error:
+                    body = FORMATS[self._settings.format].body(notice, _key(self._settings))
+                    _post(_address(self._settings), body)
+                except Exception as error:  # whatever it is, the next notice is sent, and no traceback has a secret
                     if attempt == TRIES - 1:
-                        self._fail(settings, notice, _words(error))
+                        self._fail(notice, _words(error))
                     else:
                         time.sleep(self._wait_s * 2**attempt)
                 else:
                     self.sent += 1
                     break
 
-    def _fail(self, settings: WebhookSettings, notice: Notice, why: str) -> None:
+    def _fail(self, notice: Notice, why: str) -> None:
         self.failed += 1
-        self.problem = f"{settings.format} did not take `{notice.alarm}`: {why}"
+        self.problem = f"{self._settings.format} did not take `{notice.alarm}`: {why}"
         log.warning("%s", self.problem)
+
+
+class Webhooks:
+    """Threads that post notices, one for each service. A service that does not answer is tried TRIES times; what it
+    does not take is logged and counted, and neither training nor another service waits.
+
+    Raises BadInput where a secret is not there, or is no address.
+    """
+
+    def __init__(self, settings: Sequence[WebhookSettings], wait_s: float = WAIT_S) -> None:
+        self._services = [_Service(each, wait_s) for each in settings]
+        for service in self._services:
+            service.start()
+
+    def send(self, notice: Notice, *, again: bool = False) -> None:
+        """Queue a notice. `again`: it was sent before, for those who ask for repeats; none is queued behind another."""
+        for service in self._services:
+            service.send(notice, again=again)
+
+    def close(self, wait_s: float = CLOSE_S) -> None:
+        """Send what waits, for at most `wait_s`."""
+        until = time.monotonic() + wait_s
+        for service in self._services:
+            service.close(until)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "sent": sum(service.sent for service in self._services),
+            "failed": sum(service.failed for service in self._services),
+            "problem": next((service.problem for service in self._services if service.problem), None),
+        }
 
 
 class AlarmNotices:
@@ -175,16 +205,18 @@ class AlarmNotices:
         self,
         run: str,
         silences_file: Path,
+        sent_file: Path,
         send: Callable[..., None],
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`send(notice, again=...)`: as `Webhooks` has it."""
+        """`send(notice, again=...)`: as `Webhooks` has it. `sent_file`: what was sent and is not over, as a coordinator
+        of before has left it, and as this one leaves it."""
         self._run, self._file, self._send, self._clock, self._now = run, silences_file, send, clock, now
-        self._closed = False
-        self._raised: dict[tuple[str, str], StatusAlarm] = {}
-        self._seen_s: dict[tuple[str, str], float] = {}
-        self._sent_s: dict[tuple[str, str], float] = {}
+        self._closed, self._sent_file = False, sent_file
+        self._raised = {(alarm.state, alarm.about): alarm for alarm in _sent_before(sent_file)}
+        self._seen_s = dict.fromkeys(self._raised, clock())
+        self._sent_s = dict.fromkeys(self._raised, -REPEAT_S)
 
     def look(self, alarms: Sequence[StatusAlarm]) -> None:
         """Take in the active alarms."""
@@ -198,6 +230,8 @@ class AlarmNotices:
             if not ({alarm.state, ALL} & hushed.keys()) and now_s - self._sent_s.get(key, -REPEAT_S) >= REPEAT_S:
                 self._send(self._notice(alarm), again=again)
                 self._sent_s[key] = now_s
+                if not again:
+                    self._keep()
         for key, seen_s in list(self._seen_s.items()):
             if now_s - seen_s >= HOLD_S:
                 self._end(key)
@@ -218,9 +252,26 @@ class AlarmNotices:
         log.warning("alarm over: %s (%s)", alarm.state, alarm.about)
         if self._sent_s.pop(key, None) is not None:
             self._send(self._notice(alarm, over=True))
+            self._keep()
+
+    def _keep(self) -> None:
+        try:
+            write_json(self._sent_file, [self._raised[key].as_json() for key in self._sent_s])
+        except StreamingError as error:
+            log.warning("%s is not written: %s", self._sent_file, error)
 
     def _notice(self, alarm: StatusAlarm, *, over: bool = False) -> Notice:
         return Notice(self._run, Alarm(alarm.state), alarm.about, alarm.severity, alarm.words, alarm.since, over)
+
+
+def _sent_before(file: Path) -> list[StatusAlarm]:
+    """Alarms that were sent and not said to be over. A file that cannot be read has none."""
+    try:
+        alarms = [StatusAlarm(**each | {"workers": tuple(each["workers"])}) for each in read_json(file) or []]
+        return [alarm for alarm in alarms if alarm.state in [*Alarm]]
+    except (StreamingError, TypeError, KeyError) as error:
+        log.warning("%s is not read: %s", file, error)
+        return []
 
 
 def silences(file: Path, now: datetime) -> dict[str, str]:
@@ -238,6 +289,8 @@ def silence(file: Path, names: Sequence[str], minutes: float, now: datetime) -> 
     unknown = [name for name in names if name not in [*Alarm]]
     if unknown:
         raise BadInput(f"no alarm is named `{unknown[0]}`; choose from {', '.join(Alarm)}")
+    if not 0 <= minutes <= LONGEST_MINUTES:
+        raise BadInput(f"--minutes {minutes:g} cannot be: give 0 to {LONGEST_MINUTES:,}, which is a year")
     until = (now + timedelta(minutes=minutes)).isoformat(timespec="seconds")
     stored = silences(file, now) | dict.fromkeys(names or [ALL], until)
     stored = {name: end for name, end in stored.items() if datetime.fromisoformat(end) > now}
@@ -255,7 +308,12 @@ def _address(settings: WebhookSettings) -> str:
     url = settings.url
     if url is None or isinstance(url, str):
         return url or str(FORMATS[settings.format].url)
-    return url.read("alarms.webhooks[].url")
+    address = url.read("alarms.webhooks[].url")
+    if not address.startswith(("http://", "https://")):
+        raise BadInput(
+            f"alarms.webhooks[].url of {settings.format}: the secret is no address: http:// or https:// first"
+        )
+    return address
 
 
 def _key(settings: WebhookSettings) -> str | None:
@@ -274,5 +332,5 @@ def _words(error: Exception) -> str:
     """Words of an error, without the address, which may be a secret."""
     if isinstance(error, urllib.error.HTTPError):
         return f"it answered {error.code}"
-    reason = getattr(error, "reason", error)
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
     return str(getattr(reason, "strerror", None) or type(reason).__name__)

@@ -15,7 +15,7 @@ from tests.support.places import ROOT
 
 pytestmark = pytest.mark.broker
 PAGE = (ROOT / "docs/operations/what-may-i-delete.md").read_text()
-NOT_IN_A_SMALL_RUN = {"ne.png", "source", "quarantine", "mlflow.db", "mlartifacts", "broker", "silences.json"}
+NOT_IN_A_SMALL_RUN = {"ne.png", "source", "quarantine", "mlflow.db", "mlartifacts", "broker", "silences.json", "notices.json"}
 
 
 def parts(section: str) -> set[str]:

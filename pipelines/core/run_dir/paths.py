@@ -184,6 +184,11 @@ class RunDir:
         return self.root / "silences.json"
 
     @property
+    def notices(self) -> Path:
+        """Alarms that were sent to people and are not over."""
+        return self.root / "notices.json"
+
+    @property
     def forgotten(self) -> Path:
         """Requests to forget ids, and where each worker did."""
         return self.root / "forgotten.json"

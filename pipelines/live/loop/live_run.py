@@ -89,7 +89,7 @@ class LiveRun:
         self._reconciler, self._measures = RosterReconciler(run_dir.roster, clock), Measures(run_dir, clock)
         self._monitor = AlarmMonitor(config, clock) if monitor is None else monitor
         self._webhooks = Webhooks(config.alarms.webhooks)
-        self._notices = AlarmNotices(config.name, run_dir.silences, self._webhooks.send, clock)
+        self._notices = AlarmNotices(config.name, run_dir.silences, run_dir.notices, self._webhooks.send, clock)
         self._mirrors = None if tracker is None else Mirrors(run_dir, tracker.mirror, clock)
         self._idleness = None if until_idle_s is None else Idleness(until_idle_s, clock)
         self._watch = None if config.follows is None else LakeWatch(run_dir)
@@ -247,6 +247,7 @@ class LiveRun:
         if self.over:
             status.raise_alarms([])
             self._notices.close(status.reason if status.state is RunState.FAILED else None)
+            self._file.write(status.as_json())  # whoever reads it need not wait for those who are told
             self._webhooks.close()
         else:
             for worker in status.workers.values():

@@ -277,9 +277,8 @@ def _stalled(healths: Sequence[Health], limits: AlarmLimits, now_s: float) -> It
         said = "; ".join(dict.fromkeys(health.note for health in stuck if health.note))
         text = f"no worker makes progress, and rows wait: {waiting}{_in_brackets(said)}"
         last_s = max(health.moved_s for health in healths)
-        yield RaisedAlarm(Alarm.STALLED, last_s, text, tuple(health.name for health in stuck))
-        return
-    for health in stuck:
+        yield RaisedAlarm(Alarm.STALLED, last_s, text, tuple(health.name for health in stuck), "all workers")
+    for health in stuck:  # those stand beside it: none of them is over
         text = f"{health.name} makes no progress, and {health.lag_rows:,} rows wait for it{_in_brackets(health.note)}"
         yield RaisedAlarm(Alarm.STALLED, health.moved_s, text, (health.name,))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ import numpy as np
 from exfm.metrics.classification import base_rate_entropy, cross_entropy, sigmoid
 
 WINDOW_ROWS = 20_000
+WINDOWS_BEFORE = 20
+"""A share of positives is compared with that of so many windows before: an older one is of another season."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class JudgedWindow:
     since the process began, and before the first one is complete the rows so far.
 
     number       which complete window this is; 0: the first one is not complete
-    rate         share of positives; `rate_before`: of all windows before, None of the first
+    rate         share of positives; `rate_before`: of the windows before, WINDOWS_BEFORE at most, None of the first
     ne           by model; None where undefined
     calibration  by model: predicted over actual positives; None without any
     gain         how much lower the first model's NE is than the second's, its twin's, as a share; None without one
@@ -46,7 +49,8 @@ class JudgedWindows:
 
     def __init__(self, rows: int = WINDOW_ROWS) -> None:
         self._rows = rows
-        self._number = self._rows_before = self._positives_before = 0
+        self._number = 0
+        self._positives_before: deque[int] = deque(maxlen=WINDOWS_BEFORE)  # each of `rows`
         self._open, self._closed = _WindowSums(), _WindowSums()
 
     def add(self, logits: Mapping[str, np.ndarray], labels: np.ndarray, weights: np.ndarray) -> None:
@@ -57,13 +61,13 @@ class JudgedWindows:
             self._open.add({model: z[part] for model, z in logits.items()}, labels[part], weights[part])
             start = part.stop
             if self._open.rows == self._rows:
-                self._rows_before += self._closed.rows
-                self._positives_before += self._closed.positives
+                if self._number:
+                    self._positives_before.append(self._closed.positives)
                 self._number, self._closed, self._open = self._number + 1, self._open, _WindowSums()
 
     def last(self) -> JudgedWindow:
         """The last complete window, or the rows so far."""
-        sums = self._closed if self._number else self._open
+        sums, before = self._closed if self._number else self._open, self._positives_before
         rate = sums.weight_positive / sums.weight if sums.weight else 0.0
         entropy = base_rate_entropy(rate)
         of_base = None if entropy is None else entropy * sums.weight
@@ -74,7 +78,7 @@ class JudgedWindows:
             rows=sums.rows,
             positives=sums.positives,
             rate=sums.positives / sums.rows if sums.rows else 0.0,
-            rate_before=self._positives_before / self._rows_before if self._rows_before else None,
+            rate_before=sum(before) / (len(before) * self._rows) if before else None,
             ne=ne,
             calibration={
                 model: predicted / sums.weight_positive if sums.weight_positive else None

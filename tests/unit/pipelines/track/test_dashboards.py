@@ -133,7 +133,7 @@ def test_alerts_fire_and_end_with_the_alarms(tmp_path):
         fires("ExfmRunSilent", "6m", {"severity": "critical", "run": "live"}),
         fires("ExfmRunSilent", "12m", {}),  # it is over
         fires("ExfmTargetDown", "4m", {}),
-        fires("ExfmTargetDown", "7m", {"severity": "critical", "job": "exfm", "instance": "a"}),
+        fires("ExfmTargetDown", "7m", {"severity": "warning", "job": "exfm", "instance": "a"}),
         fires("ExfmRequestsFail", "4m", {}),
         fires("ExfmRequestsFail", "12m", {"severity": "critical", "model": "feed"}),
         fires("ExfmVersionRefused", "4m", {}),

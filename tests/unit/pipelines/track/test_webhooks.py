@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -26,7 +28,12 @@ class Told:
 
     def __init__(self, tmp_path):
         self.clock, self.file, self.sent = HandClock(), tmp_path / "silences.json", []
-        self.notices = AlarmNotices("live", self.file, self.send, self.clock, self.now)
+        self.kept = tmp_path / "notices.json"
+        self.start()
+
+    def start(self):
+        """Begin with what is kept, as a new process does."""
+        self.notices = AlarmNotices("live", self.file, self.kept, self.send, self.clock, self.now)
 
     def now(self):
         return NOON + timedelta(seconds=self.clock())
@@ -84,6 +91,31 @@ def test_the_end_of_a_run_is_the_end_of_its_alarms_and_a_failure_is_one(told):
     told.notices.close("it diverged")
     told.notices.close("it diverged")
     assert told.sent[1:] == ["over: stalled of teacher", "run failed of live"]
+
+
+def test_a_coordinator_that_was_killed_and_comes_back_tells_the_end_of_what_was_sent(told):
+    told.after(0, STALLED, HOT)
+    told.start()
+    assert told.after(20, HOT) == []
+    assert told.after(10, HOT) == ["over: stalled of teacher"]
+    assert told.after(500, HOT) == []
+    told.start()
+    told.notices.close()
+    assert told.sent[-1] == "over: hot partition of augmentation"
+    assert json.loads(told.kept.read_text()) == []
+
+
+@pytest.mark.parametrize("text", ["{", '{"a": 1}', "[3]", '[{"workers": []}]'])
+def test_what_was_sent_is_not_known_from_a_damaged_file(told, text):
+    told.kept.write_text(text)
+    told.start()
+    assert told.after(0, STALLED) == ["stalled of teacher"]
+
+
+@pytest.mark.parametrize("minutes", [float("nan"), float("inf"), 1e12, -1.0])
+def test_a_silence_is_for_a_year_at_most(tmp_path, minutes):
+    with pytest.raises(BadInput, match="cannot be: give 0 to 525,600"):
+        silence(tmp_path / "silences.json", [], minutes, NOON)
 
 
 def test_silences_are_by_name_and_end_by_themselves(tmp_path):
@@ -203,7 +235,7 @@ def test_a_service_that_is_gone_is_named_without_its_address(monkeypatch, caplog
     service.close()
     monkeypatch.setenv("HOOK", service.url)
     webhooks = posted(service, SLACK, notice())
-    assert webhooks.problem == "slack did not take `stalled`: Connection refused"
+    assert webhooks.as_json()["problem"] == "slack did not take `stalled`: Connection refused"
     assert "secret-path" not in caplog.text
 
 
@@ -211,6 +243,61 @@ def test_a_secret_that_is_not_there_is_said_at_the_start(monkeypatch):
     monkeypatch.delenv("HOOK", raising=False)
     with pytest.raises(BadInput, match="environment variable HOOK, which is not set"):
         Webhooks([WebhookSettings.model_validate(SLACK)])
+
+
+def test_a_secret_that_is_no_address_is_said_without_it(monkeypatch):
+    monkeypatch.setenv("HOOK", "hooks.slack.com/secret-path")
+    with pytest.raises(BadInput, match="slack: the secret is no address") as refused:
+        Webhooks([WebhookSettings.model_validate(SLACK)])
+    assert "secret-path" not in str(refused.value)
+
+
+def test_an_answer_that_is_no_http_and_an_address_that_cannot_be_end_no_thread(service, monkeypatch, caplog, capsys):
+    webhooks = Webhooks([WebhookSettings.model_validate(SLACK)], wait_s=0.01)
+    monkeypatch.setenv("HOOK", service.url.replace("secret-path", "secret path"))  # InvalidURL
+    webhooks.send(notice())
+    webhooks.send(notice(over=True))
+    webhooks.close()
+    assert webhooks.as_json()["failed"] == 2
+    assert "secret" not in caplog.text + capsys.readouterr().err
+
+
+class Deaf:
+    """A port that takes connections and never answers."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.settings = {"format": "alertmanager", "url": f"http://127.0.0.1:{self.socket.getsockname()[1]}/"}
+
+
+@pytest.fixture
+def deaf():
+    deaf = Deaf()
+    with deaf.socket:
+        yield deaf
+
+
+def test_a_service_that_does_not_answer_keeps_no_other_waiting_and_no_end_of_a_run(service, deaf, monkeypatch):
+    monkeypatch.setattr("pipelines.track.webhooks.WAITING", 2)
+    webhooks = Webhooks([WebhookSettings.model_validate(each) for each in (deaf.settings, SLACK)])
+    alarms = [Alarm.STALLED, Alarm.DISK, Alarm.CLOCK, Alarm.QUARANTINE]
+    for alarm in alarms:
+        webhooks.send(notice(alarm=alarm))
+        time.sleep(0.2)
+    began = time.monotonic()
+    webhooks.close(1.0)
+    assert time.monotonic() - began < 2
+    assert len(service.bodies) == len(alarms)
+    assert webhooks.as_json()["problem"] == "alertmanager did not take `quarantine`: more notices wait than are kept"
+
+
+def test_no_repeat_waits_behind_another(deaf):
+    webhooks = Webhooks([WebhookSettings.model_validate(deaf.settings)])
+    webhooks.send(notice(alarm=Alarm.DISK))
+    for _ in range(2000):
+        webhooks.send(notice(), again=True)
+    webhooks.close(0.1)
+    assert webhooks.as_json()["failed"] == 0
 
 
 @pytest.mark.parametrize(

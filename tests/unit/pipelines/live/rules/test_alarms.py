@@ -71,11 +71,12 @@ def test_a_worker_is_stalled_where_rows_wait_and_neither_it_nor_what_it_waits_fo
 
 def test_where_nothing_moves_and_rows_wait_for_several_the_run_is_stalled_since_the_last_of_them_moved():
     waits = still(AUGMENTATION, 300, 12_345, waits_for=Kind.TEACHER, note="waiting for snapshot 7")
-    [found] = said(INGEST, waits, still(TEACHER, 250, 64), still(STUDENT, 200))
+    found, *each = said(INGEST, waits, still(TEACHER, 250, 64), still(STUDENT, 200))
     assert (found.alarm, found.workers, found.since_s) == (Alarm.STALLED, ("augmentation", "teacher"), NOW - 200)
     assert found.text == (
         "no worker makes progress, and rows wait: 12,345 for augmentation, 64 for teacher (waiting for snapshot 7)"
     )
+    assert [about_of(raised) for raised in (found, *each)] == ["all workers", "augmentation", "teacher"]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,10 @@ _WORKER = "workers.{worker}"
 _WINDOW = f"{_WORKER}.windows.{{task}}"
 _COUNTS = "counts"
 
+RESUMED = (f"{_WORKER}.rows", f"{_WORKER}.quarantined_rows", f"{_COUNTS}.")
+"""Counters that a restart takes back to the last checkpoint, not to 0. Prometheus would take what is left for an
+increase, so they stay at the most that was shown until they are beyond it."""
+
 RUN = (
     Metered("exfm_run_state", INFO, "state", "State of the run."),
     Metered("exfm_run_updated_timestamp_seconds", GAUGE, "updated_at", "When the coordinator last wrote its status."),
@@ -230,10 +234,15 @@ DOUBLINGS = tuple(2.0**k for k in range(-4, 25))
 
 
 def exposition(
-    catalogue: Sequence[Metered], value: Mapping[str, Any], labels: Mapping[str, str], accept: str = ""
+    catalogue: Sequence[Metered],
+    value: Mapping[str, Any],
+    labels: Mapping[str, str],
+    accept: str = "",
+    shown: dict[Any, float] | None = None,
 ) -> tuple[bytes, str]:
     """Prometheus' text of what `value` has of the catalogue, and its content type. `labels` stand before every sample's
-    own; `accept`: header of the request, which may ask for OpenMetrics.
+    own; `accept`: header of the request, which may ask for OpenMetrics; `shown`: the most that each counter of RESUMED
+    has shown, which is brought up to date.
 
     >>> text, _ = exposition(RUN, {"state": "running", "lake": {"rows": 5}}, {"run": "demo"})
     >>> [line for line in text.decode().splitlines() if not line.startswith("#")]
@@ -245,7 +254,7 @@ def exposition(
 
     class Families(Collector):
         def collect(self) -> Iterable[Metric]:
-            return _families(catalogue, value, labels)
+            return _families(catalogue, value, labels, {} if shown is None else shown)
 
     registry = CollectorRegistry()
     registry.register(Families())
@@ -253,7 +262,9 @@ def exposition(
     return encode(registry), content_type
 
 
-def _families(catalogue: Sequence[Metered], value: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Metric]:
+def _families(
+    catalogue: Sequence[Metered], value: Mapping[str, Any], labels: Mapping[str, str], most: dict[Any, float]
+) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily
 
     for series in catalogue:
@@ -272,9 +283,13 @@ def _families(catalogue: Sequence[Metered], value: Mapping[str, Any], labels: Ma
             exemplars = dict(beside.readings(value)) if series.exemplar else {}
             counter = CounterMetricFamily(series.name, series.meaning, labels=names)
             for own, reading in readings:
+                key = series.name, *labels.values(), *own
+                number = float(reading)
+                if series.path.startswith(RESUMED):
+                    most[key] = number = max(number, most.get(key, number))
                 at = exemplars.get(own)
-                shown = None if at is None else Exemplar({series.exemplar: str(at)}, float(reading))
-                counter.add_metric((*labels.values(), *own), float(reading), exemplar=shown)
+                exemplar = None if at is None else Exemplar({series.exemplar: str(at)}, number)
+                counter.add_metric(key[1:], number, exemplar=exemplar)
             yield counter
             continue
         gauge = GaugeMetricFamily(series.name, series.meaning, labels=names)

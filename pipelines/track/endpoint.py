@@ -6,17 +6,21 @@ same of any run, living or not, from a process of its own. A worker is not asked
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import read_status
 from pipelines.track.catalogue import RUN, exposition
 from streaming.errors import BadInput, StreamingError
 from streaming.ports import HOST
+
+log = logging.getLogger(__name__)
 
 PATH = "/metrics"
 IDLE_S = 10.0
@@ -25,14 +29,23 @@ POLL_S = 0.1
 """So long does `close` take at most."""
 
 
-def run_exposition(root: Path, accept: str = "") -> tuple[bytes, str]:
-    """Prometheus' text of the run in `root`, and its content type. Raises BadInput where there is none, or its status
-    is damaged."""
+def run_exposition(root: Path, accept: str = "", shown: dict[Any, float] | None = None) -> tuple[bytes, str]:
+    """Prometheus' text of the run in `root`, and its content type. `shown`: the most that each counter has shown.
+
+    Raises BadInput where there is none, or its status is damaged."""
     status = read_status(root)
     try:
-        return exposition(RUN, status.as_json(), {"run": status.name}, accept)
+        return exposition(RUN, status.as_json(), {"run": status.name}, accept, shown)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{RunDir(root).status} is damaged ({error}); a run that lives writes it anew") from None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log it at debug level: a connection that was reset is no error of the run."""
+        log.debug("a request from %s was not answered", client_address, exc_info=True)
 
 
 class MetricsEndpoint:
@@ -42,11 +55,13 @@ class MetricsEndpoint:
     """
 
     def __init__(self, root: Path, port: int) -> None:
+        shown: dict[Any, float] = {}
+
         class Request(BaseHTTPRequestHandler):
             timeout = IDLE_S
 
             def do_GET(self) -> None:
-                code, body, content_type = _answer(root, self.path, self.headers.get("Accept", ""))
+                code, body, content_type = _answer(root, self.path, self.headers.get("Accept", ""), shown)
                 self.send_response(code)
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
@@ -57,12 +72,11 @@ class MetricsEndpoint:
                 """Log nothing: a scrape is no event."""
 
         try:
-            self._server = ThreadingHTTPServer((HOST, port), Request)
+            self._server = _Server((HOST, port), Request)
         except OSError as error:
             raise BadInput(
                 f"the port for metrics, {HOST}:{port}, cannot be had: {error.strerror}; give another (0: a free one)"
             ) from None
-        self._server.daemon_threads = True
 
     @property
     def url(self) -> str:
@@ -100,11 +114,11 @@ def metrics_served(root: Path, port: int | None) -> Iterator[str | None]:
         thread.join()
 
 
-def _answer(root: Path, path: str, accept: str) -> tuple[int, bytes, str]:
+def _answer(root: Path, path: str, accept: str, shown: dict[Any, float]) -> tuple[int, bytes, str]:
     plain = "text/plain; charset=utf-8"
     if path.partition("?")[0] != PATH:
         return 404, f"nothing is here; metrics for Prometheus are at {PATH}\n".encode(), plain
     try:
-        return 200, *run_exposition(root, accept)
+        return 200, *run_exposition(root, accept, shown)
     except StreamingError as error:
         return 503, f"{error}\n".encode(), plain

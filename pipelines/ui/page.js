@@ -137,19 +137,19 @@ async function drawLetters(view) {
     const body = el("div", {});
     const key = `${kind} ${reason}`;
     if (opened.has(key)) body.replaceChildren(...opened.get(key));
-    return el("details", { id: `letter-${key}`, open: opened.has(key) ? "" : null, ontoggle: (event) => showLetters(event, key, reason, body) },
+    return el("details", { id: `letter-${key}`, open: opened.has(key) ? "" : null, ontoggle: (event) => showLetters(event, key, kind, reason, body) },
       el("summary", {}, `${whole(rows)} ${kind === "impression" ? "impressions" : "rows of feedback"}: ${reason}`), body);
   });
   replace($("letter-list"), ...(items.length ? items : [el("p", {}, "Nothing was refused.")]));
 }
-async function showLetters(event, key, reason, body) {
+async function showLetters(event, key, kind, reason, body) {
   if (!event.target.open) return opened.delete(key);
   if (opened.has(key)) return;
   opened.set(key, []);
   let found;
   try {
-    const letters = await get(`dead-letters.json?reason=${encodeURIComponent(reason)}`);
-    found = letters.map((l) => el("div", {}, el("p", {}, el("b", {}, l.place), ` ${l.detail}`), el("pre", { tabindex: 0 }, JSON.stringify(l.record, null, 1))));
+    const letters = await get(`dead-letters.json?kind=${encodeURIComponent(kind)}&reason=${encodeURIComponent(reason)}`);
+    found = letters.map((l) => el("div", {}, el("p", {}, el("b", {}, l.place), ` ${l.detail}`), el("pre", { tabindex: 0 }, l.record)));
     if (!found.length) found = [el("p", { class: "soft" }, "No record of it is kept beside the lake.")];
   } catch (error) { found = [el("p", { class: "bad" }, error.message)]; }
   opened.set(key, found);

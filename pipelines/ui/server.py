@@ -4,7 +4,7 @@
     GET /view.json              the view as it is now
     GET /curves.json            ?student=NAME: NE by event time
     GET /why.json               ?of=impression|student|alarm & name=…: what `exfm why` answers
-    GET /dead-letters.json      ?reason=…: a few refused records
+    GET /dead-letters.json      ?kind=impression|feedback & reason=…: a few refused records, as text
 
 Bound to loopback it answers only requests that name loopback as their host, so no other site can reach it through a
 browser; bound to another address it needs a token, which comes as `Authorization: Bearer …`, or once as `?token=…`,
@@ -17,6 +17,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable
@@ -64,7 +65,7 @@ class RunPage:
 
     def document(self, nonce: str) -> bytes:
         """The whole document, with the view as it is now."""
-        view = json.dumps(self.view({})).replace("<", "\\u003c")
+        view = _json(self.view({})).replace("<", "\\u003c")
         return _template().render(nonce=nonce, title=self._config.name, view=view).encode()
 
     def view(self, query: dict[str, str]) -> Any:
@@ -95,15 +96,37 @@ class RunPage:
         return [answer.as_json() | {"lines": lines_of(answer)} for answer in answers]
 
     def dead_letters(self, query: dict[str, str]) -> Any:
-        """A few refused records of a reason, decoded as far as possible."""
-        letters = Letters(self.run_dir.side_tables, self._config.kafka)
+        """A few refused records of a kind and a reason, decoded as far as possible, as text: numbers of 64 bits are
+        none of a browser's."""
+        most = self._config.kafka.max_message_bytes
+        with self._asking:
+            letters = Letters(self.run_dir.side_tables, self._config.kafka)
+            rows = letters.examples(query.get("kind", ""), query.get("reason", ""), EXAMPLES).to_pylist()
         found = []
-        for row in letters.rows(query.get("reason")).slice(0, EXAMPLES).to_pylist():
+        for row in rows:
             place = Place(*(row[name] for name in PLACES))
-            payload, length = letters.payload(place)
-            record = decoded(payload, place.row, self._config.kafka.max_message_bytes)
-            found.append({"place": str(place), "detail": row["detail"], "bytes": length, "record": record})
+            record = json.dumps(decoded(row["payload"], place.row, most), indent=1, ensure_ascii=False, default=str)
+            found.append(
+                {"place": str(place), "detail": row["detail"], "bytes": row["payload_bytes"], "record": record}
+            )
         return found
+
+
+def _json(value: Any) -> str:
+    """JSON as browsers read it: null for what is not finite.
+
+    >>> _json({"ne": [0.9, float("nan")]})
+    '{"ne": [0.9, null]}'
+    """
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), default=str, allow_nan=False)
 
 
 @cache
@@ -165,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:
             log.exception("answering %s", place.path)
             code, value = 500, {"error": "the page failed on this request; its log says why"}
-        self._answer(code, "application/json", json.dumps(value, default=str).encode())
+        self._answer(code, "application/json", _json(value).encode())
 
     def _host(self) -> str:
         host = self.headers.get("Host", "")

@@ -85,4 +85,4 @@ def _logged(run_dir: RunDir, name: str) -> list[str]:
             lines = file.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    return [line for line in lines if f"{name}:" in line][-LOG_LINES:]
+    return [line for line in lines if f"{name}:" in line or f"alarm over: {name} (" in line][-LOG_LINES:]

@@ -37,7 +37,7 @@ def id_of(text: str, schema: RowSchema) -> int | str:
     try:
         value = int(text.replace(",", "").replace("_", ""))
         pa.scalar(value, schema.id_type)
-    except (ValueError, pa.ArrowException):
+    except (ValueError, OverflowError, pa.ArrowException):
         raise BadInput(f"`{text}` is no impression_id of this run: they are whole numbers of 64 bits") from None
     return value
 

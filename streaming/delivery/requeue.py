@@ -111,6 +111,11 @@ class Letters:
         rows = self._letters(names, None if reason is None else pc.field("reason") == reason)
         return rows.sort_by([(name, "ascending") for name in PLACES])
 
+    def examples(self, kind: str, reason: str, limit_rows: int) -> pa.Table:
+        """Some letters of a kind and a reason, with their payloads; no more of the table is read than they take."""
+        chosen = (pc.field("kind") == kind) & (pc.field("reason") == reason)
+        return side_rows(self._folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA, limit_rows=limit_rows, filter=chosen)
+
     def payload(self, place: Place) -> tuple[bytes, int]:
         """The payload stored in the letter, and the original length of the record."""
         at = [pc.field(name) == value for name, value in zip(PLACES, place, strict=True)]

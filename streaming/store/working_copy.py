@@ -288,7 +288,8 @@ class WorkingCopy:
                 with suppress(FileNotFoundError):
                     if not self._same(self.root / found.key, found.key, found):
                         self._fetch(found.key, found)
-        known = {key: state for key, state in self._known.items() if key.startswith(_READERS)}
+        with self._lock:  # workers put files meanwhile
+            known = {key: state for key, state in self._known.items() if key.startswith(_READERS)}
         there = {found.key: found for found in self.store.list(_READERS)}
         for key, found in there.items():
             path = self.root / key

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import time
 import urllib.error
 import urllib.request
 
@@ -35,6 +38,37 @@ def test_metrics_are_those_of_the_status_that_is_there_now(root):
         (root / "status.json").write_text(json.dumps(recorded_status() | {"state": "done"}))
         assert 'exfm_run_state{run="demo",state="done"} 1.0' in asked(url)[1]
         assert asked(url, Accept="application/openmetrics-text")[1].endswith("# EOF\n")
+
+
+def test_a_count_that_a_restart_takes_back_waits_and_one_that_begins_anew_begins_anew(root):
+    def rows(count, notices):
+        status = recorded_status()
+        status["workers"] = {"augmentation": status["workers"]["augmentation"] | {"rows": count}}
+        status["webhooks"] = {"sent": notices}
+        (root / "status.json").write_text(json.dumps(status))
+        lines = dict(line.rsplit(" ", 1) for line in asked(url)[1].splitlines())
+        names = 'exfm_worker_rows_total{run="demo",worker="augmentation"}', 'exfm_webhook_notices_total{run="demo"}'
+        return [float(lines[name]) for name in names]
+
+    with metrics_served(root, 0) as url:
+        assert [rows(1000, 7), rows(900, 0), rows(990, 1), rows(1100, 2)] == [
+            [1000, 7],
+            [1000, 0],
+            [1000, 1],
+            [1100, 2],
+        ]
+
+
+def test_a_connection_that_is_reset_prints_no_traceback(root, capfd):
+    with metrics_served(root, 0) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset at its end
+                connection.sendall(b"GET /metrics HTTP/1.1\r\n")
+                time.sleep(0.1)
+        assert asked(url)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_there_is_nothing_else(root):

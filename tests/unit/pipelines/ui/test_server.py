@@ -16,6 +16,8 @@ import pytest
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.ui.server import PageServer, RunPage
 from streaming.errors import BadInput
+from streaming.lake.side_tables import DEAD_LETTERS, SideTable
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.pipelines.shown_runs import shown_run
 
 
@@ -120,6 +122,7 @@ def test_curves_are_those_of_the_predictions(server):
     [
         ("/curves.json?student=nobody", 400, "no student `nobody`; choose from feed, shop"),
         ("/why.json?of=impression&name=abc", 400, "`abc` is no impression_id"),
+        (f"/why.json?of=impression&name={1 << 64}", 400, f"`{1 << 64}` is no impression_id"),
         ("/why.json?of=planet&name=x", 400, "`planet` cannot be asked for"),
         ("/why.json?of=alarm&name=", 400, "nothing was asked"),
         ("/etc/passwd", 404, "no such page"),
@@ -140,6 +143,23 @@ def test_a_search_answers_what_the_command_says(server):
     assert student["lines"][0].startswith("student shop: running. no version of it is published")
     (alarm,) = json.loads(get(server, "/why.json?of=alarm&name=stalled")[1])
     assert (alarm["active"], alarm["since"]) == (True, "2026-11-29T20:00:00+00:00")
+
+
+def test_refused_records_are_text_of_their_kind_and_reason_and_a_few(tmp_path):
+    shown_run(tmp_path)
+    record = b'{"impression_id": 9007199254740993, "bid": NaN}'
+    table = SideTable(RunDir(tmp_path).side_tables, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+    letters = [DeadLetter("impression", "null:age", "ads", 0, at, 0, "no age", record) for at in range(9)]
+    letters.append(DeadLetter("feedback", "null:age", "clicks", 0, 4, 0, "no age", b"{}"))
+    table.append(letters_to_batch(letters), number=1)
+    with serving(tmp_path) as server:
+        shown = json.loads(get(server, "/dead-letters.json?kind=impression&reason=null%3Aage")[1])
+        assert len(shown) == 5
+        assert {each["record"] for each in shown} == {'{\n "impression_id": 9007199254740993,\n "bid": NaN\n}'}
+        assert [each["detail"] for each in shown] == ["no age"] * 5
+        [other] = json.loads(get(server, "/dead-letters.json?kind=feedback&reason=null%3Aage")[1])
+        assert (other["place"], other["record"]) == ("clicks:0:4:0", "{}")
+        assert get(server, "/dead-letters.json")[1] == "[]"
 
 
 def test_nothing_but_reading_is_answered(server):

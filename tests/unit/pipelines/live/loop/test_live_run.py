@@ -53,6 +53,13 @@ def test_it_is_done_only_when_everyone_is(tmp_path):
     }  # fmt: skip
 
 
+def test_the_last_status_is_written_before_anyone_waits_for_those_who_are_told(tmp_path, monkeypatch):
+    run, seen = Run(tmp_path, ENDING), []
+    monkeypatch.setattr("pipelines.track.webhooks.Webhooks.close", lambda webhooks: seen.append(run.written["state"]))
+    run.to_the_end()
+    assert set(seen) == {"done"}
+
+
 def test_a_worker_that_is_done_is_left_alone_until_all_are_closed(tmp_path):
     run = Run(tmp_path, ENDING)
     run.to_the_end()

@@ -98,7 +98,8 @@ class Touched:
         """(I,): a batch's ids, counted through all features."""
         keys = sparse.keys()
         if len(self._first) < len(keys):
-            return np.concatenate([_NO_IDS] + [sparse[k].values().numpy() + at for k, at in self._first.items()])
+            counted = [sparse[key].values().numpy() + first for key, first in self._first.items()]
+            return np.concatenate([np.zeros(0, np.int64), *counted])
         firsts = np.array([self._first[key] for key in keys])
         per_bag = firsts.repeat(sparse.stride())
         ids = sparse.values().numpy()
@@ -167,9 +168,6 @@ def small(student: Student) -> dict[str, Tensor]:
     if student.wide is not None:
         found |= {THETA: student.wide.theta, "wide.linear.hashing.modulus": student.wide.tensors()["wide/modulus"]}
     return found
-
-
-_NO_IDS = np.zeros(0, np.int64)
 
 
 def _distinct(rows: np.ndarray, most: int) -> np.ndarray:

@@ -181,12 +181,12 @@ class ComposedTables(Tables):
         self.whole, self.tables = tuple(tables), tuple(physical(tables))
         self._group, self.lr, self._eps, self._learns = group, lr, eps, learns
         self.kinds = [table for table in tables if isinstance(table, Composed)]
-        self._physical = {way: [t for table in tables if way_of(table) == way for t in plain(table)] for way in WAYS}
+        self._physical = _by_way(tables)
         self.inner: Mapping[str, Tables] = {way: hold(own) for way, own in self._physical.items() if own}
         self._asked = self.tick()
 
     def send(self, batch: HasIds) -> HasIds:
-        """Nothing travels yet: the rows that ids read are known when the step before it was learned."""
+        """The batch itself. Nothing travels yet: which rows ids read is known once the step before was learned."""
         return batch
 
     def lookup(self, sent: HasIds) -> Lookup:
@@ -448,7 +448,7 @@ class ServedComposed(nn.Module, ComposedTables):
         self.whole = tuple(table.as_served() if isinstance(table, Composed) else table for table in tables)
         self.tables, self._group, self._learns = tuple(physical(tables)), None, False
         self.kinds = [table for table in self.whole if isinstance(table, Composed)]
-        self._physical = {way: [t for table in tables if way_of(table) == way for t in plain(table)] for way in WAYS}
+        self._physical = _by_way(tables)
         self.inner = nn.ModuleDict(inner)  # type: ignore[arg-type, assignment]  # a mapping of modules that are tables
         self.codec = next(iter(inner.values())).codec
         for name, tensor in self._of_kinds("").items():
@@ -493,6 +493,11 @@ def parts_of(table: Table | Composed) -> int:
     return sum(len(own.keys) for own in plain(table)) // len(table.keys)
 
 
+def _by_way(tables: Sequence[Table | Composed]) -> dict[str, list[Table]]:
+    """The plain tables behind tables, in order, by the way that they are composed."""
+    return {way: physical([table for table in tables if way_of(table) == way]) for way in WAYS}
+
+
 def physical(tables: Sequence[Table | Composed]) -> list[Table]:
     """The plain tables behind tables, in order."""
     return [own for table in tables for own in plain(table)]
@@ -507,8 +512,7 @@ def served_tables(tables: Sequence[Table | Composed]) -> ServedTables | ServedCo
     """Tables of weight 0 that are looked up only."""
     if all(isinstance(table, Table) for table in tables):
         return ServedTables([table for table in tables if isinstance(table, Table)])
-    ways = {way: [t for table in tables if way_of(table) == way for t in plain(table)] for way in WAYS}
-    return ServedComposed(tables, {way: ServedTables(own) for way, own in ways.items() if own})
+    return ServedComposed(tables, {way: ServedTables(own) for way, own in _by_way(tables).items() if own})
 
 
 def tables_held(

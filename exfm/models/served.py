@@ -26,7 +26,6 @@ from exfm.embeddings.composed import ServedComposed, served_tables, tables_held
 from exfm.embeddings.kinds.registry import Embeddings, settings_of, tables_of
 from exfm.embeddings.quantised import QuantisedTables
 from exfm.embeddings.served import ServedTables, one_id_each
-from exfm.embeddings.table import Table
 from exfm.errors import ModelError
 from exfm.features.as_served import AsServed
 from exfm.features.batch import Batch, Single
@@ -139,7 +138,7 @@ class ServedStudent(nn.Module):
         memo |= {id(each): each for each in (self.trunk_config, self.as_served)}
         memo[id(self.compiled)] = None
         memo |= {id(each): each for each in (self.features, *self.features.all, *self.features.history)}
-        memo |= {id(table): table for table in self.tables.tables if isinstance(table, Table)}
+        memo |= {id(table): table for table in self.tables.tables}
         for name, old in own.items():
             new = tensors[name].to(old.dtype)
             memo[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new

@@ -32,12 +32,10 @@ def ui(
 
     Example: exfm ui runs/demo
     """
-    from pipelines.core.run_dir.object_storage import followed
     from pipelines.core.run_dir.paths import RunDir
     from pipelines.ui.server import RunPage, serve_page
 
     def ready(taken: int) -> None:
         typer.echo(f"the page of {run_dir} is on http://{host}:{taken}/ (Ctrl-C ends it)", err=True)
 
-    with followed(run_dir):
-        serve_page(RunPage(RunDir(run_dir)), host, port, token, ready)
+    serve_page(RunPage(RunDir(run_dir)), host, port, token, ready)

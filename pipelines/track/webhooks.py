@@ -5,7 +5,8 @@
     send      a thread for each service posts JSON (`FORMATS`); nothing waits for it         Webhooks
     sent      RUN/notices.json: what a coordinator that is started again finds sent          AlarmNotices
 
-An alarm that comes and goes is one alarm. One that is silenced is sent when the silence ends before it does. The log of
+An alarm that comes and goes is one alarm. Of alarms of one name at one look, one that names all of another's workers
+is sent in its place. One that is silenced is sent when the silence ends before it does. The log of
 the coordinator has all of them, webhooks or not.
 """
 
@@ -227,6 +228,8 @@ class AlarmNotices:
                 log.warning("alarm raised: %s (%s)", alarm.words, alarm.remedy)
             self._raised[key], self._seen_s[key] = alarm, now_s
             again = key in self._sent_s
+            if not again and any(alarm.state == other.state and {*alarm.workers} < {*other.workers} for other in alarms):
+                continue  # the other says it
             if not ({alarm.state, ALL} & hushed.keys()) and now_s - self._sent_s.get(key, -REPEAT_S) >= REPEAT_S:
                 self._send(self._notice(alarm), again=again)
                 self._sent_s[key] = now_s

@@ -328,7 +328,7 @@ class RunStatus:
         """Replace the alarms."""
         self.alarms = alarms
         for name, worker in self.workers.items():
-            worker.alarms = [alarm.state for alarm in alarms if name in alarm.workers]
+            worker.alarms = list(dict.fromkeys(alarm.state for alarm in alarms if name in alarm.workers))
 
     @property
     def leg_wall_s(self) -> float:

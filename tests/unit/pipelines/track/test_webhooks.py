@@ -75,6 +75,17 @@ def test_alarms_of_one_name_about_two_workers_are_two(told):
     assert told.after(0, STALLED, other) == ["stalled of teacher", "stalled of student-feed"]
 
 
+def test_a_stall_of_all_workers_is_one_notice_and_what_is_left_of_it_another(told):
+    stuck = [
+        StatusAlarm("stalled", "alarm", workers, NOON.isoformat(), 1.0, "stalled", about, "page")
+        for workers, about in ((("teacher", "student-feed"), "all workers"), (("student-feed",), "student-feed"))
+    ]
+    assert told.after(0, STALLED) == ["stalled of teacher"]
+    assert told.after(1, *stuck, STALLED) == ["stalled of all workers"]
+    assert told.after(31, STALLED, stuck[1]) == ["stalled of student-feed", "over: stalled of all workers"]
+    assert told.after(30) == ["over: stalled of teacher", "over: stalled of student-feed"]
+
+
 def test_what_is_silenced_is_sent_when_the_silence_ends_before_it_does(told):
     silence(told.file, ["stalled"], 10, told.now())
     assert told.after(0, STALLED, HOT) == ["hot partition of augmentation"]

@@ -88,6 +88,14 @@ def test_a_student_that_stands_still_before_rows_is_stalled_until_it_moves():
     assert seen.status.trouble is None
 
 
+def test_a_worker_of_a_stalled_run_has_the_alarm_once():
+    seen = Seen(unread_s=1e6)
+    seen.student.report.lag_rows = seen.augmentation.report.lag_rows = 40
+    assert seen.after(0) == []
+    assert seen.after(1000) == ["stalled"] * 3  # one of the run, one of each worker
+    assert (seen.student.alarms, seen.augmentation.alarms) == (["stalled"], ["stalled"])
+
+
 def test_an_export_that_was_refused_is_an_alarm_until_one_is_good():
     seen = Seen(unread_s=1e6)
     assert seen.after(0) == []

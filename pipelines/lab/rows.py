@@ -155,10 +155,10 @@ def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iter
         raise BadInput("this config has no source to train on; give `--from RUN_DIR`, a run whose lake has rows")
 
     def batches() -> Iterator[pa.Table]:
-        truths: list[pa.RecordBatch] = []
+        truth = Truth()
         partitions = config.kafka.impressions.partitions
         settled = settled_rows(
-            _collecting_truth(played(config, folder), truths),
+            _collecting_truth(played(config, folder), truth),
             config.rows,
             config.settlement,
             partitions=partitions,
@@ -167,8 +167,7 @@ def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iter
         )
         for batch in settled:
             # Truth comes with the impression, its rows much later, one for each window that closes.
-            truth = Truth(pa.Table.from_batches(truths)) if truths else None
-            yield _with_truth(pa.Table.from_batches([batch]), truth, config, columns)
+            yield _with_truth(pa.Table.from_batches([batch]), truth if len(truth) else None, config, columns)
 
     copies = source.copies_in(folder / COPIES) if isinstance(source, Recorded) else None
     return stream_name(config, source, copies), batches()
@@ -186,10 +185,10 @@ def played(config: Config, folder: Path) -> Iterator[Chunk]:
     return source.opened(config.rows, source.copies_in(folder / COPIES)).chunks(source.chunk_rows)
 
 
-def _collecting_truth(chunks: Iterable[Chunk], truths: list[pa.RecordBatch]) -> Iterator[Chunk]:
+def _collecting_truth(chunks: Iterable[Chunk], truth: Truth) -> Iterator[Chunk]:
     for chunk in chunks:
         if chunk.truth is not None:
-            truths.append(chunk.truth)
+            truth.add(pa.Table.from_batches([chunk.truth]))
         yield chunk
 
 

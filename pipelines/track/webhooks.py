@@ -228,7 +228,8 @@ class AlarmNotices:
                 log.warning("alarm raised: %s (%s)", alarm.words, alarm.remedy)
             self._raised[key], self._seen_s[key] = alarm, now_s
             again = key in self._sent_s
-            if not again and any(alarm.state == other.state and {*alarm.workers} < {*other.workers} for other in alarms):
+            of_more = (other for other in alarms if {*alarm.workers} < {*other.workers})
+            if not again and any(alarm.state == other.state for other in of_more):
                 continue  # the other says it
             if not ({alarm.state, ALL} & hushed.keys()) and now_s - self._sent_s.get(key, -REPEAT_S) >= REPEAT_S:
                 self._send(self._notice(alarm), again=again)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -94,24 +94,42 @@ class TruthWriter:
 class Truth:
     """The true probability of each settled label, looked up by impression id."""
 
-    def __init__(self, table: pa.Table) -> None:
-        """`table` has `impression_id` and `p_settled_<task>`, each id once."""
+    def __init__(self) -> None:
+        self._runs: list[_Sorted] = []
+
+    def __len__(self) -> int:
+        return sum(run.table.num_rows for run in self._runs)
+
+    def add(self, table: pa.Table) -> None:
+        """Add rows, with `impression_id` and `p_settled_<task>`, each id once. Runs of about one size are sorted
+        together: a row is sorted log N times, however often is added."""
+        while self._runs and self._runs[-1].table.num_rows <= table.num_rows:
+            table = pa.concat_tables([self._runs.pop().table, table])
         hashes = hash64(table["impression_id"].combine_chunks())
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
-        self._table = table
+        order = np.argsort(hashes, kind="stable")
+        self._runs.append(_Sorted(hashes[order], order, table))
 
     def logits(self, ids: pa.Array, task: str) -> np.ndarray:
         """The logit of the probability, (N,) -> (N,); NaN where the impression or the task is unknown."""
-        name = f"p_settled_{task}"
-        if name not in self._table.schema.names or not len(self._hashes):
-            return np.full(len(ids), np.nan)
-        wanted = hash64(ids)
-        # Where the sorted hashes would have it; beyond the last one the last is compared, and differs.
-        at = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
-        p = self._table[name].to_numpy().astype(np.float64)[self._order[at]]
-        with np.errstate(divide="ignore"):
-            return np.where(self._hashes[at] == wanted, np.log(p) - np.log1p(-p), np.nan)
+        name, wanted, logits = f"p_settled_{task}", hash64(ids), np.full(len(ids), np.nan)
+        for hashes, order, table in self._runs:
+            if name not in table.schema.names or not len(hashes):
+                continue
+            # Where the sorted hashes would have it; beyond the last one the last is compared, and differs.
+            at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+            has = hashes[at] == wanted
+            p = table[name].take(pa.array(order[at[has]])).to_numpy().astype(np.float64)
+            with np.errstate(divide="ignore"):
+                logits[has] = np.log(p) - np.log1p(-p)
+        return logits
+
+
+class _Sorted(NamedTuple):
+    """Rows of the truth: their hashes in order, (N,), and which row each is of."""
+
+    hashes: np.ndarray
+    order: np.ndarray
+    table: pa.Table
 
 
 def load_truth(directory: Path, tasks: Sequence[str]) -> Truth | None:
@@ -120,7 +138,9 @@ def load_truth(directory: Path, tasks: Sequence[str]) -> Truth | None:
         return None
     columns = ["impression_id", *(f"p_settled_{task}" for task in tasks)]
     with damage_named(directory, "delete the folder, and figures are made without what is possible at best"):
-        return Truth(read_truth(directory).to_table(columns=columns))
+        truth = Truth()
+        truth.add(read_truth(directory).to_table(columns=columns))
+    return truth
 
 
 def read_truth(directory: str | Path) -> ds.Dataset:

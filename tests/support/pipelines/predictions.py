@@ -43,4 +43,6 @@ def naive_ne(logits, labels):
 
 
 def truth_of(table, p):
-    return Truth(pa.table({"impression_id": table["impression_id"], "p_settled_ctr": p.astype(np.float32)}))
+    truth = Truth()
+    truth.add(pa.table({"impression_id": table["impression_id"], "p_settled_ctr": p.astype(np.float32)}))
+    return truth

@@ -170,7 +170,11 @@ class Pricing:
         self._alone = engine_seconds(config, rates.engines)
         self._shares = {student.name: _share(config, student, rates.run.shares) for student in config.students}
         self._scores, self._learn = (_teacher_bytes(config, part) for part in PARTS)
-        self._student_bytes = self._times * sum(student_bytes(config, student) for student in config.students)
+        sizes = {student.name: student_bytes(config, student) for student in config.students}
+        self._student_bytes = self._times * sum(sizes.values())
+        self._ranks = round(self._times * sum(student.ranks for student in config.students))
+        self._learning_bytes = self._times * sum(student.ranks * sizes[student.name] for student in config.students)
+        """Of all ranks, each of which holds the whole student."""
         self._scaled = raw_row_bytes(config.rows) / rates.run.raw_row_bytes
         """Bytes of a row over those of the measured one."""
 
@@ -270,7 +274,7 @@ class Pricing:
         config, constants = self._config, self._rates.constants
         waits_s = (config.rows.groups[-1].window_ms + config.settlement.lateness_ms) / 1000
         known_s = max(0.0, config.settlement.horizon_ms(config.rows) / 1000 - waits_s)
-        processes = 1 + len(teachers_of(config)) + self._students
+        processes = config.augmentation.processes + len(teachers_of(config)) + self._ranks
         return [
             Size("libraries, coordinator and broker, once a machine", constants.shared_bytes, "processes"),
             Size(f"{processes} processes", processes * constants.process_bytes, "processes"),
@@ -283,7 +287,7 @@ class Pricing:
             Size("ids remembered for duplicates", workload.impressions * known_s * constants.known_bytes, "pending"),
             Size("the teacher that scores", self._scores, "plan"),
             Size("teachers, and their checkpoints on the way", COPIES * self._learn, "plan"),
-            Size("students and twins, and their checkpoints on the way", COPIES * self._student_bytes, "plan"),
+            Size("students and twins, and their checkpoints on the way", COPIES * self._learning_bytes, "plan"),
         ]
 
     def _topics(self, workload: Workload) -> tuple[float, float]:

@@ -129,6 +129,18 @@ def test_memory_grows_with_what_waits_and_ends_a_machine():
     assert price.extrapolated
 
 
+def test_ranks_of_a_student_and_augmentation_workers_are_processes_and_each_rank_holds_the_student():
+    def sizes(*overrides: str) -> dict[str, float]:
+        return {size.name: size.bytes for size in priced(rates({"process_bytes": 1}), 1000, *overrides).memory}
+
+    partitioned = ("settlement.by=partition", "kafka.impressions.partitions=4", "kafka.feedback.partitions=4")
+    one, more = sizes(), sizes("students.0.ranks=3", "augmentation.workers=4", *partitioned)
+    held = "students and twins, and their checkpoints on the way"
+    assert (one["7 processes"], more["12 processes"]) == (7, 12)
+    assert one[held] < more[held] < 3 * one[held]
+    assert one.keys() ^ more.keys() == {"7 processes", "12 processes"}
+
+
 def test_bytes_a_day_follow_rows_and_what_is_bounded_is_bounded():
     disk = {size.name: size for size in priced(rates({"impression_bytes": 50, "feedback_bytes": 20})).disk}
     assert disk["lake"].bytes == pytest.approx(86_400 * 1100 * 100)

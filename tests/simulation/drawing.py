@@ -23,6 +23,7 @@ from tests.simulation.history import (
     History,
     Kill,
     Message,
+    Refuse,
     Row,
     Run,
     Settings,
@@ -48,8 +49,28 @@ APART = 0.3
 """In this share partitions are settled by themselves (`settlement.by: partition`)."""
 
 
+STORED = 0.15
+"""In this share the run lies at an object store."""
+
+
 def draw(seed: int) -> History:
     """The history of a seed."""
+    history, random = _drawn(seed), Random(f"stored {seed}")
+    return _stored(random, history) if random.random() < STORED else history
+
+
+def _stored(random: Random, history: History) -> History:
+    """The same at an object store, which fails requests now and then."""
+    share = random.choice([0.0, 0.05, 0.15])
+    events: list[Event] = []
+    for event in history.events:
+        if random.random() < share:
+            events.append(Refuse(_points(random), random.choice([1, 1, 2, 8]), random.random() < 0.5))
+        events.append(event)
+    return replace(history, settings=replace(history.settings, stored=True), events=tuple(events))
+
+
+def _drawn(seed: int) -> History:
     random = Random(seed)
     settings = _settings(random)
     shared = Random(f"shared {seed}")

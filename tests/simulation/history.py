@@ -45,6 +45,8 @@ class Settings:
     idle_s: float = 5.0
     interval_s: float = 5.0
     """Of commits, in free pace."""
+    stored: bool = False
+    """The run lies at an object store, and machines come and go."""
     segment_rows: int = LARGE
     """After how many rows internal pieces end (`settlement.pending`, `id_index`, `marks`)."""
 
@@ -154,6 +156,15 @@ class Unsure:
 
 
 @dataclass(frozen=True)
+class Refuse:
+    """`after` so many points the object store fails so many requests; `carried_out`: their answers alone are lost."""
+
+    after: int
+    requests: int
+    carried_out: bool
+
+
+@dataclass(frozen=True)
 class Truncate:
     """An unclean election: a partition loses its last messages."""
 
@@ -178,7 +189,7 @@ class Grow:
     topic: str
 
 
-Event = Grow | Write | Decide | Run | At | Kill | Stop | Away | Stall | Full | Unsure | Truncate | Delete
+Event = Grow | Write | Decide | Run | At | Kill | Stop | Away | Stall | Full | Unsure | Refuse | Truncate | Delete
 
 
 @dataclass(frozen=True)

@@ -286,6 +286,18 @@ FURTHER = (
         "return self._at_end",
     ),
     Planted(
+        "what was flushed is not put to the store",
+        "streaming/store/files.py",
+        "    list(_flushing(os.getpid()).map(flush, paths))\n    put_flushed(paths)\n",
+        "    list(_flushing(os.getpid()).map(flush, paths))\n",
+    ),
+    Planted(
+        "a folder that is moved into place is not put to the store",
+        "streaming/store/files.py",
+        "        put_moved(part, path)\n        shutil.rmtree",
+        "        shutil.rmtree",
+    ),
+    Planted(
         "the last dead letters of a stream are not delivered",
         AUGMENTATION,
         "            self._commit(rows)  # scored → committed; at the end, what came after the last row\n",

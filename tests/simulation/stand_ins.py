@@ -115,11 +115,14 @@ def stand_ins(
     rows: int,
     take_in: Callable[..., Any],
     others: Callable[[], list[shards_module.ShardHost]],
+    further: Sequence[tuple[Any, str, Any]],
 ) -> Iterator[None]:
     """Puts them where the product looks for the real ones; `rows`: of a segment of the settlement's state;
-    `take_in`: in place of `with_partitions`; `others`: the ranks beyond the first of a partitioned stream."""
+    `take_in`: in place of `with_partitions`; `others`: the ranks beyond the first of a partitioned stream;
+    `further`: more of them."""
     nothing = SimpleNamespace(maybe=lambda: None, close=lambda: None, trouble=None)
     fakes: list[tuple[Any, str, Any]] = [
+        *further,
         *((module, "connect", broker.connect) for module in (reader_module, writer_module, topics_module, lag_module)),
         *((module, "DeltaTable", Handles(tables)) for module in (handle_module, remote_module, table_module)),
         (table_module, "append_rows", tables.write),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,8 +56,14 @@ class TableLog:
 class Tables:
     """All tables of a world, by path."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        key: Callable[[str | Path], str] = str,
+        is_there: Callable[[Path], bool] = lambda file: True,
+    ) -> None:
+        """`key`: what a table is known by, wherever it lies; `is_there`: a data file is where readers look for it."""
+        self.scheduler, self.key, self._is_there = scheduler, key, is_there
         self.logs: dict[str, TableLog] = {}
         self._ids = itertools.count()
 
@@ -75,9 +81,9 @@ class Tables:
         storage_options: Mapping[str, str] | None = None,
     ) -> FakeDeltaTable:
         self.scheduler.point(f"create table {Path(path).name}", writes=True)
-        if str(path) in self.logs:
+        if self.key(path) in self.logs:
             raise DeltaError(f"a table exists at {path} already")
-        log = self.logs[str(path)] = TableLog(f"table-{next(self._ids)}", schema)
+        log = self.logs[self.key(path)] = TableLog(f"table-{next(self._ids)}", schema)
         self._append(log, schema.empty_table(), commit_properties)
         self.scheduler.point("table is created")
         return self.handle(path)
@@ -103,7 +109,8 @@ class Tables:
         if any(version.changed & mine for version in since):
             raise CommitFailedError("Failed to commit transaction: concurrent transaction of the same identifier")
         if files:
-            rows = pa.concat_tables(files.values()).sort_by("lake_seq")
+            there = [part for file, part in files.items() if self._is_there(file)]
+            rows = pa.concat_tables([log.schema.empty_table(), *there]).sort_by("lake_seq")
         self._append(log, rows, commit_properties, files)
         handle.update_incremental()
         if self.scheduler.take_unsure():
@@ -122,7 +129,7 @@ class Tables:
         """As `streaming.lake.delta.log.flush`."""
         if versions:
             self.scheduler.point(f"flush {table.name}")
-            log = self.logs[str(table)]
+            log = self.logs[self.key(table)]
             log.flushed = max(log.flushed, versions[-1])
 
     def no_lock(self, table: Path) -> AbstractContextManager[None]:
@@ -143,7 +150,7 @@ class Tables:
                 del self.logs[path]
 
     def lake_reader(self, path: str | Path, schema: Any) -> FakeLakeReader:
-        return FakeLakeReader(self.logs[str(path)])
+        return FakeLakeReader(self.logs[self.key(path)])
 
     def files(self, path: str | Path) -> Any:
         """As `TableFiles` of a lake without rows, laid out by dates."""
@@ -155,7 +162,7 @@ class FakeDeltaTable:
 
     def __init__(self, tables: Tables, path: str | Path) -> None:
         tables.scheduler.point(f"load {Path(path).name}")
-        self._tables, self.path = tables, str(path)
+        self._tables, self.path = tables, tables.key(path)
         self.table_uri = f"file://{path}"
         if self.path not in tables.logs:
             raise TableNotFoundError(f"no table at {path}")

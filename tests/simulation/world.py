@@ -42,6 +42,7 @@ from tests.simulation.history import (
     Grow,
     History,
     Kill,
+    Refuse,
     Run,
     Stall,
     Stop,
@@ -55,11 +56,14 @@ from tests.simulation.log import Record
 from tests.simulation.outcome import Outcome, TakenIn
 from tests.simulation.scheduler import Killed, Process, Scheduler, Strand
 from tests.simulation.stand_ins import stand_ins
+from tests.simulation.store import Machines
 from tests.simulation.tables import Tables, last_counts
 
 MOST_STEPS = 3000
 MOST_RESTARTS = 60
 IDLE_STEP_S = 0.05
+MIRRORED = 0.03
+"""In this share of steps the coordinator of a run at a store puts what need not last."""
 
 
 class World:
@@ -72,10 +76,12 @@ class World:
             self.scheduler.trace = []
         topics = {ADS: settings.partitions, EVENTS: settings.partitions, EXAMPLES: settings.examples, LETTERS: 1}
         self.broker = Broker(self.scheduler, topics, settings.message_bytes)
-        self.tables = Tables(self.scheduler)
         self.disk = Disk(self.scheduler)
+        self.machines = machines = Machines(self.scheduler, self.disk.root) if settings.stored else None
+        self.tables = Tables(self.scheduler)
+        if machines is not None:
+            self.tables = Tables(self.scheduler, machines.key, lambda file: machines.bucket.holds(machines.key(file)))
         self.config = config_of(settings)
-        self.run_dir = RunDir(self.disk.root)
         self._codec = dict(zip((ADS, EVENTS), settings.codecs, strict=True))
         self._process: Process | None = None
         self._stopped: list[tuple[Process, int]] = []
@@ -93,13 +99,21 @@ class World:
 
     def play(self) -> Outcome:
         rows = self.history.settings.segment_rows
-        with self.disk.watched(), stand_ins(self.broker, self.tables, rows, self._take_in, self._further_ranks):
+        further = [] if self.machines is None else self.machines.stand_ins()
+        with (
+            self.disk.watched(),
+            stand_ins(self.broker, self.tables, rows, self._take_in, self._further_ranks, further),
+        ):
             for event in self.history.events:
                 if self._over:
                     break
                 self._befall(event)
             self._to_the_end()
             return self._outcome()
+
+    @property
+    def run_dir(self) -> RunDir:
+        return RunDir(self.disk.root) if self.machines is None else self.machines.run_dir
 
     @property
     def _over(self) -> bool:
@@ -137,6 +151,9 @@ class World:
                 scheduler.fill_disk(after, times)
             case Unsure():
                 scheduler.unsure_commit()
+            case Refuse(after, requests, carried_out):
+                if self.machines is not None:
+                    scheduler.befall(after, partial(self.machines.bucket.refuse, requests, carried_out=carried_out))
             case Grow(topic):
                 self._grow(topic)
             case Truncate(topic, partition, messages):
@@ -192,7 +209,7 @@ class World:
 
     def _committed(self) -> list[Any] | None:
         """Up to where the service has committed partitions; None before its first state."""
-        if str(self.run_dir.lake) not in self.tables.logs:
+        if self.tables.key(self.run_dir.lake) not in self.tables.logs:
             return None
         meta = committed_meta(self.run_dir)
         return None if meta is None else meta["merge"]["partitions"]
@@ -248,6 +265,8 @@ class World:
             self._start()
         elif not self._done:
             self._attempt(self._process, self._process.worker.step)
+            if self.machines is not None and self._process is not None and self.scheduler.random.random() < MIRRORED:
+                self._attempt(self._process, self.machines.mirror)
 
     @property
     def _done(self) -> bool:
@@ -255,15 +274,22 @@ class World:
 
     def _start(self) -> None:
         process = self._process = self.scheduler.new_process()
+        if self.machines is not None:
+            self.machines.place(process)
         if self.history.settings.workers:  # another number at every start
             self._ranks = 1 + (self.history.settings.workers + process.number) % self.history.settings.partitions
-        clock = self.scheduler.clock
-        process.worker = AugmentationWorker(
-            self.config, self.run_dir, until_end=True, at=Rendezvous(0, self._ranks), now_ms=self._now_ms, clock=clock
-        )
-        self._attempt(process, process.worker.open)
+        self._attempt(process, partial(self._open, process, Rendezvous(0, self._ranks)))
         if process.alive and process is self._process and not self._over and self._committed() is None:
             self._fault = "it has opened the topics, and has not stored where they begin"
+
+    def _open(self, process: Process, at: Rendezvous) -> None:
+        run_dir, clock = self.run_dir, self.scheduler.clock
+        if self.machines is not None:
+            self.machines.begin(process, [*self.tables.logs])
+        process.worker = AugmentationWorker(
+            self.config, run_dir, until_end=True, at=at, now_ms=self._now_ms, clock=clock
+        )
+        process.worker.open()
 
     def _now_ms(self) -> int:
         return BASE_MS + self.scheduler.clock.now_ms()
@@ -329,7 +355,9 @@ class World:
                 self._power_cut()
         elif isinstance(error, DataLost | BadInput) and not followed:
             self._gave_up = f"{type(error).__name__}: {error}"
-        elif isinstance(error, DiskFull | BrokerAway | OSError) or (self._stops and isinstance(error, StreamingError)):
+        elif isinstance(error, DiskFull | BrokerAway | OSError) or (
+            (self._stops or self._refused) and isinstance(error, StreamingError)
+        ):
             # Whatever one of two writers says, it has to end, and nothing of it may be seen. The service is restarted.
             self._failures += not followed
             if self._failures > MOST_RESTARTS:
@@ -337,6 +365,10 @@ class World:
         else:
             self._fault = f"{type(error).__name__}: {error}"
             raise_for_debugging(error)
+
+    @property
+    def _refused(self) -> bool:
+        return self.machines is not None and self.machines.bucket.refusals > 0
 
     def _die(self, process: Process) -> None:
         process.alive = False
@@ -352,7 +384,11 @@ class World:
     def _power_cut(self) -> None:
         """All that run on this machine are gone, and what was not flushed."""
         for process in [p for p, _ in self._stopped] + [self._process] * (self._process is not None):
-            self._die(process)
+            if self.machines is None or self.machines.is_here(process):
+                self._die(process)
+        if self.machines is not None:
+            self.machines.lose()
+            return
         self.disk.power_cut()
         self.tables.power_cut()
         for path in self.tables.logs:  # tables that are there have their folder
@@ -366,6 +402,8 @@ class World:
         self.broker.away_until = float("-inf")
         self.broker.stalled.clear()
         self.broker.patient = True
+        if self.machines is not None:
+            self.machines.bucket.calm()
         self._send_held(all_of_them=True)
         for partition, log in self.broker.logs.items():
             for transaction in list(log.open):
@@ -382,9 +420,9 @@ class World:
         self.scheduler.process = None
         for process, _ in self._stopped:
             self._die(process)
-        lake = self.tables.logs.get(str(self.run_dir.lake))
+        lake = self.tables.logs.get(self.tables.key(self.run_dir.lake))
         side = {
-            name: self.tables.logs.get(str(self.run_dir.side_tables / name))
+            name: self.tables.logs.get(self.tables.key(self.run_dir.side_tables / name))
             for name in ("late_feedback", "dead_letters")
         }
         late, dead = ([] if log is None else log.rows.to_pylist() for log in side.values())

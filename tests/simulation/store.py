@@ -153,7 +153,8 @@ class Machines:
             copy = open_copy(root, URL)
             copy.take_over()
             copy.pull()
-            self._coordinator = WorkingCopy(root, URL, copy.epoch)
+            if root == self.root:  # it did not stand still until another machine had the run
+                self._coordinator = WorkingCopy(root, URL, copy.epoch)
         for table in tables:  # which have logs, and so have folders where the store is followed
             (root / table).mkdir(parents=True, exist_ok=True)
 

@@ -127,6 +127,7 @@ class Machines:
         self._copies: dict[tuple[int | None, Path], WorkingCopy] = {}
         self._of: dict[int, Path] = {}
         self._coordinator: WorkingCopy | None = None
+        self._starting: set[Path] = set()
         self.root = self._new()
 
     def _new(self) -> Path:
@@ -141,8 +142,9 @@ class Machines:
         return RunDir(self.root)
 
     def place(self, process: Process) -> None:
-        """Choose the machine of a process that starts: mostly the last one's."""
-        if self._scheduler.random.random() < 0.15:
+        """Choose the machine of a process that starts: mostly the last one's, unless a coordinator stands still there in
+        the middle of its start, and holds the run's lock."""
+        if self._scheduler.random.random() < 0.15 or self.root in self._starting:
             self.root = self._new()
         self._of[process.number] = self.root
 
@@ -150,9 +152,13 @@ class Machines:
         """Start it: by the coordinator that is there, or by one that takes the run over."""
         root = self._of[process.number]
         if self._coordinator is None or self._scheduler.random.random() < 0.5:
-            copy = open_copy(root, URL)
-            copy.take_over()
-            copy.pull()
+            self._starting.add(root)
+            try:
+                copy = open_copy(root, URL)
+                copy.take_over()
+                copy.pull()
+            finally:
+                self._starting.discard(root)
             if root == self.root:  # it did not stand still until another machine had the run
                 self._coordinator = WorkingCopy(root, URL, copy.epoch)
         for table in tables:  # which have logs, and so have folders where the store is followed

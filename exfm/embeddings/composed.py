@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -26,6 +27,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.embeddings.adagrad import scale_accumulator
 from exfm.embeddings.served import ServedTables
 from exfm.embeddings.table import Begun, HasIds, Held, Lookup, Table, Tables
+from exfm.kernels.bags import add_norms, distinct, keep_present
 from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.delta import ChangedRows, Codec
 from exfm.snapshots.named import check_fit
@@ -46,9 +48,9 @@ class TableRanks(Protocol):
 
 
 class Seen(NamedTuple):
-    """Ids of a step's batch, of all ranks: what a kind learns from."""
+    """Ids of a step's batch, of all ranks: what a kind learns from. In what order depends on the ranks."""
 
-    ids: Tensor  # (U,) int64, distinct, ascending
+    ids: Tensor  # (U,) int64, distinct
     counts: Tensor  # (U,) int64, occurrences
     norms: Callable[[int], Tensor]
     """`norms(C)`: (U, C) float64, the L2 norm of the gradient's c-th of C equal parts, summed over occurrences."""
@@ -58,8 +60,8 @@ class Seen(NamedTuple):
 class Composed(ABC):
     """A kind of table: `name` and `keys` of a feature, whose embeddings of `width` are composed of rows of `tables`.
 
-    An id reads a row of each table; or several, its parts, where a table has several times the keys of the feature: all
-    keys of the first part, then all of the next.
+    An id reads a row of each table; or several, its parts, where a table has several times the keys of the feature: key
+    by key, all parts of the first, then all of the next.
     """
 
     each = False
@@ -69,8 +71,8 @@ class Composed(ABC):
     """Names of the `tensors` that looking up needs."""
 
     per_row: Mapping[str, str] = MappingProxyType({})
-    """Names of the `tensors` with an entry for each row of one of `tables`, by its name: an entry changes only in a
-    step that changes the row, too."""
+    """Names of the `tensors` with an entry for each of the first rows of one of `tables`, by its name: an entry changes
+    only in a step that changes the row, too."""
 
     def __init__(self, name: str, keys: tuple[str, ...], width: int, tables: Sequence[Table]) -> None:
         self.name, self.keys, self.width, self.tables = name, keys, width, tuple(tables)
@@ -81,8 +83,9 @@ class Composed(ABC):
 
     def compose(self, parts: list[Tensor], weights: Mapping[str, Tensor]) -> Tensor:
         """Embeddings (P, D) of what was read of each of `tables`, part by part: (P, its width), of ids or of bags.
-        `weights`: those that are `learned`, by name, with gradient where one is wanted."""
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+        `weights`: those that are `learned`, by name, with gradient where one is wanted. By default they lie side by
+        side."""
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def tensors(self) -> dict[str, Tensor]:
         """State beside the rows, not copies: writing into it loads it."""
@@ -122,6 +125,11 @@ class Composed(ABC):
         """True if ids come and go."""
         return type(self).learn is not Composed.learn
 
+    @property
+    def composes(self) -> bool:
+        """False where what is read of a key is its embedding as it lies there."""
+        return self.each or len(self.tables) > 1 or type(self).compose is not Composed.compose
+
 
 class _Given(NamedTuple):
     """Rows in place of a batch's ids."""
@@ -144,9 +152,23 @@ class _Bags:
     def of(self, keys: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Ids (N,) and lengths (K · B,) of the bags of keys, key by key."""
         places = [self._place[key] for key in keys]
-        ids = [self._values[self._ends[k] : self._ends[k + 1]] for k in places]
-        lengths = [self._lengths[k * self.B : (k + 1) * self.B] for k in places]
-        return (ids[0], lengths[0]) if len(keys) == 1 else (torch.cat(ids), torch.cat(lengths))
+        if places == list(range(places[0], places[0] + len(keys))):  # as they lie
+            ids = self._values[self._ends[places[0]] : self._ends[places[-1] + 1]]
+            return ids, self._lengths[places[0] * self.B : (places[-1] + 1) * self.B]
+        of_keys = [self.of([key]) for key in keys]
+        return torch.cat([ids for ids, _ in of_keys]), torch.cat([lengths for _, lengths in of_keys])
+
+    def counts(self, keys: Sequence[str]) -> list[int]:
+        """Numbers of ids of keys."""
+        return [self._ends[self._place[key] + 1] - self._ends[self._place[key]] for key in keys]
+
+    def sums(self, keys: Sequence[str], of_ids: Tensor) -> Tensor:
+        """Sums (B, K · D) over the bags of keys, of values (P, K · D): the n-th are of the n-th id of each key."""
+        lengths = self.of(keys)[1]
+        if bool((lengths == 1).all()):
+            return of_ids[: self.B]
+        by_key = zip(of_ids.chunk(len(keys), dim=1), self.counts(keys), lengths.split(self.B), strict=True)
+        return torch.cat([_sums(values[:count], own) for values, count, own in by_key], dim=1)
 
 
 class _Looked(NamedTuple):
@@ -154,10 +176,11 @@ class _Looked(NamedTuple):
 
     bags: _Bags
     time_ms: int | None
+    read: dict[str, list[Tensor]]  # rows of each composed table, part by part
     inner: dict[str, Lookup]
     leaves: dict[str, Tensor]
     weights: dict[str, dict[str, Tensor]]  # leaves too: what kinds learn beside rows
-    pooled: Tensor  # (B, E), with gradient
+    pooled: Tensor  # (B, E), with gradient where something is composed
 
 
 class ComposedTables(Tables):
@@ -185,32 +208,44 @@ class ComposedTables(Tables):
         self.inner: Mapping[str, Tables] = {way: hold(own) for way, own in self._physical.items() if own}
         self._asked = self.tick()
 
+    @cached_property
+    def _composes(self) -> bool:
+        """Whether embeddings of any key are others than what is read of plain tables."""
+        return any(isinstance(table, Composed) and table.composes for table in self.whole)
+
     def send(self, batch: HasIds) -> HasIds:
         """The batch itself. Nothing travels yet: which rows ids read is known once the step before was learned."""
         return batch
 
     def lookup(self, sent: HasIds) -> Lookup:
         bags = _Bags(sent.sparse)
-        inner = {way: held.lookup(held.send(_Given(self._rows(way, bags)))) for way, held in self.inner.items()}
+        read = {table.name: self._read(table, bags) for table in self.whole}
+        inner = {way: held.lookup(held.send(_Given(self._rows(way, read, bags)))) for way, held in self.inner.items()}
         learns = self._learns and torch.is_grad_enabled()
-        leaves = {way: of.pooled.detach().requires_grad_(learns) for way, of in inner.items()}
+        leaves = {way: of.pooled.detach().requires_grad_(learns and self._composes) for way, of in inner.items()}
         weights = {k.name: {n: w.detach().requires_grad_(learns) for n, w in k.learned().items()} for k in self.kinds}
-        pooled = self._composed(leaves, weights, bags)
+        pooled = self._composed(leaves, weights, bags) if self._composes else leaves[POOLED]
+        if not learns:
+            return Lookup(pooled.detach())
         shown = getattr(sent, "shown_ms", None)
         time_ms = None if shown is None or not len(shown) else int(shown.max())
-        return Lookup(pooled.detach(), _Looked(bags, time_ms, inner, leaves, weights, pooled) if learns else None)
+        return Lookup(pooled.detach(), _Looked(bags, time_ms, read, inner, leaves, weights, pooled))
 
-    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
+    def learn(self, lookup: Lookup, gradient: Tensor, *, decides: bool = True) -> None:
         at: _Looked = lookup.indices
         for held in self.inner.values():
             held.lr = self.lr
-        weights = [w for own in at.weights.values() for w in own.values()]
-        begun = self._decide(at, gradient) if self.decides else []
+        begun = self._decide(at, gradient) if decides else {}
         inner = at.inner
         if begun:
             for held in self.inner.values():
-                held.begin([of for of in begun if any(of.table == t.name for t in held.tables)])
-            inner = {w: held.looked(held.send(_Given(self._rows(w, at.bags)))) for w, held in self.inner.items()}
+                held.begin([of for own in begun.values() for of in own if any(of.table == t.name for t in held.tables)])
+            read = at.read | {table.name: self._read(table, at.bags) for table in self.whole if table.name in begun}
+            inner = {w: held.looked(held.send(_Given(self._rows(w, read, at.bags)))) for w, held in self.inner.items()}
+        if not self._composes:
+            self.inner[POOLED].learn(inner[POOLED], gradient)
+            return
+        weights = [w for own in at.weights.values() for w in own.values()]
         leaves = [*at.leaves.values(), *weights]
         found = torch.autograd.grad(at.pooled, leaves, gradient, allow_unused=True)
         grads = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
@@ -223,82 +258,90 @@ class ComposedTables(Tables):
                 m = kind.tensors()[f"{name}_accumulator"].addcmul_(g, g)
                 w.sub_(self.lr * g / (m.sqrt() + self._eps))
 
-    def _decide(self, at: _Looked, gradient: Tensor) -> list[Begun]:
-        begun: list[Begun] = []
-        width = 0
+    def _decide(self, at: _Looked, gradient: Tensor) -> dict[str, list[Begun]]:
+        """Rows that begin anew, by the table whose ids came or went."""
+        begun: dict[str, list[Begun]] = {}
+        width, time_ms = 0, self._latest(at.time_ms)
         for table in self.whole:
             own = gradient[:, width : width + table_width(table)]
             width += own.shape[1]
             if isinstance(table, Composed) and table.learns:
-                begun += table.learn(self._seen(table, at, own))
-        return [of for of in begun if len(of.rows)]
+                rows = [of for of in table.learn(self._seen(table, at.bags, time_ms, own)) if len(of.rows)]
+                begun |= {table.name: rows} if rows else {}
+        return begun
 
-    def _seen(self, kind: Composed, at: _Looked, gradient: Tensor) -> Seen:
-        ids, lengths = at.bags.of(kind.keys)
-        time_ms = at.time_ms
-        all_ids = ids
-        if self._group is not None and self._group.world_size > 1:
-            all_ids = _of_all_ranks(self._group, ids)
-            times = torch.cat(self._group.all_gather(torch.tensor([-1 if time_ms is None else time_ms])))
-            time_ms = None if (latest := int(times.max())) < 0 else latest
-        distinct, counts = all_ids.unique(return_counts=True)
+    def _latest(self, time_ms: int | None) -> int | None:
+        """The latest event time of all ranks. A collective."""
+        if self._group is None or self._group.world_size == 1:
+            return time_ms
+        times = torch.cat(self._group.all_gather(torch.tensor([-1 if time_ms is None else time_ms])))
+        return None if (latest := int(times.max())) < 0 else latest
+
+    def _seen(self, kind: Composed, bags: _Bags, time_ms: int | None, gradient: Tensor) -> Seen:
+        ids, lengths = bags.of(kind.keys)
+        group = None if self._group is None or self._group.world_size == 1 else self._group
+        own = found = distinct(ids)
+        if group is not None:
+            found = distinct(_of_all_ranks(group, own.ids))
+            counts = torch.zeros_like(found.ids).index_add_(0, found.at, _of_all_ranks(group, own.counts))
+            found = found._replace(counts=counts)
 
         def norms(C: int) -> Tensor:
-            of_bags = gradient.view(at.bags.B, len(kind.keys), C, kind.width // C).norm(dim=3).double()
-            own = of_bags.transpose(0, 1).reshape(-1, C).repeat_interleave(lengths, dim=0)
-            summed = torch.zeros(len(distinct), C, dtype=torch.float64)
-            summed.index_add_(0, torch.searchsorted(distinct, ids), own)
-            return summed if self._group is None else self._group.sum(summed)
+            summed = torch.zeros(len(own.ids), C, dtype=torch.float64)
+            add_norms(gradient.numpy(), lengths.long().numpy(), len(kind.keys), own.at.numpy(), summed.numpy())
+            if group is None:
+                return summed
+            of_all = _of_all_ranks(group, summed)
+            return torch.zeros(len(found.ids), C, dtype=torch.float64).index_add_(0, found.at, of_all)
 
-        return Seen(distinct, counts, norms, time_ms)
+        return Seen(found.ids, found.counts, norms, time_ms)
 
     # what ids read
 
-    def _rows(self, way: str, bags: _Bags) -> KeyedJaggedTensor:
+    def _read(self, table: Table | Composed, bags: _Bags) -> list[Tensor]:
+        ids, _ = bags.of(table.keys)
+        return table.read(ids) if isinstance(table, Composed) else [ids]
+
+    def _rows(self, way: str, read: Mapping[str, list[Tensor]], bags: _Bags) -> KeyedJaggedTensor:
         """Rows of the plain tables that a batch reads: bags of examples, or of single ids."""
         names, rows, lengths = list[str](), list[Tensor](), list[Tensor]()
-        most = self._most_ids(bags) if way == EACH else 0
-        for table in self.whole:
-            if way_of(table) != way:
-                continue
-            names += [key for own in plain(table) for key in own.keys]
-            ids, of_bags = bags.of(table.keys)
-            at = torch.cat(table.read(ids)) if isinstance(table, Composed) else ids
-            there = at >= 0
-            all_there = bool(there.all())
-            rows.append(at if all_there else at[there])
+        own = [table for table in self.whole if way_of(table) == way]
+        most = max(1, *(max(bags.counts(table.keys)) for table in own)) if way == EACH else 0
+        for table in own:
+            K, of_parts, (_, lengths_P) = len(table.keys), iter(read[table.name]), bags.of(table.keys)
             if way == EACH:
-                of_keys = of_bags.view(len(table.keys), -1).sum(1).tolist() * parts_of(table)
-                lengths += [torch.nn.functional.pad(of.long(), (0, most - len(of))) for of in there.split(of_keys)]
-            else:
-                of_parts = of_bags.repeat(parts_of(table))
-                lengths.append(of_parts if all_there else _counts(there, of_parts))
-        return KeyedJaggedTensor(names, torch.cat(rows), lengths=torch.cat(lengths))
-
-    def _most_ids(self, bags: _Bags) -> int:
-        """The most ids that a key of the tables that are composed id by id has; at least 1."""
-        keys = [key for table in self.whole if way_of(table) == EACH for key in table.keys]
-        return max(1, *(len(bags.of([key])[0]) for key in keys))
+                lengths_P = torch.arange(most) < torch.tensor(bags.counts(table.keys))[:, None]
+            for of in plain(table):
+                names += of.keys
+                C = len(of.keys) // K
+                parts = [next(of_parts) for _ in range(C)]
+                if K > 1 and C > 1:
+                    by_key = zip(*(part.split(bags.counts(table.keys)) for part in parts), strict=True)
+                    parts = [part for of_key in by_key for part in of_key]
+                rows += parts
+                lengths.append(lengths_P.view(K, 1, -1).expand(-1, C, -1).flatten())
+        all_rows, all_lengths = torch.cat(rows), torch.cat(lengths).long()
+        there = keep_present(all_rows.numpy(), all_lengths.numpy())
+        return KeyedJaggedTensor(names, all_rows[:there], lengths=all_lengths)
 
     def _composed(
         self, leaves: Mapping[str, Tensor], weights: Mapping[str, Mapping[str, Tensor]], bags: _Bags
     ) -> Tensor:
         """Embeddings (B, E) of all keys, in order of the tables."""
-        columns = {way: iter(leaf.split(_widths(self._physical[way]), dim=1)) for way, leaf in leaves.items()}
+        widths = {way: [of.width * len(of.keys) for of in self._physical[way]] for way in leaves}
+        columns = {way: iter(leaf.split(widths[way], dim=1)) for way, leaf in leaves.items()}
         found: list[Tensor] = []
         for table in self.whole:
-            way, K = way_of(table), len(table.keys)
-            parts = [[next(columns[way]) for _ in range(K)] for _ in range(parts_of(table))]
-            for k, key in enumerate(table.keys):
-                of_key = [of_part[k] for of_part in parts]
-                if not isinstance(table, Composed):
-                    found += of_key
-                elif way == POOLED:
-                    found.append(table.compose(of_key, weights[table.name]))
-                else:
-                    ids, lengths = bags.of([key])
-                    of_ids = [part[: len(ids)] for part in of_key]
-                    found.append(_sums(table.compose(of_ids, weights[table.name]), lengths))
+            of_tables = [next(columns[way_of(table)]) for _ in plain(table)]
+            if not isinstance(table, Composed) or not table.composes:
+                found += of_tables
+                continue
+            K, parts = len(table.keys), list[Tensor]()
+            for own, of in zip(table.tables, of_tables, strict=True):
+                of_parts = of.view(len(of), K, len(own.keys) // K, own.width).unbind(2)
+                parts += [part.reshape(-1, own.width) for part in of_parts]
+            composed = table.compose(parts, weights[table.name]).view(-1, K * table.width)
+            found.append(bags.sums(table.keys, composed) if table.each else composed)
         return torch.cat(found, dim=1)
 
     # state
@@ -325,6 +368,7 @@ class ComposedTables(Tables):
         rows, of_rows = (self.changed(since) if noted else None) or {}, self._per_row(ending)
         for name, own in self._of_kinds(ending).items():
             at = rows.get(of_rows.get(name, ""))
+            at = None if at is None else at[at < len(own)]
             found[name] = own.clone() if at is None else ChangedRows(0, at, own.index_select(0, at))
         return found
 
@@ -361,8 +405,9 @@ class ComposedTables(Tables):
             if (changed := held.changed(since)) is None:
                 raise TypeError(f"{type(held).__name__} do not note which rows are learned")
             found |= {f"{name}/weight": rows for name, rows in changed.items() if len(rows)}
-        of_rows = self._per_row("/weight")
-        return found | {name: found[f"{by}/weight"] for name, by in of_rows.items() if f"{by}/weight" in found}
+        of_rows = {name: found.get(f"{by}/weight") for name, by in self._per_row("/weight").items()}
+        own = self._of_kinds("/weight")
+        return found | {name: at[at < len(own[name])] for name, at in of_rows.items() if at is not None}
 
     def tick(self, after: int = 0) -> int:
         self.clock = 1 + max(self.clock, after)
@@ -458,7 +503,7 @@ class ServedComposed(nn.Module, ComposedTables):
         """(B, E), as in `ServedTables`."""
         return self.lookup(_Given(sparse)).pooled
 
-    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
+    def learn(self, lookup: Lookup, gradient: Tensor, *, decides: bool = True) -> None:
         raise TypeError(f"{type(self).__name__} are looked up only")
 
 
@@ -530,24 +575,15 @@ def tables_held(
     return ComposedTables(tables, hold, lr=lr, eps=eps, group=group, learns=learns)
 
 
-def _widths(tables: Sequence[Table]) -> list[int]:
-    return [table.width for table in tables for _ in table.keys]
-
-
 def _sums(values: Tensor, lengths: Tensor) -> Tensor:
     """Sums of consecutive values (N, …), so many each: (B, …)."""
     bags = torch.arange(len(lengths), device=values.device).repeat_interleave(lengths)
     return values.new_zeros(len(lengths), *values.shape[1:]).index_add(0, bags, values)
 
 
-def _counts(true: Tensor, lengths: Tensor) -> Tensor:
-    """Number of true ones among consecutive values (N,), so many each."""
-    before, ends = torch.nn.functional.pad(true.cumsum(0), (1, 0)), lengths.cumsum(0)
-    return before[ends] - before[ends - lengths]
-
-
-def _of_all_ranks(group: TableRanks, ids: Tensor) -> Tensor:
-    """Ids of every rank, in order of rank. A collective."""
-    counts = torch.cat(group.all_gather(torch.tensor([len(ids)])))
-    padded = torch.nn.functional.pad(ids, (0, int(counts.max()) - len(ids)))
-    return torch.cat([of[: int(n)] for of, n in zip(group.all_gather(padded), counts, strict=True)])
+def _of_all_ranks(group: TableRanks, values: Tensor) -> Tensor:
+    """Values (n, …) of every rank, in order of rank. A collective."""
+    counts = torch.cat(group.all_gather(torch.tensor([len(values)]))).tolist()
+    padded = values.new_zeros(max(counts), *values.shape[1:])
+    padded[: len(values)] = values
+    return torch.cat([of[:n] for of, n in zip(group.all_gather(padded), counts, strict=True)])

@@ -92,7 +92,7 @@ class FusedTables(Tables):
     def looked(self, sent: tuple[RowIndices, ...]) -> Lookup:
         return Lookup(torch.empty(0), sent)
 
-    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
+    def learn(self, lookup: Lookup, gradient: Tensor, *, decides: bool = True) -> None:
         parts = None if len(self._of_width) == 1 else gradient.split(self._widths, dim=1)
         for of_width, at in zip(self._of_width, lookup.indices, strict=True):
             if self.clock:

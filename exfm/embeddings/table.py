@@ -111,8 +111,6 @@ class Tables(ABC):
     codec: Codec = "fp32"
     lr: float = 0.0
     """The rate of the next step."""
-    decides: bool = True
-    """Whether steps that are learned now decide which ids have rows: not further steps on the same batch."""
     clock: int = 0
     """The time of what is learned now (`tick`)."""
     notes_read_rows = False
@@ -130,8 +128,9 @@ class Tables(ABC):
         """A lookup that is only learned from."""
         return self.lookup(sent)
 
-    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
-        """Move the rows that were looked up by one step, each once. The gradient (B, E) may be written over."""
+    def learn(self, lookup: Lookup, gradient: Tensor, *, decides: bool = True) -> None:
+        """Move the rows that were looked up by one step, each once. The gradient (B, E) may be written over. A step
+        decides which ids have rows, where they come and go: a further one on the same batch does not."""
         raise TypeError(f"{type(self).__name__} are looked up only")
 
     @abstractmethod

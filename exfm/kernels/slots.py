@@ -30,23 +30,26 @@ def _places(id, R):
     return first, size, home
 
 
-@loop("void(i8[::1], i8[::1], i8[::1])")
-def find(ids_N, ids_R, slots_N):
-    """Slots that hold ids; −1 where none does."""
+@loop("void(i8[::1], i8[::1], i8, i8[::1])")
+def find(ids_N, ids_R, shared, rows_N):
+    """Slots that hold ids. Where none does, row R + id mod `shared`, or −1 without shared rows."""
+    R = len(ids_R)
     for n in range(len(ids_N)):
-        id, slots_N[n] = ids_N[n], -1
-        if id < 0:
-            continue
-        first, size, home = _places(id, len(ids_R))
-        for slot in range(first + home, first + size):
-            if ids_R[slot] == id:
-                slots_N[n] = slot
-                break
-        if slots_N[n] < 0:
-            for slot in range(first, first + home):
+        id, row = ids_N[n], -1
+        if id >= 0:
+            first, size, home = _places(id, R)
+            for slot in range(first + home, first + size):
                 if ids_R[slot] == id:
-                    slots_N[n] = slot
+                    row = slot
                     break
+            if row < 0:
+                for slot in range(first, first + home):
+                    if ids_R[slot] == id:
+                        row = slot
+                        break
+        if row < 0 and shared > 0:
+            row = R + id % shared
+        rows_N[n] = row
 
 
 @inlined

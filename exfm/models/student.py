@@ -342,9 +342,7 @@ class Student:
         forward = self._forward(batch, self._parts)
         loss = self._losses(batch, forward, targets, masks).of_teacher
         if 0 < loss.item() < LARGEST and (gradients := self._finite_gradients(loss, forward)) is not None:
-            self.net.tables.decides = False
-            self._learn(gradients, forward)
-            self.net.tables.decides = True
+            self._learn(gradients, forward, decides=False)
 
     def _finite_gradients(
         self, loss: Tensor, forward: _Forward, corrections: Corrections = Corrections(())
@@ -389,10 +387,10 @@ class Student:
         each = zip(names, weights, used.tolist(), summed, strict=True)
         return grad_pooled, {name: g.view_as(w) for name, w, use, g in each if use}
 
-    def _learn(self, gradients: _Gradients, forward: _Forward) -> None:
+    def _learn(self, gradients: _Gradients, forward: _Forward, *, decides: bool = True) -> None:
         """Tables by row-wise AdaGrad, all else by Adam."""
         grad_pooled = gradients.pooled if self._share == 1 else gradients.pooled * self._share
-        self.net.tables.learn(forward.lookup, grad_pooled)
+        self.net.tables.learn(forward.lookup, grad_pooled, decides=decides)
         self._adam.step(gradients.dense, self._dense_lr)
 
     def _set_rates(self, count: int) -> None:

@@ -141,7 +141,7 @@ class ParallelTables(Tables):
                 if table in self._learned_at and not self._held[f"{table}/weight"].replicated:
                     self._learned_at[table][sent[feature].values().long()] = self.clock
 
-    def learn(self, lookup: Lookup, gradient: Tensor) -> None:
+    def learn(self, lookup: Lookup, gradient: Tensor, *, decides: bool = True) -> None:
         lookup.pooled.backward(gradient)
         self._update_replicated()
 

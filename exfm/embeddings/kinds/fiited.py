@@ -38,14 +38,9 @@ from exfm.embeddings.table import Begun, Table, keys_of
 from exfm.embeddings.weights import initial_rows
 from exfm.errors import ConfigError, ModelError
 from exfm.features.transforms import mixed
+from exfm.kernels.chunks import MOST_CODE, OCTAVES, PER_OCTAVE, UNSEEN, count_codes, earn, prune, read_addresses
 from exfm.randomness import named_generator
 from exfm.snapshots.windows import Offsets, TensorSource, fill_window
-
-PRUNED, UNSEEN = -1, -2
-"""Addresses of chunks without a row: of an id that was judged, and of one that was not yet."""
-
-PER_OCTAVE, OCTAVES = 512, 32  # utilities are kept from 2^-32 to 2^32
-MOST_CODE = 2 * OCTAVES * PER_OCTAVE - 1
 
 Rule = Literal["utility", "frequency", "random"]
 
@@ -134,7 +129,7 @@ class FiitedTable(Composed):
     def __init__(self, name: str, keys: tuple[str, ...], width: int, settings: Fiited, ids: int) -> None:
         self.settings, self.virtual, self.chunks = settings, settings.rows or ids, settings.chunks
         self.rows, self.headroom = _pool(name, self.virtual, width, settings)
-        of_chunks = tuple(f"{key}~{c}" for c in range(self.chunks) for key in keys)
+        of_chunks = tuple(f"{key}~{c}" for key in keys for c in range(self.chunks))
         pool = Table(name, self.rows, width // self.chunks, of_chunks, bound=self.virtual**-0.5)
         super().__init__(name, keys, width, [pool])
         shape = (self.virtual, self.chunks)
@@ -145,10 +140,9 @@ class FiitedTable(Composed):
         self.draw(0)
 
     def read(self, ids_N: Tensor) -> list[Tensor]:
-        return list(self.address.index_select(0, ids_N % self.virtual).long().unbind(1))
-
-    def compose(self, parts: list[Tensor], weights: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat(parts, dim=1)
+        rows_CN = torch.empty(self.chunks, len(ids_N), dtype=torch.int64)
+        read_addresses(ids_N.contiguous().numpy(), self.address.numpy(), rows_CN.numpy())
+        return list(rows_CN)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"address": self.address, "utility": self.utility, "free": self.free, "clock": self.clock}
@@ -169,13 +163,13 @@ class FiitedTable(Composed):
     def learn(self, seen: Seen) -> list[Begun]:
         steps, seed = int(self.clock[0]), int(self.clock[3])
         pruned = self._prune() if steps and steps % self.settings.every == 0 else _NONE
-        ids = seen.ids.numpy() % self.virtual
         welcome = _NONE
-        if len(ids):
-            self._note(ids, seen, seed)
-            welcome = self._welcome(np.unique(ids))
+        if len(seen.ids):
+            welcome = self._welcome(self._note(seen, seed))
         self.clock[0] += 1
         elements, rows = (torch.from_numpy(np.concatenate(both)) for both in zip(pruned, welcome, strict=True))
+        if not len(rows):
+            return []
         w = self.tables[0].width
         return [Begun(self.name, rows, initial_rows(self.name, elements, w, seed, self.virtual**-0.5))]
 
@@ -200,25 +194,28 @@ class FiitedTable(Composed):
     def bytes_by_part(self, optimizer: SparseOptimizer) -> FiitedBytes:
         return FiitedBytes.of(self.virtual, self.width, self.chunks, self.rows, len(self.free), optimizer)
 
-    def _note(self, ids: np.ndarray, seen: Seen, seed: int) -> None:
-        """Add to the utilities of ids (U,), of which several may be one virtual row."""
-        codes = self.utility.numpy()
+    def _note(self, seen: Seen, seed: int) -> np.ndarray:
+        """Add to the utilities of ids. Returns their virtual rows, distinct."""
+        ids, codes = seen.ids.numpy(), self.utility.numpy()
+        at = None
+        if not 0 <= ids.min() <= ids.max() < self.virtual:
+            ids, at = np.unique(ids % self.virtual, return_inverse=True)
         if self.settings.rule == "random":
             codes[ids] = _coins(self.name, ids[:, None] * self.chunks + np.arange(self.chunks), seed)
-            return
+            return ids
         by_count = self.settings.rule == "frequency"
-        gained = (seen.counts.double().unsqueeze(1) if by_count else seen.norms(self.chunks)).numpy()
-        if ids[-1] != seen.ids[-1]:  # some were taken modulo
-            ids, at = np.unique(ids, return_inverse=True)
-            of_seen, gained = gained, np.zeros((len(ids), gained.shape[1]))
+        gained = (seen.counts.double()[:, None].repeat(1, self.chunks) if by_count else seen.norms(self.chunks)).numpy()
+        if at is not None:
+            of_seen, gained = gained, np.zeros((len(ids), self.chunks))
             np.add.at(gained, at, of_seen)
-        codes[ids] = encoded(decoded(codes[ids]) + gained)
+        earn(ids, gained, UTILITIES, codes)
+        return ids
 
     def _welcome(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows for all chunks of ids that are new, lower ids first, as long as there are any. Returns elements and
         rows."""
         address = self.address.numpy()
-        new = ids[address[ids, 0] == UNSEEN]
+        new = np.sort(ids[address[ids, 0] == UNSEEN])
         available = self.rows - int(self.clock[1]) + int(self.clock[2])
         new = new[: available // self.chunks]
         rows = self._taken(len(new) * self.chunks)
@@ -228,23 +225,26 @@ class FiitedTable(Composed):
     def _prune(self) -> tuple[np.ndarray, np.ndarray]:
         """Give the rows to the elements of the largest utilities, of all ids seen so far. Returns the elements that had
         no row, and their rows."""
-        address, codes = self.address.numpy(), self.utility.numpy()
-        judged = (address[:, 0] != UNSEEN) | codes.any(1)
-        most = self.rows - min(self.headroom, (self.virtual - int(judged.sum())) * self.chunks)
-        wanted = _largest(codes, judged, most)
-        address[judged & (address[:, 0] == UNSEEN)] = PRUNED
-        flat, has = address.reshape(-1), (address >= 0).ravel()
-        lost, gained = np.flatnonzero(has & ~wanted), np.flatnonzero(wanted & ~has)
+        address, codes, counts = self.address.numpy(), self.utility.numpy(), np.zeros(MOST_CODE + 1, np.int64)
+        judged = count_codes(address, codes, counts)
+        most = self.rows - min(self.headroom, (self.virtual - judged) * self.chunks)
+        least, ties = -1, 0  # all of them
+        if judged * self.chunks > most:
+            at_least = counts[::-1].cumsum()[::-1]
+            least = int(np.flatnonzero(at_least >= most)[-1])
+            ties = most - int(at_least[least] - counts[least])
+        gained, lost = np.empty(self.rows, np.int64), np.empty(self.rows, np.int64)
+        G, L = prune(address, codes, least, ties, self._less(), gained, lost)
+        gained = gained[:G]
         ever, stacked = self.clock[1:3].tolist()
         free = self.free.numpy()
-        back = np.sort(np.concatenate([free[:stacked], flat[lost]]))
-        reused = min(len(gained), len(back))
-        rows = np.concatenate([back[:reused], np.arange(ever, ever + len(gained) - reused)])
+        back = np.sort(np.concatenate([free[:stacked], lost[:L]]))
+        reused = min(G, len(back))
+        rows = np.concatenate([back[:reused], np.arange(ever, ever + G - reused)])
         left = back[reused:][::-1]  # fits: at most `headroom` rows are free once a chunk was lost
         free[: len(left)] = left
-        self.clock[1], self.clock[2] = ever + len(gained) - reused, len(left)
-        flat[lost], flat[gained] = PRUNED, rows
-        self._decay()
+        self.clock[1], self.clock[2] = ever + G - reused, len(left)
+        address.reshape(-1)[gained] = rows
         return gained, rows
 
     def _taken(self, count: int) -> np.ndarray:
@@ -257,12 +257,11 @@ class FiitedTable(Composed):
         self.clock[1], self.clock[2] = ever + count - reused, stacked - reused
         return rows
 
-    def _decay(self) -> None:
-        """Utilities decay, by a step of their codes at least; those of a coin stay."""
-        if self.settings.rule != "random" and self.settings.decay < 1:
-            less = min(MOST_CODE, max(1, round(-PER_OCTAVE * math.log2(self.settings.decay))))
-            codes = self.utility.numpy()
-            np.subtract(np.maximum(codes, less), less, out=codes)
+    def _less(self) -> int:
+        """What codes become less by at each pruning: a step of them at least; those of a coin stay."""
+        if self.settings.rule == "random" or self.settings.decay == 1:
+            return 0
+        return min(MOST_CODE, max(1, round(-PER_OCTAVE * math.log2(self.settings.decay))))
 
 
 class Chunks:
@@ -368,22 +367,11 @@ def _pool(name: str, virtual: int, width: int, settings: Fiited) -> tuple[int, i
     return rows, free
 
 
-def _largest(codes_VC: np.ndarray, judged_V: np.ndarray, most: int) -> np.ndarray:
-    """True, (V · C,), for so many elements of the largest codes, of ids that are judged; of equal ones the first."""
-    keys = np.where(judged_V[:, None], codes_VC, -1).ravel()
-    if np.count_nonzero(judged_V) * codes_VC.shape[1] <= most:
-        return keys >= 0
-    at_least = np.bincount(keys[keys >= 0], minlength=MOST_CODE + 1)[::-1].cumsum()[::-1]
-    least = np.flatnonzero(at_least >= most)[-1]
-    wanted = keys > least
-    wanted[np.flatnonzero(keys == least)[: most - np.count_nonzero(wanted)]] = True
-    return wanted
-
-
 def _coins(name: str, elements: np.ndarray, seed: int) -> np.ndarray:
     """Codes of a coin for every element, drawn once: a function of the seed, the table's name and the element."""
     key = np.uint64(named_generator(seed, f"coins/{name}").initial_seed() & (2**64 - 1))
     return np.maximum(mixed(elements.astype(np.uint64) ^ key) >> np.uint64(49), 1).astype(np.int16)
 
 
+UTILITIES = decoded(np.arange(MOST_CODE + 1))
 _NONE = (np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -1,7 +1,7 @@
 """A row for each of the ids that live: ids of a huge space come, and go when they are no longer seen.
 
     id ──► bucket ──► slot that holds it ──► its row             ids (R,): the id of every slot, −1 where it is free
-                  └─► none ──► a row of the fallback, or zero
+                  └─► none ──► a row of the fallback, which lie behind the slots, or zero
 
 An id's bucket, of 128 slots or some more, is a function of its hash, so that it is looked for in few places, and a
 bucket's decisions touch no other. No two ids share a row. A step that is learned decides, in this order:
@@ -20,7 +20,7 @@ An id never loses its slot in a step that has it, nor to one of a lower score; t
 new id starts anew: weights of (seed, table, id), accumulators 0. A slot that becomes free is a row of zeros, so that
 nothing of its id is left.
 
-R slots, N ids, U distinct ones, F cells of the filter.
+R slots, S rows of the fallback, N ids, U distinct ones, F cells of the filter.
 """
 
 from __future__ import annotations
@@ -114,18 +114,16 @@ class ManagedTable(Composed):
     >>> begun.values.shape, sorted(table.ids.tolist()) == ids.tolist()
     (torch.Size([2, 4]), True)
     >>> table.read(torch.tensor([9]))
-    [tensor([-1]), tensor([0])]
+    [tensor([2])]
     """
 
     served = ("ids",)
 
     def __init__(self, name: str, keys: tuple[str, ...], width: int, settings: Managed) -> None:
         rows = settings.rows
-        tables = [Table(name, rows, width, keys)]
-        if settings.fallback == "hash":
-            shared = settings.fallback_rows or max(1, rows // 16)
-            tables.append(Table(f"{name}~shared", shared, width, tuple(f"{key}~shared" for key in keys), hashed=True))
-        super().__init__(name, keys, width, tables)
+        self.shared = settings.fallback_rows or max(1, rows // 16) if settings.fallback == "hash" else 0
+        bound = (self.shared or rows) ** -0.5  # of the fallback's: those of slots are drawn as ids come
+        super().__init__(name, keys, width, [Table(name, rows + self.shared, width, keys, bound=bound)])
         self.settings = settings
         self.ids = torch.full((rows,), -1)
         self.counts, self.last = torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
@@ -152,11 +150,7 @@ class ManagedTable(Composed):
         self.clock[SEED : SEED + 1] = seed  # what is served has no clock
 
     def read(self, ids_N: Tensor) -> list[Tensor]:
-        slots = self._find(ids_N.contiguous().numpy())
-        if len(self.tables) == 1:
-            return [torch.from_numpy(slots)]
-        shared = np.where(slots < 0, ids_N.numpy() % self.tables[1].rows, -1)
-        return [torch.from_numpy(slots), torch.from_numpy(shared)]
+        return [torch.from_numpy(self._find(ids_N.contiguous().numpy(), self.shared))]
 
     def learn(self, seen: Seen) -> list[Begun]:
         ids, counts = (of[seen.ids >= 0].numpy() for of in (seen.ids, seen.counts))
@@ -184,9 +178,9 @@ class ManagedTable(Composed):
         if len(self.filter):
             self.filter[torch.from_numpy(self._cells(ids.numpy()).ravel())] = 0
         begun = self._begun(own)
-        if len(self.tables) > 1 and (slots < 0).any():  # they have learned in the fallback's rows
-            rows = torch.from_numpy(np.unique(ids.numpy()[slots < 0] % self.tables[1].rows))
-            begun.append(Begun(self.tables[1].name, rows, torch.zeros(len(rows), self.width)))
+        if self.shared and (slots < 0).any():  # they have learned in the fallback's rows
+            rows = torch.from_numpy(len(self.ids) + np.unique(ids.numpy()[slots < 0] % self.shared))
+            begun.append(Begun(self.name, rows, torch.zeros(len(rows), self.width)))
         return begun
 
     def figures(self) -> dict[str, int]:
@@ -195,11 +189,11 @@ class ManagedTable(Composed):
         taken = {"rows": len(self.ids), "taken": int((self.ids >= 0).sum())}
         return taken | dict(zip(names, self.clock[ADMITTED:].tolist(), strict=True))
 
-    def _find(self, ids: np.ndarray) -> np.ndarray:
-        """Slots (N,) int64 of ids; −1 where they have none."""
-        slots = np.empty(len(ids), np.int64)
-        find(ids, self.ids.numpy(), slots)
-        return slots
+    def _find(self, ids: np.ndarray, shared: int = 0) -> np.ndarray:
+        """Slots (N,) int64 of ids; without one, a row of `shared` ones behind the slots, or −1."""
+        rows = np.empty(len(ids), np.int64)
+        find(ids, self.ids.numpy(), shared, rows)
+        return rows
 
     # decisions
 
@@ -276,5 +270,5 @@ class ManagedTable(Composed):
         """Rows of slots as they begin: those of ids drawn anew, those of free slots zero."""
         table, rows = self.tables[0], torch.from_numpy(slots)
         ids = self.ids[rows]
-        values = initial_rows(self.name, ids, table.width, int(self.clock[SEED]), table.rows**-0.5)
+        values = initial_rows(self.name, ids, table.width, int(self.clock[SEED]), len(self.ids) ** -0.5)
         return [Begun(table.name, rows, values * (ids >= 0)[:, None])] if len(rows) else []

@@ -20,7 +20,6 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -105,7 +104,7 @@ class QRTable(Composed):
 
     def compose(self, parts: list[Tensor], weights: Mapping[str, Tensor]) -> Tensor:
         if self.op == "concat":
-            return torch.cat(parts, dim=1)
+            return super().compose(parts, weights)
         *factors, product = parts
         for factor in factors:
             product = product * (1 + factor) if self.op == "mult" else product + factor

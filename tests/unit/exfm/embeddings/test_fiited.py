@@ -475,7 +475,7 @@ def test_what_cannot_be_had_is_refused_with_what_can():
         settings(keep=0)
     assert KINDS["fiited"] is Fiited
     shared = settings().table(SequenceFeature(name="seen", rows=50, length=2), 8)
-    assert shared.tables[0].keys == tuple(f"{key}~{c}" for c in range(C) for key in shared.keys)
+    assert shared.tables[0].keys == tuple(f"{key}~{c}" for key in shared.keys for c in range(C))
 
 
 # bytes

@@ -4,8 +4,8 @@
 
 Every batch is predicted, and then learned: NE and AUC of the second half of the stream. Tables of more than 900 ids are
 of the kind, the others full; bytes are of all tensors in training. Differences are paired by seed, with 95 % intervals
-of Student's t. Without a file only the cost is measured: a step of eight tables of 200,000 ids, full and of a kind in
-turn.
+of Student's t. Without a file only the cost is measured: a step of eight tables of 200,000 ids, and of the demo's
+student and teacher as a whole, full and of every kind by turns, in core time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
@@ -28,11 +29,16 @@ from exfm.embeddings.fused import FusedTables
 from exfm.embeddings.kinds.registry import settings_of
 from exfm.embeddings.kinds.registry import tables_of as kinds_of_tables
 from exfm.embeddings.table import Tables
+from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.machine import set_threads
 from exfm.metrics.classification import normalised_entropy
 from exfm.metrics.ranking import auc
+from exfm.models.student import Student
+from exfm.models.teacher import Teacher
+from pipelines.core.config.settings import Config, load
+from tests.support.places import CONFIGS
 from tests.support.tables import Table as Printed
 
 FEATURES = ("user_id", "item_id", "zip3", "genres")
@@ -175,38 +181,118 @@ PAIRS = [
 ]
 
 
-def cost(args: argparse.Namespace) -> None:
-    """Steps of full tables and of each kind in turn, tables alone and with the dense part."""
-    random = np.random.default_rng(0)
-    sizes = {f"f{n}": args.rows for n in range(8)}
-    kinds = {
-        "hash": {"kind": "hash", "rows": args.rows // 4},
+def kinds_of_rows(rows: int, width: int) -> dict[str, dict[str, Any]]:
+    """Settings of each kind, at about a quarter of the rows."""
+    return {
+        "hash": {"kind": "hash", "rows": rows // 4},
         "qr": {"kind": "qr"},
         "qr add": {"kind": "qr", "op": "add"},
-        "mixed": {"kind": "mixed", "width": args.width // 4},
-        "fiited": {"kind": "fiited", "keep": 0.25},
-        "managed": {"kind": "managed", "rows": args.rows // 4},
+        "mixed": {"kind": "mixed", "width": max(4, width // 4)},
+        "fiited": {"kind": "fiited", "keep": 0.25, "chunks": width // max(4, width // 4)},
+        "fiited, all kept": {"kind": "fiited", "keep": 1, "chunks": width // max(4, width // 4)},
+        "managed": {"kind": "managed", "rows": rows // 4},
     }
-    batches = [
-        torch.from_numpy(np.minimum(random.zipf(1.2, (8, 2048)) * 7919 % args.rows, args.rows - 1))
+
+
+def by_turns(steps: Mapping[str, Callable[[int], object]], count: int) -> dict[str, float]:
+    """Milliseconds of core time of a step of each, of `count` of which the second half counts: medians. All take turns,
+    step by step."""
+    spent = {name: np.zeros(count) for name in steps}
+    for n in range(count):
+        for name, step in steps.items():
+            start = time.thread_time()
+            step(n)
+            spent[name][n] = time.thread_time() - start
+    return {name: float(np.median(of[count // 2 :])) * 1e3 for name, of in spent.items()}
+
+
+def print_ratios(what: str, took: Mapping[str, float], printed: Printed) -> None:
+    printed.row(what, f"{took['full']:.2f}", *(f"{took[name] / took['full']:.2f}" for name in took if name != "full"))
+
+
+def tables_alone(args: argparse.Namespace, width: int) -> dict[str, float]:
+    """A step of eight tables."""
+    random = np.random.default_rng(0)
+    sizes = {f"f{n}": args.rows for n in range(8)}
+    ids = [
+        torch.from_numpy(np.minimum(random.zipf(1.2, (8, args.batch)) * 7919 % args.rows, args.rows - 1))
         for _ in range(args.steps)
     ]
-    printed = Printed("kind", "tables only, full ms", "kind ms", "ratio", "with a dense part, ratio")
-    for name, kind in kinds.items():
-        both = ({}, dict.fromkeys(sizes, kind))
-        models = [Model(tables_of(sizes, args.width, own, 0), 8 * args.width, list(sizes), 0) for own in both]
-        spent = np.zeros((2, 2, args.steps))  # tables only or all; full or the kind
-        for n, ids in enumerate(batches):
-            for which, model in enumerate(models):
-                start = time.perf_counter()
-                lookup = model.tables.lookup(model.tables.send(events(model.names, ids)))
-                model.tables.learn(lookup, torch.full_like(lookup.pooled, 1e-3))
-                spent[0, which, n] = time.perf_counter() - start
-                start = time.perf_counter()
-                model.step(ids, torch.zeros(ids.shape[1]))
-                spent[1, which, n] = time.perf_counter() - start
-        only, whole = np.median(spent[..., args.steps // 2 :], axis=2) * 1e3
-        printed.row(name, f"{only[0]:.2f}", f"{only[1]:.2f}", f"{only[1] / only[0]:.2f}", f"{whole[1] / whole[0]:.2f}")
+
+    def step_of(kind: dict[str, Any] | None) -> Callable[[int], object]:
+        tables = tables_of(sizes, width, {} if kind is None else dict.fromkeys(sizes, kind), 0)
+
+        def step(n: int) -> None:
+            lookup = tables.lookup(tables.send(events(list(sizes), ids[n])))
+            tables.learn(lookup, torch.full_like(lookup.pooled, 1e-3))
+
+        return step
+
+    kinds = {"full": None, **kinds_of_rows(args.rows, width)}
+    return by_turns({name: step_of(kind) for name, kind in kinds.items()}, args.steps)
+
+
+def demo_batches(config: Config, features: FeatureSet, tasks: Sequence[str], args: argparse.Namespace) -> list[Batch]:
+    """Rows of the demo's columns, with ids that are drawn as those of impressions are: few of them often."""
+    rng, build, B = np.random.default_rng(0), BatchBuilder(features, tasks), 512
+    bounded = {of.name: of.rows for of in features.tabled if of.transform == "index"}
+    needed = [field for field in config.rows.augmented if field.name in features.needs_columns()]
+
+    def ids(name: str, count: int) -> np.ndarray:
+        return rng.zipf(1.3, count) % bounded.get(name, 20_000)
+
+    def column(field: pa.Field) -> pa.Array:
+        if pa.types.is_list(field.type):
+            return pa.array(ids(field.name, 3 * B).reshape(B, 3).tolist(), field.type)
+        if pa.types.is_integer(field.type):
+            return pa.array(ids(field.name, B)).cast(field.type)
+        if pa.types.is_floating(field.type):
+            return pa.array(rng.random(B).astype(np.float32))
+        return pa.array(["feed"] * B)
+
+    found = []
+    for _ in range(args.steps):
+        columns = {field.name: column(field) for field in needed}
+        for task in tasks:
+            columns[f"label_{task}"] = pa.array(rng.integers(0, 2, B).astype(np.int8))
+            columns[f"teacher_logit_{task}"] = pa.array(rng.normal(size=B).astype(np.float32))
+        found.append(build(pa.table(columns)))
+    return found
+
+
+def whole_models(args: argparse.Namespace, width: int) -> dict[str, dict[str, float]]:
+    """A whole step of the demo's first student and of its teacher, of this width; tables of more than 900 ids are of
+    the kind."""
+    config = load(str(CONFIGS / "demo.yaml"))
+    student, found = config.students[0], {}
+    roles: dict[str, tuple[Any, ...]] = {
+        "student": (Student, student.model, config.student_features(student), config.student_tasks(student)),
+        "teacher": (Teacher, config.teacher.model, config.teacher_features, config.tasks),
+    }
+    for role, (of, model, features, tasks) in roles.items():
+        learned = demo_batches(config, features, tasks, args)
+
+        def step_of(name: str, of=of, model=model, features=features, tasks=tasks, learned=learned) -> Any:
+            kinds = {
+                table.name: settings_of(kinds_of_rows(table.rows, width)[name])
+                for table in features.tabled
+                if table.rows > 900 and name != "full"
+            }
+            made = of(model.model_copy(update={"width": width, "embeddings": kinds}), features, tasks, 1)
+            return lambda n: made.train_step(learned[n])
+
+        names = ["full", *kinds_of_rows(1000, width)]
+        found[role] = by_turns({name: step_of(name) for name in names}, args.steps)
+    return found
+
+
+def cost(args: argparse.Namespace) -> None:
+    """Steps of full tables and of each kind, by turns: tables alone, and the demo's models as a whole."""
+    printed = Printed("a step", "full, ms", *(f"{name}, × full" for name in kinds_of_rows(1000, 16)))
+    for width in args.widths:
+        print_ratios(f"tables alone, width {width}", tables_alone(args, width), printed)
+        for role, took in whole_models(args, width).items():
+            print_ratios(f"the demo's {role}, width {width}", took, printed)
 
 
 def main() -> None:
@@ -216,7 +302,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="arms whose names begin so, and `full`")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--widths", type=int, nargs="+", default=[16, 64])
     args = parser.parse_args()
     set_threads(1)
     if args.data:

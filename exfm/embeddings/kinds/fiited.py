@@ -23,24 +23,21 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.embeddings.composed import Composed, Seen
 from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Tabled
 from exfm.embeddings.table import Begun, Table, keys_of
 from exfm.embeddings.weights import initial_rows
-from exfm.errors import ConfigError, ModelError
+from exfm.errors import ConfigError
 from exfm.features.transforms import mixed
 from exfm.kernels.chunks import MOST_CODE, OCTAVES, PER_OCTAVE, UNSEEN, count_codes, earn, prune, read_addresses
 from exfm.randomness import named_generator
-from exfm.snapshots.windows import Offsets, TensorSource, fill_window
 
 Rule = Literal["utility", "frequency", "random"]
 
@@ -84,31 +81,6 @@ class Fiited(EmbeddingSettings):
 
     def linear_rows(self, feature: Tabled) -> int:
         return self.rows or feature.rows
-
-
-class FiitedBytes(NamedTuple):
-    """Bytes of a table in training, by part."""
-
-    weights: int
-    accumulators: int
-    addresses: int
-    utilities: int
-    free: int  # the free rows of the pool, and the clock
-
-    @property
-    def total(self) -> int:
-        return sum(self)
-
-    @classmethod
-    def of(cls, virtual: int, width: int, chunks: int, rows: int, free: int, optimizer: SparseOptimizer) -> FiitedBytes:
-        """Bytes of `rows` chunks for `virtual` ids.
-
-        >>> FiitedBytes.of(1000, 16, 4, 1000, 100, "row_wise_adagrad")
-        FiitedBytes(weights=16000, accumulators=4000, addresses=16000, utilities=8000, free=432)
-        """
-        w = width // chunks
-        of_row = 4 if optimizer == "row_wise_adagrad" else 4 * w
-        return cls(4 * w * rows, of_row * rows, 4 * virtual * chunks, 2 * virtual * chunks, 4 * free + 32)
 
 
 class FiitedTable(Composed):
@@ -191,9 +163,6 @@ class FiitedTable(Composed):
     def figures(self) -> dict[str, int]:
         return {"rows": self.rows, "taken": self.live} if self.learns else {}
 
-    def bytes_by_part(self, optimizer: SparseOptimizer) -> FiitedBytes:
-        return FiitedBytes.of(self.virtual, self.width, self.chunks, self.rows, len(self.free), optimizer)
-
     def _note(self, seen: Seen, seed: int) -> np.ndarray:
         """Add to the utilities of ids. Returns their virtual rows, distinct."""
         ids, codes = seen.ids.numpy(), self.utility.numpy()
@@ -264,52 +233,6 @@ class FiitedTable(Composed):
         return min(MOST_CODE, max(1, round(-PER_OCTAVE * math.log2(self.settings.decay))))
 
 
-class Chunks:
-    """A full table's tensor (V, D), read as one of chunks (V · C, D / C).
-
-    >>> out = torch.empty(2, 2)
-    >>> Chunks(torch.arange(8.0).view(2, 4), 2).fill(out, (1, 0))
-    >>> out.tolist()
-    [[2.0, 3.0], [4.0, 5.0]]
-    """
-
-    def __init__(self, source: TensorSource, chunks: int) -> None:
-        self._source, self._chunks = source, chunks
-        rows, width = source.shape
-        self.shape, self.dtype = (rows * chunks, width // chunks), source.dtype
-
-    def fill(self, out: Tensor, offsets: Offsets) -> None:
-        C, first = self._chunks, offsets[0] // self._chunks
-        rows = torch.empty(-(-(offsets[0] + len(out)) // C) - first, C * self.shape[1], dtype=self.dtype)
-        fill_window(rows, self._source, (first, 0))
-        at = offsets[0] - first * C
-        out.copy_(rows.view(-1, self.shape[1])[at : at + len(out), offsets[1] : offsets[1] + out.shape[1]])
-
-
-def from_full(table: FiitedTable, full: Mapping[str, TensorSource]) -> dict[str, TensorSource]:
-    """State of a table of chunks that goes on exactly as a full one, whose tensors are given by name.
-
-    Raises ModelError where it could not: some chunks have no row, or an accumulator is of a whole row.
-    """
-    weight, m = (full[f"{table.name}/{what}"] for what in ("weight", "accumulator"))
-    if table.learns or tuple(weight.shape) != (table.virtual, table.width):
-        raise ModelError(
-            f"table `{table.name}` has {table.rows:,} rows for {table.chunks} chunks of {table.virtual:,} ids of width "
-            f"{table.width}, and the stored one is full, {tuple(weight.shape)}; to go on from it, embeddings."
-            f"{table.name} has to keep every chunk (keep 1) of as many ids of this width"
-        )
-    if len(m.shape) == 1:
-        raise ModelError(
-            f"the stored table `{table.name}` has an accumulator for each row, and one of chunks has one for each "
-            "chunk; only element-wise AdaGrad (optimizer `adagrad`) goes on exactly"
-        )
-    return {
-        f"{table.name}/weight": Chunks(weight, table.chunks),
-        f"{table.name}/accumulator": Chunks(m, table.chunks),
-        **{table.called(name): tensor for name, tensor in table.tensors().items()},
-    }
-
-
 def encoded(utilities: np.ndarray) -> np.ndarray:
     """Codes, int16, of utilities of any shape: monotone, and 0 for 0.
 
@@ -326,17 +249,25 @@ def decoded(codes: np.ndarray) -> np.ndarray:
     return np.where(codes > 0, np.exp2(codes / PER_OCTAVE - OCTAVES), 0.0)
 
 
-def keep_within(budget_bytes: int, sizes: Sequence[tuple[int, int, int]], headroom: float = 0.1) -> float:
-    """The largest share of chunks that tables can keep, all the same, within so many bytes together; 0 where there is
-    none. `sizes`: ids, width and chunks of each; accumulators are row-wise.
+def bytes_of(virtual: int, width: int, chunks: int, rows: int, free: int) -> int:
+    """Bytes of a table in training: weights and row-wise accumulators of `rows` chunks; of `virtual` ids addresses and
+    utilities; so many places for free rows, and the clock.
 
-    >>> keep_within(44_432, [(1000, 16, 4)]), keep_within(20_000, [(1000, 16, 4)])
+    >>> bytes_of(1000, 16, 4, 1000, 100) == 16_000 + 4_000 + 16_000 + 8_000 + 400 + 32
+    True
+    """
+    return (4 * (width // chunks) + 4) * rows + 6 * virtual * chunks + 4 * free + 32
+
+
+def keep_within(budget_bytes: int, virtual: int, width: int, chunks: int, headroom: float = 0.1) -> float:
+    """The largest share of chunks that a table can keep within so many bytes; 0 where there is none.
+
+    >>> keep_within(44_432, 1000, 16, 4), keep_within(20_000, 1000, 16, 4)
     (0.25025, 0.0)
     """
 
     def total(millionths: int) -> int:
-        pools = [(V, D, C, *pool_of(V, C, millionths / 1e6, headroom)) for V, D, C in sizes]
-        return sum(FiitedBytes.of(*pool, "row_wise_adagrad").total for pool in pools)
+        return bytes_of(virtual, width, chunks, *pool_of(virtual, chunks, millionths / 1e6, headroom))
 
     return max(0, bisect_right(range(1_000_001), budget_bytes, key=total) - 1) / 1e6
 
@@ -355,11 +286,11 @@ def pool_of(virtual: int, chunks: int, keep: float, headroom: float) -> tuple[in
 def _pool(name: str, virtual: int, width: int, settings: Fiited) -> tuple[int, int]:
     C, keep, asked = settings.chunks, settings.keep, f"keeps {settings.keep:g} of the chunks"
     if settings.budget_bytes is not None:
-        keep = keep_within(settings.budget_bytes, [(virtual, width, C)], settings.headroom)
+        keep = keep_within(settings.budget_bytes, virtual, width, C, settings.headroom)
         asked = f"is to fit in {settings.budget_bytes:,} bytes"
     rows, free = pool_of(virtual, C, keep, settings.headroom)
     if rows < C:
-        least = FiitedBytes.of(virtual, width, C, C, 1, "row_wise_adagrad").total
+        least = bytes_of(virtual, width, C, C, 1)
         raise ConfigError(
             f"embeddings.{name} {asked} of {virtual:,} ids, which leaves {rows} rows for chunks, and one id has {C}; "
             f"give it at least {C / (virtual * C):.2g} (`keep`) or {least:,} bytes (`budget_bytes`), or fewer `rows`"

@@ -19,17 +19,15 @@ from exfm.embeddings.fused import FusedTables
 from exfm.embeddings.kinds.fiited import (
     UNSEEN,
     Fiited,
-    FiitedBytes,
     FiitedTable,
+    bytes_of,
     decoded,
     encoded,
-    from_full,
-    keep_within,
 )
 from exfm.embeddings.kinds.registry import KINDS
 from exfm.embeddings.table import Table, Tables
 from exfm.embeddings.weights import initial_rows
-from exfm.errors import ConfigError, ModelError
+from exfm.errors import ConfigError
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from tests.support.models.states import same
 
@@ -333,22 +331,6 @@ def test_with_every_chunk_kept_it_is_the_full_table_to_the_last_bit(chunks):
         assert torch.equal(pruned.tensors()[name].view(IDS, WIDTH), whole.tensors()[name])
 
 
-def test_a_full_table_goes_on_as_one_of_chunks_where_that_is_exact():
-    random = np.random.default_rng(5)
-    whole = held(full(), seed=2, optimizer="adagrad")
-    step(whole, Events(ad=skewed(random, 0)), torch.randn(6, WIDTH))
-    kind = kind_of(keep=1)
-    pruned = held(kind, seed=7, optimizer="adagrad")
-    pruned.load(from_full(kind, whole.copies()))
-    events, gradient = Events(ad=skewed(random, 1)), torch.randn(6, WIDTH)
-    assert torch.equal(step(pruned, events, gradient), step(whole, events, gradient))
-    assert torch.equal(pruned.tensors()["ad/weight"].view(IDS, WIDTH), whole.tensors()["ad/weight"])
-    with pytest.raises(ModelError, match="keep every chunk"):
-        from_full(kind_of(), whole.copies())
-    with pytest.raises(ModelError, match="an accumulator for each row"):
-        from_full(kind, held(full()).copies())
-
-
 # what is asked of it
 
 
@@ -486,28 +468,19 @@ def test_what_cannot_be_had_is_refused_with_what_can():
 )
 def test_bytes_saved_are_those_of_the_methods(keep, width, percent):
     V, chunks = 10_000, 4
-    own = FiitedBytes.of(V, width, chunks, V * chunks // keep, 0, "row_wise_adagrad")
-    assert round(100 * (1 - (own.total - own.free) / (V * (4 * width + 4)))) == percent
-    with_free = FiitedBytes.of(V, width, chunks, V * chunks // keep, V * chunks // keep // 10, "row_wise_adagrad")
-    assert with_free.total - own.total <= 0.01 * V * (4 * width + 4)
+    full, rows = V * (4 * width + 4), V * chunks // keep
+    own = bytes_of(V, width, chunks, rows, 0)
+    assert round(100 * (1 - own / full)) == percent
+    assert bytes_of(V, width, chunks, rows, rows // 10) - own <= 0.01 * full
 
 
-@pytest.mark.parametrize("optimizer", ["row_wise_adagrad", "adagrad"])
 @pytest.mark.parametrize("more", [{}, {"keep": 1}, {"budget_bytes": 3_000}])
-def test_bytes_are_those_of_the_tensors_and_a_budget_is_kept_and_used(optimizer, more):
+def test_bytes_are_those_of_the_tensors_and_a_budget_is_kept_and_used(more):
     kind = kind_of(ids=100, width=16, **more)
-    of_tensors = held(kind, optimizer=optimizer).nbytes
-    assert kind.bytes_by_part(optimizer).total == of_tensors
-    if "budget_bytes" in more and optimizer == "row_wise_adagrad":
+    of_tensors = held(kind).nbytes
+    assert bytes_of(100, 16, kind.chunks, kind.rows, len(kind.free)) == of_tensors
+    if "budget_bytes" in more:
         assert 2_900 <= of_tensors <= 3_000
-
-
-def test_one_budget_for_several_tables_gives_all_the_same_share():
-    sizes = [(1_000, 16, 4), (5_000, 64, 4), (300, 8, 2)]
-    keep = keep_within(700_000, sizes)
-    kinds = [kind_of(ids=V, width=D, chunks=chunks, keep=keep) for V, D, chunks in sizes]
-    total = sum(kind.bytes_by_part("row_wise_adagrad").total for kind in kinds)
-    assert 690_000 <= total <= 700_000
 
 
 def test_codes_of_utilities_keep_their_order_and_three_digits():

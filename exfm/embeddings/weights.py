@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -62,11 +63,15 @@ def initial_rows(name: str, ids: Tensor, width: int, seed: int, bound: float) ->
     >>> bool((rows[1] == initial_rows("ad", torch.tensor([3]), 4, seed=0, bound=0.1)[0]).all())
     True
     """
-    key = named_generator(seed, f"rows/{name}").initial_seed()
-    of_ids = mixed(ids.numpy().view(np.uint64) ^ np.uint64(key & (2**64 - 1)))
+    of_ids = mixed(ids.numpy().view(np.uint64) ^ _key_of_rows(name, seed))
     counters = mixed(of_ids[:, None] + np.arange(width, dtype=np.uint64))
     uniform = (counters >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
     return torch.from_numpy((uniform * 2 - 1) * np.float32(bound))
+
+
+@cache
+def _key_of_rows(name: str, seed: int) -> np.uint64:
+    return np.uint64(named_generator(seed, f"rows/{name}").initial_seed() & (2**64 - 1))
 
 
 class Initial:

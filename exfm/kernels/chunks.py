@@ -34,6 +34,8 @@ def read_addresses(ids_N, address_VC, rows_CN):
 def earn(ids_U, gained_UC, utilities, codes_VC):
     """Add to the utilities of ids (U,), distinct and below V; `utilities`: those that codes stand for."""
     for u in range(len(ids_U)):
+        if u + AHEAD < len(ids_U):
+            prefetch(codes_VC, ids_U[u + AHEAD])
         id = ids_U[u]
         for c in range(codes_VC.shape[1]):
             utility = utilities[codes_VC[id, c]] + gained_UC[u, c]

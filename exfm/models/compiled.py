@@ -109,7 +109,7 @@ class Graph(nn.Module):
         assert isinstance(served.trunk, Interaction)
         self.trunk = served.trunk
         self.tables, self.serving, self.prior = served.tables, served.serving, served.prior
-        self.wide, self._width = served.wide, served.width
+        self.wide, self._width = served.wide, served.cfg.width
 
     def forward(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
         offset = self.prior.offset()

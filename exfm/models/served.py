@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +49,14 @@ OF_TORCH = vars(nn.Module()).keys() - {"_parameters", "_buffers", "_modules"}
 PARITY = 1e-6  # largest difference of two logits that an export may show
 
 
+class ServedConfig(NamedTuple):
+    """Settings of a student that are served, named as in `StudentConfig`."""
+
+    trunk: TrunkConfig
+    width: int
+    embeddings: Embeddings
+
+
 class ServedStudent(nn.Module):
     """(KeyedJaggedTensor of F keys × B, (B, dense), (B, raw) or None) -> logits (B, T), of a `Batch`'s tensors.
 
@@ -71,9 +79,8 @@ class ServedStudent(nn.Module):
         embeddings: Embeddings = MappingProxyType({}),
     ) -> None:
         super().__init__()
-        self.embeddings = dict(embeddings)
-        self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
-        self.units, self.width = Units(features, width, seed), width
+        self.cfg = ServedConfig(trunk, width, dict(embeddings))
+        self.features, self.tasks, self.units = features, tuple(tasks), Units(features, width, seed)
         self.trunk = build_trunk(trunk, features, width, seed)
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten when weights are loaded
             tables = served_tables(tables_of(features, width, embeddings))
@@ -120,14 +127,7 @@ class ServedStudent(nn.Module):
     @property
     def meta(self) -> dict[str, Any]:
         """The student's `served_meta`: two students with the same meta differ only in their tensors."""
-        return served_meta(
-            self.trunk_config,
-            self.width,
-            self.features,
-            self.tasks,
-            wide=self.wide is not None,
-            embeddings=self.embeddings,
-        )
+        return served_meta(self)
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> ServedStudent:
         """A student of the same features, tasks and trunk that holds these tensors, not copies. This one stays as it
@@ -135,7 +135,7 @@ class ServedStudent(nn.Module):
         own = self.state_dict(keep_vars=True)
         check_fit({name: tensor.shape for name, tensor in own.items()}, tensors)
         memo: dict[int, Any] = {id(t): t for t in (*self.parameters(), *self.buffers())}
-        memo |= {id(each): each for each in (self.trunk_config, self.as_served)}
+        memo |= {id(each): each for each in (self.cfg, self.as_served)}
         memo[id(self.compiled)] = None
         memo |= {id(each): each for each in (self.features, *self.features.all, *self.features.history)}
         memo |= {id(table): table for table in self.tables.tables}
@@ -187,7 +187,7 @@ class VersionScorer:
         from exfm.embeddings.fused import FusedTables  # here: a server needs no loops for tables
 
         self.served = served
-        tables = tables_of(served.features, served.width, served.embeddings)
+        tables = tables_of(served.features, served.cfg.width, served.cfg.embeddings)
         self._tables = tables_held(tables, lambda of: FusedTables(of, lr=0.0, eps=0.0, optimizer=None), learns=False)
         self._tables.load(served.tables.tensors())
         self._w_ST = None if served.wide is None else served.wide.linear.weight.detach().T.contiguous().numpy()
@@ -257,23 +257,15 @@ def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) 
     return save_checkpoint(root, name, served.state_dict(), served.meta, kind=KIND)
 
 
-def served_meta(
-    trunk: TrunkConfig,
-    width: int,
-    features: FeatureSet,
-    tasks: Sequence[str],
-    *,
-    wide: bool,
-    embeddings: Embeddings,
-) -> dict[str, Any]:
+def served_meta(of: Student | ServedStudent) -> dict[str, Any]:
     """Description saved with a served student's tensors: everything needed to rebuild it."""
-    kinds = {name: kind.model_dump(mode="json") for name, kind in embeddings.items()}
+    kinds = {name: kind.model_dump(mode="json") for name, kind in of.cfg.embeddings.items()}
     return {
-        "trunk": trunk.model_dump(mode="json"),
-        "width": width,
-        "features": features.model_dump(mode="json"),
-        "tasks": list(tasks),
-        "wide": wide,
+        "trunk": of.cfg.trunk.model_dump(mode="json"),
+        "width": of.cfg.width,
+        "features": of.features.model_dump(mode="json"),
+        "tasks": list(of.tasks),
+        "wide": of.wide is not None,
     } | ({"embeddings": kinds} if kinds else {})
 
 

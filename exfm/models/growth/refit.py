@@ -314,6 +314,7 @@ def fitted_tables(
     learned = any(name.endswith("/accumulator") for name in tensors)
     per_value = of == "wide" or now.model.get("sparse_optimizer") == "adagrad"
     fitted: dict[str, TensorSource] = {}
+    living = {own.name for kind in tables if isinstance(kind, Composed) and kind.learns for own in kind.tables}
     for kind in (table for table in tables if isinstance(table, Composed)):
         kind.draw(now.seed)
         for what, tensor in kind.tensors().items():
@@ -334,6 +335,12 @@ def fitted_tables(
                 fitted[key] = begun
             elif stored.shape[0] == shape[0]:
                 fitted[key] = stored
+            elif name in living:
+                raise ModelError(
+                    f"table `{name}` was stored with {stored.shape[0]:,} rows, and has {shape[0]:,}: which id a row is "
+                    "of follows from their number; it was stored under other settings or by an earlier exfm, so begin "
+                    "another model"
+                )
             else:
                 fitted[key] = table.grow(stored, begun)
     return fitted

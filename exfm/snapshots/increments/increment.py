@@ -96,16 +96,7 @@ def probe_of(student: Student, batch: Batch) -> Probe:
 
 def take_full(student: Student, touched: Touched, probe: Probe) -> Full:
     """Copy everything that is served of a student. What was touched until now is in it."""
-    cfg = student.cfg
-    meta = served_meta(
-        cfg.trunk,
-        cfg.width,
-        student.features,
-        student.tasks,
-        wide=student.wide is not None,
-        embeddings=cfg.embeddings,
-    )
-    return Full(all_of(student, touched), meta, probe)
+    return Full(all_of(student, touched), served_meta(student), probe)
 
 
 def take_up(served: ServedStudent, increment: Increment) -> None:

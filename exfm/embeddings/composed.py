@@ -261,6 +261,8 @@ class ComposedTables(Tables):
     def _decide(self, at: _Looked, gradient: Tensor) -> dict[str, list[Begun]]:
         """Rows that begin anew, by the table whose ids came or went."""
         begun: dict[str, list[Begun]] = {}
+        if not any(kind.learns for kind in self.kinds):
+            return begun
         width, time_ms = 0, self._latest(at.time_ms)
         for table in self.whole:
             own = gradient[:, width : width + table_width(table)]
@@ -340,7 +342,7 @@ class ComposedTables(Tables):
             for own, of in zip(table.tables, of_tables, strict=True):
                 of_parts = of.view(len(of), K, len(own.keys) // K, own.width).unbind(2)
                 parts += [part.reshape(-1, own.width) for part in of_parts]
-            composed = table.compose(parts, weights[table.name]).view(-1, K * table.width)
+            composed = table.compose(parts, weights[table.name]).reshape(-1, K * table.width)
             found.append(bags.sums(table.keys, composed) if table.each else composed)
         return torch.cat(found, dim=1)
 

@@ -18,6 +18,8 @@ from exfm.errors import ConfigError, ModelError
 from exfm.features.batch import BatchBuilder
 from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
+from exfm.models.growth.refit import MadeWith, fitted_tables
+from exfm.models.student_config import StudentConfig
 from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.delta import ChangedRows
 from streaming.ports import free_port
@@ -411,6 +413,14 @@ def test_two_ranks_decide_as_one_does(tmp_path):
         assert sorted(state) == ["ad/clock", "ad/counts", "ad/filter", "ad/last", "ad/seen_ms", "ad/served:ids"]
         for name, tensor in state.items():
             assert torch.equal(tensor, one.tensors()[name]), (rank, name)
+
+
+def test_a_state_with_another_number_of_rows_is_not_taken_for_one_that_grew():
+    features = FeatureSet(sparse=[SparseFeature(name="ad", rows=HUGE)])
+    kinds = {"ad": settings_of({"kind": "managed", "rows": 30, "fallback_rows": 3})}
+    now = MadeWith.of(StudentConfig(embeddings=kinds), features, ["ctr"], 0)
+    with pytest.raises(ModelError, match="`ad` was stored with 30 rows, and has 33"):
+        fitted_tables({"table/ad/weight": torch.zeros(30, 8)}, now, tables_of(features, 8, kinds))
 
 
 def test_memory_does_not_grow_with_ids():

@@ -210,7 +210,7 @@ class ComposedTables(Tables):
 
     @cached_property
     def _composes(self) -> bool:
-        """Whether embeddings of any key are others than what is read of plain tables."""
+        """True where the embedding of some key is not what is read of a plain table as it lies there."""
         return any(isinstance(table, Composed) and table.composes for table in self.whole)
 
     def send(self, batch: HasIds) -> HasIds:

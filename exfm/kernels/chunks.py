@@ -67,9 +67,9 @@ def count_codes(address_VC, codes_VC, counts):
 
 @loop("UniTuple(i8, 2)(i4[:, ::1], i2[:, ::1], i8, i8, i2, i8[::1], i8[::1])")
 def prune(address_VC, codes_VC, least, ties, less, gained_P, lost_P):
-    """Of ids that are judged, chunks whose code is above `least`, and the first `ties` of those where it is equal, are
-    to have rows: others lose theirs. Codes become `less`, 0 at least. Returns how many elements gain a row, whose
-    numbers are written down, and how many rows were lost."""
+    """Take the rows of all chunks of judged ids but those whose code is above `least`, and the first `ties` of those
+    where it is equal; codes then fall by `less`, to 0 at least. Returns how many of the chunks that are to have rows
+    have none, whose numbers are written down, and how many rows were taken."""
     V, C = codes_VC.shape
     gained, lost = 0, 0
     for v in range(V):

@@ -227,7 +227,7 @@ class FiitedTable(Composed):
         return rows
 
     def _less(self) -> int:
-        """What codes become less by at each pruning: a step of them at least; those of a coin stay."""
+        """Steps that a code falls by at each pruning, at least one; those of a coin stay."""
         if self.settings.rule == "random" or self.settings.decay == 1:
             return 0
         return min(MOST_CODE, max(1, round(-PER_OCTAVE * math.log2(self.settings.decay))))

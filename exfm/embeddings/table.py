@@ -68,6 +68,14 @@ class Table:
         `initial`: the new tensor as it would begin."""
         return Repeated(stored, self.rows) if self.hashed else Appended(stored, initial)
 
+    def begun(self, rows: Tensor, seed: int | None) -> Begun:
+        """Rows (K,), distinct, as tables drawn from this seed begin with them, or 0."""
+        values = torch.zeros(len(rows), self.width)
+        if seed is not None:
+            windows = [((row, 0), value[None]) for row, value in zip(rows.tolist(), values, strict=True)]
+            draw_initial_weights(self.name, self.rows, self.width, seed, windows, self.bound)
+        return Begun(self.name, rows, values)
+
 
 class Begun(NamedTuple):
     """Rows (K,) int64 of a plain table, distinct, that begin anew: `values` (K, width); accumulators 0."""
@@ -214,12 +222,7 @@ class Tables(ABC):
     def forget(self, name: str, ids: Tensor, seed: int | None) -> None:
         """Reset ids (K,) of a table to what tables drawn from this seed begin with, or to 0: what they learned is
         gone, and what others learned that share their rows."""
-        table, rows = next(table for table in self.tables if table.name == name), ids.unique()
-        values = torch.zeros(len(rows), table.width)
-        windows = [((row, 0), value[None]) for row, value in zip(rows.tolist(), values, strict=True)]
-        if seed is not None:
-            draw_initial_weights(name, table.rows, table.width, seed, windows, table.bound)
-        self.begin([Begun(name, rows, values)])
+        self.begin([next(table for table in self.tables if table.name == name).begun(ids.unique(), seed)])
 
     def note(self, name: str, rows: Tensor) -> None:  # noqa: B027 - as `all_changed`
         """Note that rows of a table changed, where that is tracked."""

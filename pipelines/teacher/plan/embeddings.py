@@ -19,6 +19,7 @@ import torch
 
 from exfm.embeddings.adagrad import SparseOptimizer
 from exfm.embeddings.composed import Composed, physical
+from exfm.embeddings.kinds.mixed import TEMPERATURES
 from exfm.embeddings.kinds.registry import settings_of, tables_of
 from exfm.embeddings.kinds.settings import EmbeddingSettings
 from exfm.embeddings.table import keys_of
@@ -36,7 +37,6 @@ from streaming.lake.reader import LakeReader
 CHUNK = 200_000  # rows read at once
 ALIVE = 4  # ids of the last of so many parts of the range are alive
 SPARE = 1.25  # rows of a managed table for each id that is alive
-TEMPERATURES = [t / 20 for t in range(41)]
 MIB = 2**20
 
 
@@ -209,6 +209,8 @@ def table_bytes(
 
 def _words(settings: EmbeddingSettings) -> str:
     given = {key: value for key, value in settings.model_dump(exclude_defaults=True).items() if key != "kind"}
+    if blocks := given.pop("blocks", ()):
+        given["blocks"] = " ".join(f"{block['share']:g}:{block.get('width', '')}" for block in blocks)
     return " ".join([settings.kind, *(f"{key}={value}" for key, value in given.items())])
 
 
@@ -228,6 +230,7 @@ def _kinds(
         {"kind": "qr", "collisions": 16},
         {"kind": "mixed", "width": 4},
         {"kind": "mixed", "width": 8},
+        {"kind": "mixed", "width": 4, "blocks": [{"share": 0.05, "width": 16}, {"share": 0.2, "width": 8}]},
         {"kind": "fiited"},
         {"kind": "managed", "rows": max(1, int(SPARE * alive))},
     ]

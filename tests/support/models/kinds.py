@@ -11,6 +11,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "qr added": {"kind": "qr", "partitions": 3, "op": "add"},
     "qr side by side": {"kind": "qr", "op": "concat"},
     "mixed": {"kind": "mixed", "width": 4},
+    "mixed in blocks": {"kind": "mixed", "width": 4, "blocks": [{"share": 0.2, "width": 8}], "every": 2},
     "fiited": {"kind": "fiited", "chunks": 2, "keep": 0.5, "every": 3},
     "managed": {"kind": "managed", "rows": 30, "fallback_rows": 3},
     "managed from the second sight on": {"kind": "managed", "rows": 30, "min_count": 2, "fallback": "zero"},

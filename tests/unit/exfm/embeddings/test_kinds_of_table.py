@@ -53,6 +53,11 @@ class TestNarrow(TableContract):
     rows_of_an_id = 8.0
 
 
+class TestBlocks(TableContract):
+    kind: ClassVar = KINDS["mixed in blocks"]
+    rows_of_an_id = 8.0
+
+
 class TestChunks(TableContract):
     kind: ClassVar = {"kind": "fiited", "chunks": 2, "keep": 0.5, "every": 2}
 
@@ -157,7 +162,7 @@ def test_an_id_that_is_forgotten_reads_what_a_new_one_would(name):
     begin = [looked_up(fresh, [3]).pooled[0], torch.zeros(8)]
     begin += [initial_rows("ad", torch.tensor([6, 7]), 4, 3, 40**-0.5).flatten()] if kind["kind"] == "fiited" else []
     if kind["kind"] == "mixed":
-        begin.append(fresh.tensors()["ad/weight"][3] @ tables.kinds[0].learned()["projection"])
+        begin.append(fresh.tensors()["ad/weight"][3] @ tables.kinds[0].learned()["projection"][:4])
     assert any(torch.allclose(forgotten, start, atol=1e-6) for start in begin)
     if kind["kind"] in ("full", "fiited", "managed", "mixed"):
         assert torch.equal(other, learned[1])

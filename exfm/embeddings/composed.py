@@ -28,6 +28,7 @@ from exfm.embeddings.adagrad import scale_accumulator
 from exfm.embeddings.served import ServedTables
 from exfm.embeddings.table import Begun, HasIds, Held, Lookup, Table, Tables
 from exfm.kernels.bags import add_norms, distinct, keep_present
+from exfm.errors import ConfigError
 from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.delta import ChangedRows, Codec
 from exfm.snapshots.named import check_fit
@@ -548,6 +549,16 @@ def _by_way(tables: Sequence[Table | Composed]) -> dict[str, list[Table]]:
 def physical(tables: Sequence[Table | Composed]) -> list[Table]:
     """The plain tables behind tables, in order."""
     return [own for table in tables for own in plain(table)]
+
+
+def check_device(tables: Sequence[Table | Composed], device: str) -> None:
+    """Raise ConfigError where a table cannot be on this type of device."""
+    if device == "cuda" and any(isinstance(table, Composed) for table in tables):
+        names = ", ".join(table.name for table in tables if isinstance(table, Composed))
+        raise ConfigError(
+            f"embeddings.{names}: a table that is not `full` is held on CPUs only, and this teacher computes on cuda; "
+            "leave the table full, or set its device to cpu"
+        )
 
 
 def table_width(table: Table | Composed) -> int:

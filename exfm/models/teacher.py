@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from exfm.baselines.prior import label_sums
+from exfm.embeddings.kinds.registry import lists_of
 from exfm.embeddings.table import Held, Lookup, Tables
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
@@ -292,9 +293,9 @@ class Teacher:
     def forget(self, table: str, ids: Tensor) -> None:
         """Reset ids (I,) of a table, as `Student.forget`. Every rank has to do it."""
         if table in self.features.table_names:
-            self.tables.forget(table, ids, self._seed)
-            if self.wide is not None:
-                self.wide.forget(table, ids, None)
+            for part, tables in self._all_tables().items():
+                for name in lists_of(self.features, table) if part == "events" else [table]:
+                    tables.forget(name, ids, None if part == "wide" else self._seed)
 
     def snapshot(self) -> dict[str, Held]:
         """Copies, in CPU memory, of the tensors that scoring needs: `dense/…`, `prior/…`, `statistics/…`,

@@ -39,10 +39,9 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from exfm.embeddings.adagrad import SparseOptimizer
-from exfm.embeddings.composed import Composed, tables_held
+from exfm.embeddings.composed import Composed, check_device, tables_held
 from exfm.embeddings.fused import FusedTables
 from exfm.embeddings.table import HasIds, Held, Lookup, Table, Tables
-from exfm.errors import ConfigError
 from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts
 from exfm.parallel.layout import Sharding
@@ -277,12 +276,7 @@ def learning_tables(
     A single rank on a CPU has them whole and several times as fast, unless `per_shard_row_wise` makes its optimizer one
     of pieces.
     """
-    if group.device.type == "cuda" and any(isinstance(table, Composed) for table in tables):
-        names = ", ".join(table.name for table in tables if isinstance(table, Composed))
-        raise ConfigError(
-            f"embeddings.{names}: a table that is not `full` is held on CPUs only, and this teacher computes on cuda; "
-            "leave the table full, or set its device to cpu"
-        )
+    check_device(tables, group.device.type)
 
     def hold(plain: Sequence[Table]) -> Tables:
         if group.world_size == 1 and group.device.type == "cpu" and not sharding.per_shard_row_wise:

@@ -44,6 +44,10 @@ from tests.support.tables import Table as Printed
 FEATURES = ("user_id", "item_id", "zip3", "genres")
 WIDTH, BATCH, LR, EPS = 16, 512, 0.05, 1e-8
 ROWS_OF_BYTES = 0.6  # slots of a managed table for each row of a full one of as many bytes, its map counted
+BLOCKS = {
+    "blocks 16/8/4 at 5/20/75 %": [{"share": 0.05, "width": 16}, {"share": 0.2, "width": 8}],
+    "blocks 16/4 at 10/90 %": [{"share": 0.1, "width": 16}],
+}
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 
 
@@ -129,6 +133,8 @@ def arms(sizes: dict[str, int]) -> dict[str, dict[str, dict[str, Any]]]:
     found = {"full": of_each(lambda n: {"kind": "full"})}
     found["narrow, width 4"] = of_each(lambda n: {"kind": "mixed", "width": 4})
     found["narrow, width 8"] = of_each(lambda n: {"kind": "mixed", "width": 8})
+    for name, blocks in BLOCKS.items():
+        found[name] = of_each(lambda n, blocks=blocks: {"kind": "mixed", "width": 4, "blocks": blocks})
     for by in (4, 16):
         found[f"hash {by} x"] = of_each(lambda n, by=by: {"kind": "hash", "rows": n // by})
         for op in ("mult", "add"):
@@ -177,6 +183,7 @@ PAIRS = [
     *((f"fiited utility 1/{by}", f"fiited {rule} 1/{by}") for by in (4, 16) for rule in ("frequency", "random")),
     ("fiited utility 1/4", "narrow, width 8"),
     ("fiited utility 1/16", "narrow, width 8"),
+    *((blocks, other) for blocks in BLOCKS for other in ("narrow, width 8", "narrow, width 4")),
     ("narrow, width 4", "full"),
 ]
 
@@ -188,6 +195,7 @@ def kinds_of_rows(rows: int, width: int) -> dict[str, dict[str, Any]]:
         "qr": {"kind": "qr"},
         "qr add": {"kind": "qr", "op": "add"},
         "mixed": {"kind": "mixed", "width": max(4, width // 4)},
+        "mixed in blocks": {"kind": "mixed", "width": max(4, width // 4), "blocks": [{"share": 0.1, "width": width}]},
         "fiited": {"kind": "fiited", "keep": 0.25, "chunks": width // max(4, width // 4)},
         "fiited, all kept": {"kind": "fiited", "keep": 1, "chunks": width // max(4, width // 4)},
         "managed": {"kind": "managed", "rows": rows // 4},

@@ -66,7 +66,7 @@ class Mixed(EmbeddingSettings):
     budget_bytes: int | None = Field(
         default=None,
         gt=0,
-        description="Bytes instead of a temperature, never exceeded: of weights with row-wise accumulators and all else.",
+        description="Bytes instead of a temperature, never exceeded: of all tensors, with row-wise accumulators.",
     )
     blocks: tuple[Block, ...] = Field(
         default=(),
@@ -205,14 +205,13 @@ class MixedTable(Composed):
     def forget(self, ids: Tensor) -> list[Begun]:
         """Drop ids: counts and wider rows, which are cleared; their narrow rows begin anew."""
         ids = ids.unique()
-        base, *wider = self.read(ids)
+        before, *wider = self.read(ids)
         self._counts[ids] = 0
-        begun = [self.tables[0].begun(base, int(self._clock[1]))]
-        for at, rows, address, table in zip(
-            [base, *wider], wider, self._addresses.values(), self.tables[1:], strict=False
-        ):
-            address[at[at >= 0]] = -1
+        begun = [self.tables[0].begun(ids, int(self._clock[1]))]
+        for rows, address, table in zip(wider, self._addresses.values(), self.tables[1:], strict=True):
+            address[before[before >= 0]] = -1
             begun.append(table.begun(rows[rows >= 0], None))
+            before = rows
         return begun
 
     def figures(self) -> dict[str, int]:

@@ -106,6 +106,13 @@ def event_tables(features: FeatureSet, width: int) -> list[Table]:
     return [Table(name, item.rows, width, (name,), item.transform == "hash") for name, item in named]
 
 
+def lists_of(features: FeatureSet, table: str) -> list[str]:
+    """Lists of events whose ids are those of a table."""
+    return [
+        name for of in features.events for name, item in zip(of.lists, of.items, strict=False) if item.name == table
+    ]
+
+
 def _settings(feature: Tabled, embeddings: Embeddings) -> EmbeddingSettings:
     return embeddings.get(feature.name, FULL)
 

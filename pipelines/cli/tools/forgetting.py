@@ -9,6 +9,7 @@ from exfm.models.engine import TEACHER
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.settings import Config
+from pipelines.core.config.teacher_and_students import FurtherTeacher
 from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import run_lives
@@ -38,9 +39,11 @@ def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
     done = _done(run_dir, request.number, holders)
     lines = [f"request {request.number}: id {id} of table `{table}`"]
     for worker in holders:
-        unit = "block" if worker == TEACHER else "lake_seq"
+        unit = "block" if worker.startswith(TEACHER) else "lake_seq"
         later = "before it learns another row" + ("" if lives else ", once the run runs again")
         lines.append(f"  {worker}: " + (f"forgotten before {unit} {done[worker]:,}" if worker in done else later))
+    if run_dir.replacement.exists():
+        lines.append("  the candidate for the teacher's place: where the teacher does, or at its next block if later")
     lines += [f"  {said}" for said in dict.fromkeys(_shared(config, worker, table) for worker in holders) if said]
     lines.append("  Rows of the lake, predictions, and snapshots from before keep what they hold of it.")
     return "\n".join(lines)
@@ -48,20 +51,31 @@ def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
 
 def _models(config: Config) -> dict[str, FeatureSet]:
     """Features of the models that forget, by worker."""
-    found = {} if config.follows is not None else {TEACHER: config.teacher_features}
+    teachers = [] if config.follows is not None else [TEACHER, *_further(config)]
+    found = dict.fromkeys(teachers, config.teacher_features)
     return found | {f"student-{student.name}": config.student_features(student) for student in config.students}
+
+
+def _further(config: Config) -> dict[str, FurtherTeacher]:
+    """Further teachers by worker."""
+    return {f"{TEACHER}-{each.name}": each for each in config.teachers}
 
 
 def _done(run_dir: RunDir, number: int, workers: dict[str, FeatureSet]) -> dict[str, int]:
     """The positions at which workers did it, by worker."""
-    at = forgotten(run_dir).at
+    at = dict(forgotten(run_dir).at)
+    for worker in workers:
+        if worker.startswith(f"{TEACHER}-"):  # they write it in folders of their own
+            own = forgotten(run_dir.further_teacher(worker.removeprefix(f"{TEACHER}-"))).at
+            at[worker] = own.get(TEACHER, {})
     return {worker: at[worker][number] for worker in workers if number in at.get(worker, {})}
 
 
 def _shared(config: Config, worker: str, table: str) -> str | None:
     """A warning about a table whose ids share rows."""
-    if worker == TEACHER:
-        embeddings, features = config.teacher.model.embeddings, config.teacher_features
+    if worker.startswith(TEACHER):
+        teacher = _further(config).get(worker, config.teacher)
+        embeddings, features = teacher.model.embeddings, config.teacher_features
     else:
         student = next(student for student in config.students if f"student-{student.name}" == worker)
         embeddings, features = student.model.embeddings, config.student_features(student)

@@ -5,11 +5,14 @@
 A worker writes down at which position it forgets before it does: one that starts again from an earlier checkpoint
 forgets at the same position, so it learns what it would have learned. A position is a worker's own: the first
 `lake_seq` of what a student learns next, the number of a teacher's next block. The file is read when it changes.
+
+One that learns the run's rows beside its worker (a further teacher, a candidate, a retraining) forgets at the position
+of that worker, or at its next one where it is past it; it records that in a file in its own folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import DataLost, StreamingError
-from streaming.store.files import read_json, write_json
+from streaming.store.files import make_folder, read_json, write_json
 from streaming.store.lock import file_lock
 
 LOCK_WAIT_S = 10.0
@@ -75,6 +78,19 @@ def note_forgotten(run_dir: RunDir, worker: str, numbers: Sequence[int], positio
         _write(run_dir, record.model_copy(update={"at": record.at | {worker: own}}))
 
 
+def take_places(run_dir: RunDir, beside: RunDir, begin: Mapping[str, int]) -> None:
+    """Record where workers have forgotten that take the place of a run's, and from where on they learn, `begin`: there
+    they forget what they have not come to."""
+    with _alone(run_dir):
+        record, theirs = forgotten(run_dir), forgotten(beside).at
+        at = {
+            worker: {number: theirs.get(worker, {}).get(number, max(was, first)) for number, was in own.items()}
+            for worker, first in begin.items()
+            if (own := record.at.get(worker))
+        }
+        _write(run_dir, record.model_copy(update={"at": record.at | at}))
+
+
 def _write(run_dir: RunDir, record: Forgotten) -> None:
     write_json(run_dir.forgotten, record.model_dump(mode="json"))
 
@@ -82,6 +98,7 @@ def _write(run_dir: RunDir, record: Forgotten) -> None:
 @contextmanager
 def _alone(run_dir: RunDir) -> Iterator[None]:
     """Hold the lock of requests. Raises StreamingError where others held it for too long."""
+    make_folder(run_dir.root)
     with file_lock(run_dir.forgotten.with_suffix(".lock"), wait_s=LOCK_WAIT_S) as held:
         if not held:
             raise StreamingError(f"another process has held {run_dir.forgotten.name}'s lock for {LOCK_WAIT_S:g} s")

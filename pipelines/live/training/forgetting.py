@@ -11,7 +11,7 @@ from exfm.features.features import FeatureSet
 from exfm.features.sparse import SparseFeature
 from exfm.features.transforms import bags_of
 from pipelines.core.run_dir.forgotten import Forgotten, forgotten, note_forgotten
-from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.paths import BesideRun, RunDir
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
 
@@ -27,7 +27,8 @@ class Forgetting:
     """Requests to forget that a worker comes to. `began`: the first position that it may learn from.
 
     A request is done before the first rows that are learned after it came, at a position that is written down; one that
-    was written down before is done there again, unless the worker begins behind it.
+    was written down before is done there again, unless the worker begins behind it. A worker beside a run comes to what
+    the run's own has done, where that did it or later.
     """
 
     def __init__(self, run_dir: RunDir, worker: str, features: FeatureSet, rows: RowSchema, began: int) -> None:
@@ -35,31 +36,36 @@ class Forgetting:
         self._began, self._done = began, set[int]()
         self._read: tuple[int, int] | None = None
         self._record = Forgotten()
+        self._of = run_dir.of if isinstance(run_dir, BesideRun) else run_dir
+        self._at = forgotten(run_dir).at.get(worker, {})
 
     def due(self, position: int) -> list[ToForget]:
         """Ids to forget before the rows from this position on are learned; each request once."""
         self._look()
-        at, found, new = self._record.at.get(self._worker, {}), list[ToForget](), list[int]()
+        theirs, found, new = self._record.at.get(self._worker, {}), list[ToForget](), list[int]()
         for request in self._record.requests:
-            where = at.get(request.number, position)
+            if self._of is not self._run_dir and request.number not in {**theirs, **self._at}:
+                continue
+            where = self._at.get(request.number, max(position, theirs.get(request.number, position)))
             if request.number in self._done or where > position:
                 continue
             self._done.add(request.number)
-            if request.number not in at:
+            if request.number not in self._at:
                 new.append(request.number)
             if where >= self._began and request.table in self._features.table_names:
                 found.append(ToForget(request.table, ids_of(self._features, self._rows, request.table, request.id)))
         if new:
             note_forgotten(self._run_dir, self._worker, new, position)
+            self._at = self._at | dict.fromkeys(new, position)
         return found
 
     def _look(self) -> None:
         try:
-            stat = self._run_dir.forgotten.stat()
+            stat = self._of.forgotten.stat()
         except FileNotFoundError:
             return
         if (read := (stat.st_mtime_ns, stat.st_size)) != self._read:
-            self._record, self._read = forgotten(self._run_dir), read
+            self._record, self._read = forgotten(self._of), read
 
 
 def ids_of(features: FeatureSet, rows: RowSchema, table: str, id: str) -> list[int]:

@@ -7,6 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, cast, get_args
 
+import torch
+
+from exfm.embeddings.composed import check_device
+from exfm.embeddings.kinds.registry import tables_of
 from exfm.errors import ConfigError
 from exfm.parallel.layout import GB, Device
 from exfm.parallel.planning.alternatives import attempt_strategies, find_remedies
@@ -72,7 +76,7 @@ def question_of(
     """Planning question for the teacher of a config, in training or as it scores in augmentation. Without further
     arguments it is spread as the config says.
 
-    Raises ConfigError for an unknown device, or a limit that is not above zero.
+    Raises ConfigError for an unknown device, one that cannot hold the tables, or a limit that is not above zero.
     """
     if device is not None and device not in get_args(Device):
         raise ConfigError(f"unknown device `{device}`; known devices: {', '.join(get_args(Device))}")
@@ -90,6 +94,9 @@ def question_of(
         config.tasks,
         learns,
     )
+    with torch.device("meta"):
+        tables = tables_of(question.features, question.teacher.width, question.teacher.embeddings)
+    check_device(tables, question.device)
     given: dict[str, Any] = {"ranks_per_host": ranks_per_host, "memory_gb": memory_gb}
     changes = {name: value for name, value in given.items() if value is not None}
     return question.sharded(**changes) if changes else question

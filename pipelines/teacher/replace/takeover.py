@@ -3,7 +3,7 @@
     1. the candidate learns what the lake has gained since, and publishes its last snapshots
     2. install.json says what is to happen                    from here on a start finishes what another began
     3. the teacher's checkpoints and snapshots move to teachers/<number>/, the candidate's to their place
-    4. lineage, the run's config and the record of takeovers say so
+    4. lineage, the run's config, and the records of takeovers and of what was forgotten say so
     5. the replacement's folder goes
 
 The block after the last one of the lake is the first that the new teacher scores: one position, in takeovers.json. All
@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from exfm.errors import ModelError
+from exfm.models.engine import TEACHER
 from exfm.snapshots.checkpoint import checkpoint_names
 from exfm.snapshots.manifest import read_manifest
 from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.lineage import remember
 from pipelines.core.config.settings import Config, dump, load
 from pipelines.core.config.takeovers import takeovers, with_takeovers, with_teacher
+from pipelines.core.run_dir.forgotten import take_places
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.teacher.replace.replacement import INSTALL, Replacement, only_one
 from pipelines.teacher.replace.revocation import next_row
@@ -134,6 +136,8 @@ def _install(entry: dict[str, Any], run_dir: RunDir) -> None:
         remember(run_dir, before.model_dump(mode="json"), after, [line], anew=["teacher"])
         write_text(run_dir.config, dump(after))
         sync(run_dir.root)
+    students = dict.fromkeys((STUDENT + name for name in rewind["students"]) if rewind else (), entry["lake_seq"])
+    take_places(run_dir, candidate, {TEACHER: entry["block"]} | students)
     record = takeovers(run_dir)
     if len(record) < entry["number"]:
         write_json(run_dir.takeovers, [*record, entry])

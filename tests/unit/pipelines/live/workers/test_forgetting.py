@@ -9,9 +9,10 @@ import torch
 from exfm.features.batch import BatchBuilder
 from exfm.models.served import load_served
 from pipelines.core.config.settings import load
-from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten, note_forgotten
-from pipelines.core.run_dir.paths import RunDir
+from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten, note_forgotten, take_places
+from pipelines.core.run_dir.paths import BesideRun, RunDir
 from pipelines.live.training.forgetting import Forgetting, ids_of
+from pipelines.live.workers.teacher.candidate import CandidateTeacher
 from pipelines.live.workers.teacher.worker import TeacherWorker
 from streaming.errors import BadInput, DataLost
 from tests.support.models.states import same
@@ -60,6 +61,38 @@ def test_a_request_is_done_once_at_a_position_that_is_written_down(tmp_path):
     assert other.due(9) == wanted
     note_forgotten(run_dir, "student-feed", [1], 11)
     assert forgotten(run_dir).at == {"teacher": {1: 3}, "student-feed": {1: 9}}
+
+
+def test_a_worker_beside_a_run_forgets_where_the_runs_own_did_or_at_its_next_position(tmp_path):
+    run_dir, features = RunDir(tmp_path), CONFIG.teacher_features
+    beside = BesideRun(tmp_path / "replacement", run_dir)
+    ask_to_forget(run_dir, "user_id", "7")
+    wanted = [("user_id", ids_of(features, CONFIG.rows, "user_id", "7"))]
+    worker = Forgetting(beside, "teacher", features, CONFIG.rows, 0)
+    assert worker.due(2) == []  # the run's own has not come to it
+    note_forgotten(run_dir, "teacher", [1], 5)
+    assert (worker.due(4), worker.due(5), worker.due(6)) == ([], wanted, [])
+    ask_to_forget(run_dir, "user_id", "8")
+    note_forgotten(run_dir, "teacher", [2], 7)
+    assert worker.due(9) == [("user_id", ids_of(features, CONFIG.rows, "user_id", "8"))]  # it was ahead
+    assert forgotten(beside).at == {"teacher": {1: 5, 2: 9}}
+    assert forgotten(run_dir).at == {"teacher": {1: 5, 2: 7}}
+    again = Forgetting(beside, "teacher", features, CONFIG.rows, 6)
+    assert (again.due(8), len(again.due(9))) == ([], 1)
+
+
+def test_who_takes_a_runs_place_forgets_what_it_has_not_come_to_before_it_learns(tmp_path):
+    run_dir, features = RunDir(tmp_path), CONFIG.teacher_features
+    beside = BesideRun(tmp_path / "replacement", run_dir)
+    for number, id_ in enumerate("789", start=1):
+        ask_to_forget(run_dir, "user_id", id_)
+        note_forgotten(run_dir, "teacher", [number], number)
+    note_forgotten(run_dir, "student-feed", [1], 40)
+    note_forgotten(beside, "teacher", [1, 2], 2)
+    for _ in range(2):  # a takeover that was killed is done again
+        take_places(run_dir, beside, {"teacher": 6, "student-other": 9})
+        assert forgotten(run_dir).at == {"teacher": {1: 2, 2: 2, 3: 6}, "student-feed": {1: 40}}
+    assert [due.table for due in Forgetting(run_dir, "teacher", features, CONFIG.rows, 6).due(6)] == ["user_id"]
 
 
 def test_a_damaged_record_is_refused_for_what_it_asks_may_not_be_passed_over(tmp_path):
@@ -161,3 +194,23 @@ def test_a_teacher_forgets_before_its_next_block(tmp_path):
     finally:
         worker.abandon()
         worker.engine.close()
+
+
+def test_a_candidate_for_its_place_forgets_at_the_same_block(tmp_path):
+    config, run_dir = config_with("managed"), RunDir(tmp_path)
+    beside = BesideRun(run_dir.replacement, run_dir)
+    user = int(rows_of(0)["user_id"][0].as_py())
+    (id_,) = ids_of(config.teacher_features, config.rows, "user_id", str(user))
+    candidate = CandidateTeacher(config, beside, 1)
+    candidate.resume()
+    try:
+        candidate.engine.step(BatchBuilder(config.teacher_features, config.tasks)(rows_of(0)))
+        ask_to_forget(run_dir, "user_id", str(user))
+        candidate.forget()
+        assert id_ in candidate.engine.state()["table/user_id/served:ids"]
+        note_forgotten(run_dir, "teacher", [1], 0)
+        candidate.forget()
+        assert id_ not in candidate.engine.snapshot()["table/user_id/served:ids"]
+    finally:
+        candidate.abandon()
+        candidate.engine.close()

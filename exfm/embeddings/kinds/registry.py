@@ -20,6 +20,7 @@ from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Tabled
 from exfm.embeddings.table import Table, keys_of
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
+from exfm.features.sparse import SparseFeature
 
 KINDS: dict[str, type[EmbeddingSettings]] = {
     "full": FullTable,
@@ -102,15 +103,16 @@ def linear_tables(features: FeatureSet, width: int, embeddings: Embeddings) -> l
 
 def event_tables(features: FeatureSet, width: int) -> list[Table]:
     """A table for each item of events, named after its list; the row's own id is looked up there too."""
-    named = [pair for events in features.events for pair in zip(events.lists, events.items, strict=False)]
-    return [Table(name, item.rows, width, (name,), item.transform == "hash") for name, item in named]
+    return [Table(name, item.rows, width, (name,), item.transform == "hash") for name, item in _lists(features)]
 
 
 def lists_of(features: FeatureSet, table: str) -> list[str]:
     """Lists of events whose ids are those of a table."""
-    return [
-        name for of in features.events for name, item in zip(of.lists, of.items, strict=False) if item.name == table
-    ]
+    return [name for name, item in _lists(features) if item.name == table]
+
+
+def _lists(features: FeatureSet) -> list[tuple[str, SparseFeature]]:
+    return [pair for events in features.events for pair in zip(events.lists, events.items, strict=False)]
 
 
 def _settings(feature: Tabled, embeddings: Embeddings) -> EmbeddingSettings:

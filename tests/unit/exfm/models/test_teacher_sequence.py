@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from exfm.features.batch import Batch, BatchBuilder
 from exfm.features.features import FeatureSet
@@ -109,3 +110,19 @@ def test_its_cost_counts_the_sequence():
     without = CFG.model_copy(update={"sequence": None}), FEATURES.model_copy(update={"events": ()})
     assert flops_per_example(CFG, FEATURES, 1) > flops_per_example(*without, 1) + 2 * LENGTH * 4 * 8 * 8
     assert parameter_count(CFG, FEATURES, 1).tables == parameter_count(*without, 1).tables + 20 * 8
+
+
+def test_an_id_that_is_forgotten_is_one_of_the_events_too(group):
+    teacher = new(group)
+    began = teacher.state()
+    for seed in range(3):
+        teacher.train_step(batch(seed))
+    learned = teacher.state()
+    teacher.forget("ad", torch.tensor([3]))
+    after = teacher.state()
+    for table in ("table/ad", "events/seen_ad"):
+        weight, squares = (after[f"{table}/{of}"] for of in ("weight", "accumulator"))
+        assert torch.equal(weight[3], began[f"{table}/weight"][3])
+        assert not torch.equal(weight[3], learned[f"{table}/weight"][3])
+        assert not squares[3].any()
+        assert torch.equal(weight[2], learned[f"{table}/weight"][2])

@@ -139,6 +139,10 @@ def test_more_ranks_than_cores_are_told(exfm, monkeypatch):
     ("options", "words"),
     [
         (("--device", "tpu"), "unknown device `tpu`; known devices: cpu, cuda"),
+        (
+            ("--device", "cuda", "--set", "teacher.model.embeddings={user_id: {kind: qr}}"),
+            "embeddings.user_id: a table that is not `full` is held on CPUs only",
+        ),
         (("--memory-gb", "-1"), "--memory-gb is -1"),
         (("--ranks", 6, "--ranks-per-host", 4), "6 ranks"),
         (("--set", "teacher.sharding.types=[column_wise]"), "row-wise AdaGrad"),

@@ -39,7 +39,7 @@ def test_every_teacher_and_student_forgets_and_a_student_retrained_is_what_the_r
 
     at = forgotten(run_dir).at
     assert set(at) == {"teacher", *(f"student-{student.name}" for student in config.students)}
-    assert forgotten(run_dir.further_teacher("large")).at["teacher"][1] >= at["teacher"][1] > 0
+    assert forgotten(RunDir(run_dir.further_teacher("large"))).at["teacher"][1] >= at["teacher"][1] > 0
     assert all(at[f"student-{student.name}"][1] > 0 for student in config.students)
     assert_replays(run_dir.root)
 

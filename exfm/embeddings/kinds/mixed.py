@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from torch import Tensor
 
 from exfm.embeddings.composed import Composed, Seen
@@ -68,7 +68,7 @@ class Mixed(EmbeddingSettings):
         gt=0,
         description="Bytes instead of a temperature, never exceeded: of all tensors, with row-wise accumulators.",
     )
-    blocks: tuple[Block, ...] = Field(
+    blocks: tuple[Annotated[Block, WithJsonSchema(Block.model_json_schema())], ...] = Field(
         default=(),
         description="Wider blocks for the ids seen most often so far, the most popular first; all others have `width`.",
     )

@@ -66,8 +66,8 @@ def _done(run_dir: RunDir, number: int, workers: dict[str, FeatureSet]) -> dict[
     at = dict(forgotten(run_dir).at)
     for worker in workers:
         if worker.startswith(f"{TEACHER}-"):  # they write it in folders of their own
-            own = forgotten(run_dir.further_teacher(worker.removeprefix(f"{TEACHER}-"))).at
-            at[worker] = own.get(TEACHER, {})
+            beside = RunDir(run_dir.further_teacher(worker.removeprefix(f"{TEACHER}-")))
+            at[worker] = forgotten(beside).at.get(TEACHER, {})
     return {worker: at[worker][number] for worker in workers if number in at.get(worker, {})}
 
 

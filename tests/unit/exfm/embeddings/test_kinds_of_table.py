@@ -168,6 +168,29 @@ def test_an_id_that_is_forgotten_reads_what_a_new_one_would(name):
         assert torch.equal(other, learned[1])
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_odd_batches_are_learned_like_any_other(name):
+    """None at first, more new ids than rows, one id in nine of ten rows, and the ends of the integers."""
+    user = FeatureSet(sparse=[SparseFeature(name="ad", rows=40)])
+    tables = tables_held(
+        tables_of(user, 8, {"ad": settings_of(KINDS[name])}),
+        lambda plain: FusedTables(plain, lr=0.1, eps=1e-8),
+        lr=0.1,
+        eps=1e-8,
+    )
+    tables.draw(0)
+    build, ends = BatchBuilder(user, []), [-1, -(2**63), 2**63 - 1, 0]
+    for ids in ([], list(range(500)), [*[7] * 900, *range(100)], [*ends, *ends]):
+        batch = build(pa.table({"ad": pa.array(ids, pa.int64())}))
+        lookup = tables.lookup(tables.send(batch))
+        assert lookup.pooled.shape == (len(ids), 8)
+        tables.learn(lookup, torch.ones(len(ids), 8))
+        assert all(bool(torch.isfinite(own).all()) for own in tables.copies("/weight").values())
+    after = tables.lookup(tables.send(batch)).pooled
+    assert torch.equal(after[:4], after[4:])
+    assert not torch.equal(after, lookup.pooled)
+
+
 class OfIds(NamedTuple):
     sparse: KeyedJaggedTensor
 

@@ -108,6 +108,11 @@ def test_a_feature_of_a_column_that_rows_do_not_have():
         ("students.0.features", ["bid"], "student `feed` reads no sparse feature"),
         ("teacher.only", ["user_id", "ad_id"], "student `feed` reads no sparse feature"),
         ("settlement.dedup_horizon_s", 100, "dedup_horizon_s is 100"),
+        (
+            "teacher.model.embeddings",
+            {"user_id": {"kind": "managed", "rows": 9, "after_s": 20}},
+            "embeddings.user_id.after_s is 20, and labels come up to",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(path, value, words):

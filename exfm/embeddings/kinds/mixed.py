@@ -226,7 +226,7 @@ class MixedTable(Composed):
         base = torch.arange(self.tables[0].rows)
         was = [rows.numpy() for rows in self.read(base)[1:]]
         candidates = np.flatnonzero((self._counts.numpy() > 0) | (was[0] >= 0))
-        level = sum((rows[candidates] >= 0).astype(np.int64) for rows in was)
+        level = np.sum([rows[candidates] >= 0 for rows in was], axis=0)
         counts = self._counts.numpy()[candidates]
         order = candidates[np.lexsort((candidates, -level, -counts))[: self.tables[1].rows]]
         begun, before = list[Begun](), base.numpy()

@@ -27,8 +27,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.embeddings.adagrad import scale_accumulator
 from exfm.embeddings.served import ServedTables
 from exfm.embeddings.table import Begun, HasIds, Held, Lookup, Table, Tables
-from exfm.kernels.bags import add_norms, distinct, keep_present
 from exfm.errors import ConfigError
+from exfm.kernels.bags import add_norms, distinct, keep_present
 from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.delta import ChangedRows, Codec
 from exfm.snapshots.named import check_fit

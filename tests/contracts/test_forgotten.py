@@ -7,7 +7,6 @@ from unittest.mock import patch
 
 import pytest
 
-from pipelines.core.config.settings import parse
 from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.verify.run import verify
@@ -15,7 +14,7 @@ from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.teacher.replace.replacement import Replacement
 from streaming.lake.reader import LakeReader
-from tests.support.pipelines.small_runs import assert_replays, everything, slow_commits, stop_after
+from tests.support.pipelines.small_runs import assert_replays, slow_commits, small, stop_after
 
 pytestmark = pytest.mark.broker
 
@@ -24,11 +23,10 @@ FURTHER = {"name": "large", "batch_rows": 256, "model": {"width": 12, "num_fmb":
 
 @pytest.mark.timeout(600)
 def test_every_teacher_and_student_forgets_and_a_student_retrained_is_what_the_run_left(broker, tmp_path):
-    asked = everything(broker.bootstrap_servers, source__impressions=4000, pace__block_rows=512, teachers=[FURTHER])
-    config = parse(asked.model_dump(mode="json")).model_copy(update={"kafka": asked.kafka})
+    config = small(broker.bootstrap_servers, source__impressions=2500, pace__block_rows=256, teachers=[FURTHER])
     run_dir = RunDir(tmp_path / "run")
     with slow_commits(0.4):
-        status, _ = run(config, run_dir, local=True, until_end=True, watch=stop_after(1500))
+        status, _ = run(config, run_dir, local=True, until_end=True, watch=stop_after(700))
     assert status.state is RunState.STOPPED, status.reason
     counts = LakeReader(run_dir.lake, config.rows).read(columns=["user_id"]).table["user_id"].value_counts()
     most = max(counts.to_pylist(), key=lambda of: of["counts"])["values"]

@@ -142,8 +142,8 @@ class Machines:
         return RunDir(self.root)
 
     def place(self, process: Process) -> None:
-        """Choose the machine of a process that starts: mostly the last one's, unless a coordinator stands still there in
-        the middle of its start, and holds the run's lock."""
+        """Choose the machine of a process that starts: mostly the last one's, unless a coordinator stands still there
+        in the middle of its start, and holds the run's lock."""
         if self._scheduler.random.random() < 0.15 or self.root in self._starting:
             self.root = self._new()
         self._of[process.number] = self.root

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.broker
 FURTHER = {"name": "large", "batch_rows": 256, "model": {"width": 12, "num_fmb": 6, "num_lcb": 4, "rank": 4}}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_every_teacher_and_student_forgets_and_a_student_retrained_is_what_the_run_left(broker, tmp_path):
     config = small(broker.bootstrap_servers, source__impressions=2500, pace__block_rows=256, teachers=[FURTHER])
     run_dir = RunDir(tmp_path / "run")

@@ -43,7 +43,7 @@ MOST_COUNT = 2**31 - 1
 """Where counts stop."""
 
 
-class Block(BaseModel):
+class PopularBlock(BaseModel):
     """A share of a table's ids, and the columns of their rows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +68,7 @@ class Mixed(EmbeddingSettings):
         gt=0,
         description="Bytes instead of a temperature, never exceeded: of all tensors, with row-wise accumulators.",
     )
-    blocks: tuple[Annotated[Block, WithJsonSchema(Block.model_json_schema())], ...] = Field(
+    blocks: tuple[Annotated[PopularBlock, WithJsonSchema(PopularBlock.model_json_schema())], ...] = Field(
         default=(),
         description="Wider blocks for the ids seen most often so far, the most popular first; all others have `width`.",
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.sections import AlarmLimits
+from pipelines.core.run_dir.logs import as_text
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.alarms import REMEDIES, Alarm
 from pipelines.live.status.stored import StoredAlarm, StoredStatus, StoredWorker, read_status
@@ -82,7 +83,7 @@ def _logged(run_dir: RunDir, name: str) -> list[str]:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+            lines = [as_text(line) for line in file.read().decode(errors="replace").splitlines()]
     except FileNotFoundError:
         return []
     return [line for line in lines if f"{name}:" in line or f"alarm over: {name} (" in line][-LOG_LINES:]

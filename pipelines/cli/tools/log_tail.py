@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.core.config.identity import STUDENT
+from pipelines.core.run_dir.logs import as_text
 from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import BadInput
 
@@ -30,14 +31,14 @@ def _lines(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
     shown: int | None = lines
     while True:
         with path.open(errors="replace") as file:
-            yield from (line.rstrip("\n") for line in deque(file, maxlen=shown))
+            yield from (as_text(line.rstrip("\n")) for line in deque(file, maxlen=shown))
             if not follow:
                 return
             inode, over = os.fstat(file.fileno()).st_ino, False
             while not over:
                 time.sleep(LOOK_EVERY_S)
                 over = _is_another(path, inode)  # asked before the rest is read: nothing is written to it from then on
-                yield from (line.rstrip("\n") for line in file)
+                yield from (as_text(line.rstrip("\n")) for line in file)
         shown = None  # all of the file that took its name
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from pipelines.core.config.topics import Frozen
+from pipelines.core.run_dir.logs import LogFormat
 from pipelines.live.feeds.growth import Growth, block_growth
 from streaming.errors import BadInput
 from streaming.kafka.secrets import SecretFrom
@@ -277,6 +278,11 @@ class Tracking(Frozen):
         description="port on 127.0.0.1 at which the run serves `/metrics` for Prometheus; 0: a free one, which "
         "`exfm status` names; null: none, and `exfm metrics RUN` has them all the same",
     )
+    spans: bool = Field(
+        default=False,
+        description="spans of every block's life, by OpenTelemetry: to what OTEL_TRACES_EXPORTER names; without it to "
+        "`logs/*.spans.jsonl`",
+    )
 
 
 class RegistrySettings(Frozen):
@@ -358,6 +364,10 @@ class Resources(Frozen):
         "the rows that are left; null: all",
     )
     log_mb: float = Field(default=10.0, gt=0, description="a log in `logs/` is rotated at this size; 3 older are kept")
+    log_format: LogFormat = Field(
+        default="text",
+        description="of lines in `logs/`; json: an object a line, with run, worker, position and the block's trace id",
+    )
     checkpoint_queue: int = Field(default=1, ge=1, description="checkpoints of a worker that wait to be written")
     read_rows: int = Field(default=32_768, gt=0, description="rows a student takes from the lake at a time")
     read_ahead: int = Field(

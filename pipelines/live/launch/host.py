@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from pipelines.core.run_dir.logs import log_file
+from pipelines.core.run_dir.logs import LogFiles, LogPosition
 from pipelines.live.rules.causes import Died
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
@@ -31,10 +32,10 @@ class Host:
     """The workers of this process. `own_log`: what threads of theirs say goes there, as everything does where it hosts
     one worker alone; `turn`: a file that has the name of the worker at work, None where there is one alone."""
 
-    def __init__(self, own_log: str, log_mb: float, turn: str | None = None) -> None:
+    def __init__(self, own_log: str, logs: LogFiles, turn: str | None = None) -> None:
         self._workers: dict[str, Worker] = {}
         self._idle: set[str] = set()  # of those who had a turn since the last sleep
-        self._logs = _Logs(Path(own_log), log_mb)
+        self._logs = _Logs(Path(own_log), logs, self._position)
         self._turn = None if turn is None else Path(turn).open("w")  # noqa: SIM115 (open for as long as the process)
         logging.basicConfig(handlers=[self._logs], level=logging.INFO, force=True)
         logging.getLogger("torchrec").setLevel(logging.WARNING)
@@ -52,6 +53,9 @@ class Host:
             worker.join(tuple(self._workers.values()))
             self._workers[name] = worker
             worker.open()
+
+    def _position(self, name: str) -> LogPosition:
+        return self._workers[name].log_position if name in self._workers else LogPosition()
 
     def advance(self, name: str, budget_s: float, orders: Orders) -> Report:
         sharing = len(self._workers)
@@ -115,16 +119,17 @@ def last_turn(path: Path) -> str | None:
 class _Logs(logging.Handler):
     """Writes to the log of the worker whose turn it is; what its threads say between turns, to the process's own."""
 
-    def __init__(self, own: Path, log_mb: float) -> None:
+    def __init__(self, own: Path, logs: LogFiles, position: Callable[[str], LogPosition]) -> None:
         super().__init__()
-        self._own, self._log_mb = log_file(own, log_mb), log_mb
+        self._logs, self._position = logs, position
+        self._own = logs.handler(own, partial(position, own.stem))
         self._files: dict[str, logging.Handler] = {}
         self._paths = {own: self._own}
         self._now: logging.Handler | None = None
 
     def add(self, name: str, path: Path) -> None:
         if path not in self._paths:
-            self._paths[path] = log_file(path, self._log_mb)
+            self._paths[path] = self._logs.handler(path, partial(self._position, name))
         self._files[name] = self._paths[path]
 
     @contextmanager

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config.identity import AUGMENTATION
 from pipelines.core.config.sections import Resources
+from pipelines.core.run_dir.logs import LogFiles
 from pipelines.live.launch.cluster import HeadWatch, machines, near_brokers, not_joined, shipped_source
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.host import Build, Host, last_turn
@@ -173,16 +174,17 @@ class RayLauncher:
     """A Ray of this run's own (two cores, small object store), or a cluster's by address.
 
     forks: a server to fork workers from that was started before; it is closed with the launcher, or at once where it
-    does not fit.
+    does not fit. run: its name, for lines of the logs.
     """
 
-    def __init__(self, resources: Resources, forks: ForkServer | None = None) -> None:
+    def __init__(self, resources: Resources, forks: ForkServer | None = None, *, run: str = "") -> None:
         import ray
 
         variables = worker_environment(resources.threads)
         self._resources, wait_s = resources, SLOW_STARTS * resources.placement_timeout_s
         own = not (resources.address or starts_plainly())
         self._node = lean_node() if own else None
+        self._logs = LogFiles(resources.log_mb, resources.log_format, run)
         self._shared: dict[str, RayHost] = {}
         self._alone: set[str] = set()
         self._look_at = 0.0
@@ -293,7 +295,7 @@ class RayLauncher:
         elif near is not None:
             place = NodeAffinitySchedulingStrategy(near, soft=True, _spill_on_unavailable=True)
         actor = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
-        return RayHost(actor.remote(str(log), self._resources.log_mb, None if turn is None else str(turn)), turn)
+        return RayHost(actor.remote(str(log), self._logs, None if turn is None else str(turn)), turn)
 
     def _shared_host(self, kind: str, logs: Path) -> RayHost:
         """The first host of its kind that has a free slot; where none has, a new one."""

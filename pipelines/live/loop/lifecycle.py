@@ -17,7 +17,7 @@ from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.scaling import answer_at_start, with_scaling
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
-from pipelines.core.run_dir.logs import log_to
+from pipelines.core.run_dir.logs import LogFiles
 from pipelines.core.run_dir.object_storage import coordinating
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.fork_server import ForkServer
@@ -44,6 +44,7 @@ from pipelines.live.status.file import Heartbeat, StatusFile
 from pipelines.live.status.losses import LossSeverity
 from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import earlier_attempts, last_status, read_status
+from pipelines.live.workers.block_spans import check_spans
 from pipelines.live.workers.ingest import files_name
 from pipelines.report.results.summary import Summary
 from pipelines.teacher.replace.takeover import TAKES_OVER, take_over
@@ -81,6 +82,7 @@ def run(
     until_end = until_end or config.plays
     check_ranks(with_scaling(config, run_dir), local=local)
     check_compiler(config)
+    check_spans(config)
     check_processes(config, local=local)
     refuse_foreign(run_dir)
     before = contents(run_dir.root)
@@ -129,7 +131,8 @@ def _attempt(
         return _finished(config, earlier), earlier
     _announce(run_dir, say)
     _open_recording(config, run_dir, say)
-    log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
+    logs = LogFiles(config.resources.log_mb, config.resources.log_format, config.name)
+    logs.take_all(run_dir.logs / "coordinator.log")
     status = RunStatus.resuming(config.name, earlier_attempts(run_dir.root), lake_rows(run_dir))
     status_file = StatusFile(run_dir.status)
     with (

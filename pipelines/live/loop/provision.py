@@ -152,7 +152,7 @@ def _launcher(config: Config, status: RunStatus, local: bool, forks: ForkServer 
     stage = "starting Ray" if address is None else f"joining Ray at {address}"
     say(stage)
     status.stage = stage if status.stage is None else f"{status.stage}, {stage}"
-    return RayLauncher(config.resources, forks)
+    return RayLauncher(config.resources, forks, run=config.name)
 
 
 def _require_machines(config: Config, run_dir: RunDir, servers: str, local: bool, say: Say) -> None:

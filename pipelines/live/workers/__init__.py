@@ -4,6 +4,7 @@ A worker that trains is an engine (exfm/models/engine.py), a feed (pipelines/liv
 here.
 
     worker, report, stopwatch   the base class; what a worker reports; where its time goes
+    block_spans                 steps of a block's life, for OpenTelemetry; its trace id, for logs too
     checkpointer                lock, resuming, checkpoints written in the background, the lake's reader registration
     ranks                       collectives of the processes of one worker
     rounds                      … that rank 0 leads, by orders to the others

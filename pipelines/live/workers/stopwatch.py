@@ -36,6 +36,13 @@ class Stopwatch:
         self._inner: list[tuple[float, float]] = []
         """Of each phase that is on: how long phases inside it took, and what was computed in them."""
         self._parallel: list[Stopwatch] = []
+        self._marks: dict[str, tuple[float, float, float]] | None = None
+
+    def mark(self) -> dict[str, tuple[float, float, float]]:
+        """Of each phase of this thread since the last call: when it first started, when it last ended, by the clock,
+        and its seconds in between. The first call begins to keep this."""
+        marks, self._marks = self._marks, {}
+        return marks or {}
 
     def parallel(self) -> Stopwatch:
         """A stopwatch for a thread that works at the same time."""
@@ -55,6 +62,9 @@ class Stopwatch:
             if self._inner and is_waiting(phase):
                 elapsed = max(inner_s, elapsed - (computed - inner_computed))
             self._seconds[phase] += elapsed - inner_s
+            if self._marks is not None:
+                first, _, before = self._marks.get(phase, (start, 0.0, 0.0))
+                self._marks[phase] = first, self._clock(), before + elapsed - inner_s
             if self._inner:
                 before_s, before = self._inner.pop()
                 self._inner.append((before_s + elapsed, before + computed))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from pipelines.core.run_dir.logs import LogPosition
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.stopwatch import Stopwatch
 
@@ -44,6 +45,7 @@ class Worker(ABC):
         self.rows = 0
         self._cpu_s = 0.0
         self.orders = Orders()
+        self.log_position = LogPosition()
         self.idle = False
         """Whether its last turn ended for want of something to do."""
         self.metrics: list[tuple[int, dict[str, float]]] = []

@@ -38,6 +38,7 @@ from pipelines.live.workers.augmentation.shards import PartitionedScorer, ShardG
 from pipelines.live.workers.augmentation.shared_block import SharedBlock
 from pipelines.live.workers.augmentation.snapshots import Snapshots
 from pipelines.live.workers.augmentation.stream import OpenStream, open_stream
+from pipelines.live.workers.block_spans import BlockRows, BlockSpans, position_in, spans_of
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Worker
@@ -95,6 +96,7 @@ class AugmentationWorker(Worker):
         self._note: str | None = None
         self._waits_for_teacher = self._done = False
         self._rows_at_metrics = 0
+        self._spans: BlockSpans | None = None
 
     def open(self) -> None:
         set_threads(self._config.resources.threads)
@@ -117,10 +119,15 @@ class AugmentationWorker(Worker):
         self._open_stream(shards)
         if shards is not None:
             shards.leave()
+        self._spans = spans_of(self._config, self._run_dir, self.name, self.stream.commits.lake.id, self.watch)
+        if self._spans is not None:
+            self._closing.callback(self._spans.close)
+            self._abandoning.callback(self._spans.close)
 
     def _open_stream(self, shards: ShardGroup | None) -> None:
         self.stream = stream = self._new_stream(rows_read=self.rows, shards=shards)
         self._shards = shards
+        self._note_position()
         self._closing.callback(stream.close)
         self._abandoning.callback(stream.abandon)
         self._note = stream.repaired or self._note
@@ -254,7 +261,12 @@ class AugmentationWorker(Worker):
             "freshness": self._freshness.state(),
             "clock_ms": self._steady() if self._config.reads_live else 0,
         }
+        lake, first = stream.commits.lake, stream.last_lake_seq + 1
         stream.commits.commit(rows, self.block, meta=meta, counts=counts)
+        if self._spans is not None:
+            last = lake.last_lake_seq
+            self._spans.note([BlockRows(lake.last_block, last - first + 1, first, last)] if rows else [], root=True)
+        self._note_position()
         if (learned := self._freshness.delays_s.rows) - self._rows_at_metrics >= METRICS_EVERY_ROWS:
             self._rows_at_metrics = learned
             self.log_metrics(stream.last_lake_seq + 1, dict(figures_of(self._freshness_shown)))
@@ -264,6 +276,10 @@ class AugmentationWorker(Worker):
         stream.tidy()
         if self._clock() - opened_s >= UNSEEN_S:
             feed.await_all()
+
+    def _note_position(self) -> None:
+        lake = self.stream.commits.lake
+        self.log_position = position_in(lake.id, lake.last_lake_seq, lake.last_block + 1)
 
     def _new_block(self, opened_s: float, read_before: int) -> OpenBlock:
         """The block that follows the last commit. Its size follows from the rows before it, in every start alike."""

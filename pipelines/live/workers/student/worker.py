@@ -29,6 +29,7 @@ from pipelines.core.run_dir.paths import RunDir, version_name
 from pipelines.live.feeds.student import RowSource, StudentBatch, StudentFeed
 from pipelines.live.training.forgetting import Forgetting, ToForget
 from pipelines.live.training.freshness import figures_of
+from pipelines.live.workers.block_spans import BlockSpans, blocks_in, position_in, spans_of
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import ALONE, Ranks, Rendezvous
 from pipelines.live.workers.report import Report
@@ -82,6 +83,8 @@ class StudentWorker(Worker):
         self.increments: Increments | None = None
         self._shared_cache: SharedCache | None = None
         self._to_forget: list[ToForget] = []
+        self._lake_id = ""
+        self._spans: BlockSpans | None = None
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
@@ -105,6 +108,8 @@ class StudentWorker(Worker):
         honest = logits is None or isinstance(logits, GrowingLogitSet)
         self._leakage = None if logits is None or honest else logits.description.leakage
         self.feed_from(source)
+        self._lake_id = self._lake.id
+        self._spans = spans_of(config, self._run_dir, self.name, self._lake_id, self.watch)
         self._ranks.barrier()
 
     _leakage: str | None = None
@@ -158,6 +163,9 @@ class StudentWorker(Worker):
         if self._unagreed is not None:
             return False
         self.learn(batch)
+        if self._spans is not None:
+            self._spans.note(blocks_in(batch.rows))
+        self.log_position = position_in(self._lake_id, self.state.position, batch.rows["block"][-1].as_py())
         return True
 
     def _agree(self, batch: StudentBatch) -> bool:
@@ -317,6 +325,7 @@ class StudentWorker(Worker):
                 self.increments.close()
         finally:
             self.checkpointer.close()
+            self._close_spans()
             self._ranks.close()
 
     def abandon(self) -> None:
@@ -324,7 +333,12 @@ class StudentWorker(Worker):
         if self.increments is not None:
             self.increments.abandon()
         self.checkpointer.abandon()
+        self._close_spans()
         self._ranks.close()
+
+    def _close_spans(self) -> None:
+        if self._spans is not None:
+            self._spans.close()
 
     def _stop_reading(self) -> None:
         if self.feed is not None:

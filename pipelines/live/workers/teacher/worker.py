@@ -42,6 +42,7 @@ from pipelines.live.feeds.teacher import BlockReader, Step, TeacherFeed
 from pipelines.live.training.account import Account
 from pipelines.live.training.forgetting import Forgetting
 from pipelines.live.training.live_metrics import figures_in, without_figures
+from pipelines.live.workers.block_spans import BlockRows, BlockSpans, position_in, spans_of
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.report import Report
@@ -83,6 +84,8 @@ class TeacherWorker(Worker):
         self.place = TeacherPlace(0, NOTHING_YET, {})
         self._saved_version = 0
         self.space = FIRST_SPACE
+        self._lake_id = ""
+        self._spans: BlockSpans | None = None
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
@@ -96,6 +99,11 @@ class TeacherWorker(Worker):
         examples, mine = kafka.examples, self._mine
         reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id, mine)
         reader.open(self._position)
+        self._lake_id = self._lake.id
+        if self._ranks.first and (spans := spans_of(config, self._run_dir, self.name, self._lake_id, self.watch)):
+            self._spans = spans
+            self._held.callback(spans.close)
+        self._note_position()
         self.feed_from(reader, LakeReader(self._run_dir.lake, config.rows))
         self._ranks.barrier()
 
@@ -291,12 +299,19 @@ class TeacherWorker(Worker):
             self.tally.finish(self.account)
             event_time_ms = self.tally.latest_event_time_ms()
         self.place = TeacherPlace(learned.number + 1, learned.last_seq, block.positions, event_time_ms)
+        if self._spans is not None:
+            rows = learned.last_seq - learned.first_seq + 1
+            self._spans.note([BlockRows(learned.number, rows, learned.first_seq, learned.last_seq)])
+        self._note_position()
         config = self._config
         often = block_growth(config.pace.first_block_rows, config.teacher.publish_every_rows).size(learned.first_seq)
         publish = config.pace.mode == "lockstep" or self.publisher.rows_since >= often
         if publish or self.place.version % config.teacher.checkpoint_every_blocks == 0:
             self.checkpoint(publish=publish)
         self.log_metrics(self.place.lake_seq + 1, self.tally.figures.values())
+
+    def _note_position(self) -> None:
+        self.log_position = position_in(self._lake_id, self.place.lake_seq, self.place.version)
 
     def _save_last(self) -> None:
         if self.place.version != self._saved_version:
@@ -403,6 +418,8 @@ class TeacherWorker(Worker):
             self.checkpointer.abandon()
         finally:
             self._stop_reading()
+            if self._spans is not None:
+                self._spans.close()
 
     def _stop_reading(self) -> None:
         if self.feed is not None:

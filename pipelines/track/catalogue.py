@@ -133,6 +133,12 @@ RUN = (
     # Topics and settlement
     Metered("exfm_partition_lag_rows", GAUGE, f"{_WORKER}.lag.{{partition}}", "Rows of a partition still to be read."),
     Metered(
+        "exfm_partition_event_timestamp_seconds",
+        GAUGE,
+        f"{_WORKER}.reached.{{partition}}",
+        "Latest event time that a partition has brought.",
+    ),
+    Metered(
         "exfm_settlement_watermark_timestamp_seconds",
         GAUGE,
         f"{_WORKER}.watermark",

@@ -169,6 +169,12 @@ DASHBOARDS: dict[str, tuple[Panel, ...]] = {
         _lines("Rows a second", "short", _rate(f"exfm_worker_rows_total{_OF}", "run, worker"), "{{worker}}"),
         _lines("Rows that wait", "short", f"exfm_worker_lag_rows{_OF}", "{{worker}}"),
         _lines("Rows that wait by partition", "short", f"exfm_partition_lag_rows{_OF}", "{{partition}}"),
+        _lines(
+            "Event time behind, by partition",
+            "s",
+            f"time() - exfm_partition_event_timestamp_seconds{_OF}",
+            "{{partition}}",
+        ),
         _lines("Event time behind the clock", "s", f"exfm_worker_lag_event_seconds{_OF}", "{{worker}}"),
         _lines(
             "Event time read", "dateTimeAsIso", f"1000 * exfm_settlement_watermark_timestamp_seconds{_OF}", "{{run}}"

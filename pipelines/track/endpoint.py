@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class MetricsEndpoint:
 
     def __init__(self, root: Path, port: int) -> None:
         shown: dict[Any, float] = {}
+        with suppress(StreamingError):  # a new run has no status yet; of one that goes on, counters go on from there
+            run_exposition(root, shown=shown)
 
         class Request(BaseHTTPRequestHandler):
             timeout = IDLE_S

@@ -351,6 +351,11 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         return dict(rows) if self._source.reachable else None
 
     @property
+    def reached_ms(self) -> dict[str, int]:
+        """The latest event time of each partition that has brought a row."""
+        return {names_of([partition]): at for partition, at in self._merge.reached_ms.items()}
+
+    @property
     def known_lag_rows(self) -> int:
         """All rows still to be read, or their last known number while the broker does not answer."""
         return sum(self._known_lag.values())

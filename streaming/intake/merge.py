@@ -236,6 +236,11 @@ class Merge:
             return []
         return [p for p, feed in self._feeds.items() if not (feed.ended or feed.idle) and feed.running_max == bound]
 
+    @property
+    def reached_ms(self) -> dict[Partition, int]:
+        """The latest event time of each partition that has brought a row."""
+        return {p: feed.running_max for p, feed in self._feeds.items() if feed.running_max != NO_TIME}
+
     def empty(self) -> list[Partition]:
         """The partitions that event time waits for and that have brought no row yet."""
         return [partition for partition in self.held_by() if self._feeds[partition].running_max == NO_TIME]

@@ -240,10 +240,13 @@ def test_lag_counts_what_was_not_popped(inputs):
     fill(inputs)
     intake = inputs.open()
     assert sum(intake.lag().values()) == 9
+    assert intake.reached_ms == {}
     inputs.end()
     pop_all(intake)
     inputs.now = 2
     assert set(intake.lag().values()) == {0}
+    ads, clicks = inputs.ads, inputs.clicks
+    assert intake.reached_ms == {f"{ads}/0": 50, f"{ads}/1": 40, f"{clicks}/0": 35, f"{clicks}/1": 45}
     intake.close()
     inputs.now = 4
     assert set(intake.lag().values()) == {0}  # a worker's last report comes after its close

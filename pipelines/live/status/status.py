@@ -161,9 +161,8 @@ class WorkerStatus:
             "lag_event_time_s": None if done else report.lag_event_time_s,
             "rss_bytes": report.rss_bytes or None if lives else None,
             "lag": report.lag,
-            "watermark": None
-            if report.watermark_ms is None
-            else datetime.fromtimestamp(report.watermark_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+            "watermark": None if report.watermark_ms is None else _time_of_day(report.watermark_ms),
+            "reached": {partition: _time_of_day(at) for partition, at in (report.reached_ms or {}).items()},
             "ne": report.ne,
             "windows": {task: asdict(window) for task, window in (report.windows or {}).items()},
             "quarantined_rows": (report.counts or {}).get("quarantined_rows"),
@@ -179,6 +178,10 @@ class WorkerStatus:
             "versions": report.versions,
             "ranks": [asdict(rank) for rank in report.ranks] if lives else [],
         }
+
+
+def _time_of_day(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _summed(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -44,6 +44,8 @@ class Report:
     """How many rows wait for it; None also while that cannot be known."""
     lag: dict[str, int] | None = None
     """Of augmentation: the same by partition of its topics, `topic/number`."""
+    reached_ms: dict[str, int] | None = None
+    """Of augmentation: the latest event time of each partition that has brought a row."""
     lag_event_time_s: float | None = None
     watermark_ms: int | None = None
     """Of augmentation: the event time up to which all topics have been read."""

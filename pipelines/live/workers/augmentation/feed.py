@@ -92,6 +92,7 @@ class FeedStatus(NamedTuple):
     bytes         of memory of the state, and of the files of the last save
     first_wait_s  wait of the first impression: its total and its elapsed part, in seconds of event time
     lag           rows still to be read of each partition; None while the broker does not answer
+    reached_ms    the latest event time of each partition that has brought a row
     warnings      about rows that were accepted nevertheless
     note          why no rows arrive; None if simply none were sent
     held          rows that were read, and what they wait for
@@ -104,6 +105,7 @@ class FeedStatus(NamedTuple):
     first_wait_s: tuple[float, float]
     watermark_ms: int
     lag: dict[str, int] | None
+    reached_ms: dict[str, int]
     warnings: dict[str, str]
     note: str | None
     held: AwaitedRows
@@ -116,6 +118,7 @@ class FeedStatus(NamedTuple):
             offsets={kind: intake.offsets(kind) for kind in get_args(Kind)},
             watermark_ms=intake.watermark_ms,
             lag=intake.lag(),
+            reached_ms=intake.reached_ms,
             warnings=intake.warnings | clock.warnings,
             note=intake.note,
             held=intake.held,

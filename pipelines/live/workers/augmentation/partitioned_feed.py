@@ -199,6 +199,7 @@ class PartitionedFeed:
                 first_wait_s=max((one.first_wait_s for one in each), key=lambda wait: wait[1]),
                 watermark_ms=max(one.watermark_ms for one in each),
                 lag=None if None in lags else _joined([lag or {} for lag in lags]),
+                reached_ms=_joined([one.reached_ms for one in each]),
                 warnings=_joined([one.warnings for one in each]),
                 note=next((one.note for one in each if one.note), None),
                 held=self._held([AwaitedRows(*one.held) for one in each]),

@@ -371,6 +371,7 @@ class AugmentationWorker(Worker):
         report.teacher_age_s = None if self._snapshots.version is None else self._snapshots.age_s
         report.freshness = self._freshness_shown
         report.lag, report.waits_for_teacher = feed.lag, self._waits_for_teacher
+        report.reached_ms = feed.reached_ms
         report.lag_rows = None if feed.lag is None else sum(feed.lag.values())
         if 0 < feed.watermark_ms < END_OF_TIME:
             report.watermark_ms = feed.watermark_ms

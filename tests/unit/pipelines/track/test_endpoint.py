@@ -40,15 +40,19 @@ def test_metrics_are_those_of_the_status_that_is_there_now(root):
 
 
 def test_a_count_that_a_restart_takes_back_waits_and_one_that_begins_anew_begins_anew(root):
-    def rows(count, notices):
+    def store(count, notices):
         status = recorded_status()
         status["workers"] = {"augmentation": status["workers"]["augmentation"] | {"rows": count}}
         status["webhooks"] = {"sent": notices}
         (root / "status.json").write_text(json.dumps(status))
+
+    def rows(count, notices):
+        store(count, notices)
         lines = dict(line.rsplit(" ", 1) for line in asked(url)[1].splitlines())
         names = 'exfm_worker_rows_total{run="demo",worker="augmentation"}', 'exfm_webhook_notices_total{run="demo"}'
         return [float(lines[name]) for name in names]
 
+    store(900, 7)
     with metrics_served(root, 0) as url:
         assert [rows(1000, 7), rows(900, 0), rows(990, 1), rows(1100, 2)] == [
             [1000, 7],
@@ -56,6 +60,8 @@ def test_a_count_that_a_restart_takes_back_waits_and_one_that_begins_anew_begins
             [1000, 1],
             [1100, 2],
         ]
+    with metrics_served(root, 0) as url:  # another coordinator, before it has written a status
+        assert [rows(700, 0), rows(1200, 0)] == [[1100, 0], [1200, 0]]
 
 
 def test_a_connection_that_is_reset_prints_no_traceback(root, capfd):

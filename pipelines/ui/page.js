@@ -236,18 +236,20 @@ function placeCharts(view) {
 // --- questions --------------------------------------------------------------------------------------------------------
 async function ask(kind, name) {
   const section = $("answer"), body = $("answer-body");
-  $("kind").value = kind; $("name").value = name;
+  $("kind").value = kind; $("name").value = name; $("topics-label").hidden = kind !== "impression";
   section.hidden = false;
   replace(body, el("p", { class: "soft" }, `looking for ${kind} ${name} …`));
   section.focus(); section.scrollIntoView({ block: "start" });
   try {
-    const answers = await get(`why.json?of=${kind}&name=${encodeURIComponent(name)}`);
+    const topics = kind === "impression" && $("topics").checked ? "&topics=1" : "";
+    const answers = await get(`why.json?of=${kind}&name=${encodeURIComponent(name)}${topics}`);
     replace(body, ...answers.map((answer) => el("ul", { class: "lines" }, ...answer.lines.map((line) => {
       const depth = line.length - line.trimStart().length;
       return el("li", { class: depth >= 4 ? "in2" : depth ? "in1" : "top" }, line.trim());
     }))));
   } catch (error) { replace(body, el("p", { class: "bad", role: "alert" }, error.message)); }
 }
+$("kind").addEventListener("change", () => { $("topics-label").hidden = $("kind").value !== "impression"; });
 $("search").addEventListener("submit", (event) => { event.preventDefault(); ask($("kind").value, $("name").value.trim()); });
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement.tagName);

@@ -3,7 +3,8 @@
     GET /                       the document, with the view in it
     GET /view.json              the view as it is now
     GET /curves.json            ?student=NAME: NE by event time
-    GET /why.json               ?of=impression|student|alarm & name=…: what `exfm why` answers
+    GET /why.json               ?of=impression|student|alarm & name=…: what `exfm why` answers; with & topics=1 the
+                                topics are searched for an impression, too
     GET /dead-letters.json      ?kind=impression|feedback & reason=…: a few refused records, as text
 
 Bound to loopback it answers only requests that name loopback as their host, so no other site can reach it through a
@@ -35,11 +36,13 @@ from pipelines.cli.tools.dead_letters import decoded
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.status.stored import read_status
 from pipelines.report import page as report_page
 from pipelines.ui.curves import Curves
 from pipelines.ui.view import view_of
 from pipelines.why.alarm import why_alarm
 from pipelines.why.impression import why_impression
+from pipelines.why.on_topics import TopicSearch
 from pipelines.why.student import why_student
 from pipelines.why.words import lines_of
 from streaming.delivery.requeue import PLACES, Letters, Place
@@ -86,7 +89,8 @@ class RunPage:
             raise BadInput("nothing was asked: give an impression's id, a student's name, or an alarm's")
         with self._asking:
             if kind == "impression":
-                answers: list[Any] = [why_impression(self.run_dir, name)]
+                search = self._topic_search() if query.get("topics") else None
+                answers: list[Any] = [why_impression(self.run_dir, name, search)]
             elif kind == "student":
                 answers = [why_student(self.run_dir, name, query.get("version"))]
             elif kind == "alarm":
@@ -94,6 +98,16 @@ class RunPage:
             else:
                 raise BadInput(f"`{kind}` cannot be asked for; ask for an impression, a student or an alarm")
         return [answer.as_json() | {"lines": lines_of(answer)} for answer in answers]
+
+    def _topic_search(self) -> TopicSearch:
+        """A search of the topics where their broker runs: a page starts nothing."""
+        status, configured = read_status(self.run_dir.root), self._config.kafka.bootstrap_servers
+        if configured is None and not status.lives:
+            raise BadInput(
+                "the run's own broker is not known to run, and this page starts nothing: "
+                f"exfm why {self.run_dir.root} impression ID --topics starts it"
+            )
+        return TopicSearch(self.run_dir, configured or status.broker.bootstrap_servers)
 
     def dead_letters(self, query: dict[str, str]) -> Any:
         """A few refused records of a kind and a reason, decoded as far as possible, as text: numbers of 64 bits are

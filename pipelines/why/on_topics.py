@@ -42,17 +42,23 @@ class _Found(NamedTuple):
 
 
 class TopicSearch:
-    """Looks for an id on a run's input topics. Starts the run's own broker where it has one that does not run."""
+    """Looks for an id on a run's input topics, at the broker of this address; None: at the run's own, which is started
+    where it does not run, or at the configured one."""
 
-    def __init__(self, run_dir: RunDir) -> None:
-        self._run_dir = run_dir
+    def __init__(self, run_dir: RunDir, servers: str | None = None) -> None:
+        self._run_dir, self._servers = run_dir, servers
 
     def __call__(
         self, config: Config, impression_id: int | str, known: Sequence[SourceRecord], positives: Collection[str]
     ) -> list[SourceRecord]:
         """All records of the id: those `known`, and those that stand on the topics besides. `positives`: tasks whose
         label its feedback set. Raises BadInput, BrokerAway or DataLost where the topics cannot be read."""
-        kafka = reached(config.kafka, self._run_dir)
+        at = (
+            config.kafka
+            if self._servers is None
+            else config.kafka.model_copy(update={"bootstrap_servers": self._servers})
+        )
+        kafka = reached(at, self._run_dir)
         meta = committed_meta(self._run_dir.leader) or {}
         partitions = (meta.get("merge") or {}).get("partitions") or ()
         read = {Partition(name, number): SourcePosition(offset, row) for name, number, offset, row, *_ in partitions}

@@ -25,6 +25,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.roster.pipeline import Pipeline
 from pipelines.live.roster.section import SpawnRequest
 from pipelines.teacher.replace.revocation import revoke
+from pipelines.ui.server import RunPage
 from pipelines.why.impression import why_impression
 from pipelines.why.on_topics import TopicSearch
 from pipelines.why.student import why_student
@@ -187,6 +188,17 @@ def test_a_duplicate_is_found_on_the_topic_beside_the_one_that_was_admitted(fini
     assert by_outcome(answer)["impression admitted"] == [admitted[twice]]
     assert by_outcome(answer)["impression duplicate"] == others
     assert any(admitted[twice] in record.words for record in answer.records if record.outcome == "duplicate")
+
+
+def test_the_page_looks_on_the_topics_where_it_is_asked_to(finished, stream):
+    admitted = {row["impression_id"] for row in finished.lake.to_pylist()}
+    twice = next(i for i, rows in stream.impressions.items() if i in admitted and len(rows) == 2)
+    query, page = {"of": "impression", "name": str(twice)}, RunPage(finished.run_dir)
+    (without,), (answer,) = page.why(query), page.why(query | {"topics": "1"})
+    assert answer == ask(finished, twice, topics=True).as_json() | {"lines": answer["lines"]}
+    outcomes = [{record["outcome"] for record in each["records"]} for each in (without, answer)]
+    assert "duplicate" not in outcomes[0]
+    assert "duplicate" in outcomes[1]
 
 
 def test_a_refused_row_is_told_with_the_letters_reason_and_place(finished):

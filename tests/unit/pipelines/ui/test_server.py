@@ -123,6 +123,7 @@ def test_curves_are_those_of_the_predictions(server):
         ("/curves.json?student=nobody", 400, "no student `nobody`; choose from feed, shop"),
         ("/why.json?of=impression&name=abc", 400, "`abc` is no impression_id"),
         (f"/why.json?of=impression&name={1 << 64}", 400, f"`{1 << 64}` is no impression_id"),
+        ("/why.json?of=impression&name=12&topics=1", 400, "this page starts nothing"),
         ("/why.json?of=planet&name=x", 400, "`planet` cannot be asked for"),
         ("/why.json?of=alarm&name=", 400, "nothing was asked"),
         ("/etc/passwd", 404, "no such page"),

@@ -8,6 +8,7 @@ What a step, a row, a request costs:
     python -m tests.benchmarks.bench_settlement      rows merged and settled a second, bytes of a pending impression
     python -m tests.benchmarks.bench_pending         what a tenth of a day at 1,000 impressions a second takes
     python -m tests.benchmarks.bench_lake            commits, polls and reads of the lake
+    python -m tests.benchmarks.bench_metrics RUN     what scrapes and spans cost of the CPU seconds of a run
     python -m tests.benchmarks.bench_capacity        seconds of a step by size of model; a run against `exfm capacity`
     python -m tests.benchmarks.bench_verticals       a commit of 4 to 4,000 verticals
     python -m tests.benchmarks.bench_slow_stream     years of event time: files, and the share of reading, by layout

@@ -21,6 +21,7 @@ from tests.support.places import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {"exfm", "streaming", "pipelines", "tests", "docs", "examples"}
 LOADED_BY_KAFKA_PYTHON = {"lz4", "zstandard"}  # compression: it imports them where they are
+SHARED_NAMES = {"opentelemetry": "opentelemetry-sdk"}  # of several distributions' modules; it needs the others
 LOADED_BY_UVICORN = {"httptools"}  # by its protocol that `pipelines/serve/protocol.py` builds on
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 MODULES = metadata.packages_distributions()
@@ -71,7 +72,7 @@ def imported(package: str) -> dict[str, str]:
 
 def distribution(module: str) -> str:
     """The one that provides a module; both builds of fbgemm are `fbgemm-gpu`, the name that torchrec asks for."""
-    names = set(MODULES.get(module, [module]))
+    names = {SHARED_NAMES[module]} if module in SHARED_NAMES else set(MODULES.get(module, [module]))
     (name,) = names & {module} or names  # mlflow's parts bring a module `mlflow` each
     return canonicalize_name(name).removesuffix("-cpu")
 

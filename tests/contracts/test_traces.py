@@ -82,9 +82,8 @@ def test_workers_that_share_an_actor_say_who_and_where_they_are_in_every_line(tm
 
 def spans_in(run_dir):
     """Every span that was written, as a protocol message, by its trace."""
-    from google.protobuf.json_format import ParseDict
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
+    otlp = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    json_format = pytest.importorskip("google.protobuf.json_format")
     traces = defaultdict(list)
     for path in run_dir.logs.glob("*.spans.jsonl"):
         for line in lines_of(path):
@@ -95,7 +94,7 @@ def spans_in(run_dir):
                         if key in span:
                             span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
                     traces[trace].append(span)
-            ParseDict(line, ExportTraceServiceRequest())  # raises for what is no such request
+            json_format.ParseDict(line, otlp.ExportTraceServiceRequest())  # raises for what is no such request
     return traces
 
 

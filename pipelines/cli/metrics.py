@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.tools.options import RunDirOption, takes_run
+from pipelines.cli.tools.options import Host, RunDirOption, TlsCert, TlsKey, TokenFile, access_of, takes_run
 
 
 def register(app: typer.Typer) -> None:
@@ -19,8 +19,12 @@ def metrics(
     run_dir: Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run.")] = None,
     serve: Annotated[
         int | None,
-        typer.Option("--serve", min=0, max=65535, help="Serve them at this port of 127.0.0.1 until Ctrl-C; 0: any."),
+        typer.Option("--serve", min=0, max=65535, help="Serve them at this port until Ctrl-C; 0: any that is free."),
     ] = None,
+    host: Host = "127.0.0.1",
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     files: Annotated[
         Path | None,
         typer.Option("--files", help="No run: write rules for Prometheus and dashboards of Grafana into this folder."),
@@ -55,7 +59,7 @@ def metrics(
     if serve is None:
         typer.echo(text, nl=False)
         return
-    endpoint = MetricsEndpoint(run_dir, serve)
+    endpoint = MetricsEndpoint(run_dir, serve, access_of(host, token_file, tls_cert, tls_key))
     typer.echo(f"serving {endpoint.url}; Ctrl-C ends it", err=True)
     with suppress(KeyboardInterrupt):
         endpoint.serve()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.tools.options import RunDirOption, takes_run
+from pipelines.cli.tools.options import Host, RunDirOption, TlsCert, TlsKey, TokenFile, access_of, takes_run
 
 
 def register(app: typer.Typer) -> None:
@@ -15,20 +15,18 @@ def register(app: typer.Typer) -> None:
 
 def ui(
     run_dir: RunDirOption,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on; another needs --token.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8090,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token", envvar="EXFM_UI_TOKEN", show_envvar=True, help="Better in the environment: ps shows it."
-        ),
-    ] = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Show a run on a web page: its flow with rates and lags, alarms, students and their NE over event time, dead
     letters, and what `exfm why` answers. Ctrl-C ends it.
 
     The page is a process of its own that reads the files of a run, live or ended, and asks nothing of its workers. It
-    is for this machine only, unless --host says otherwise; then a token is needed: open /?token=TOKEN once.
+    is for this machine only, unless --host says otherwise; then a token is needed (EXFM_TOKEN or --token-file), which
+    a browser gives once: open /?token=TOKEN.
 
     Example: exfm ui runs/demo
     """
@@ -36,6 +34,7 @@ def ui(
     from pipelines.ui.server import RunPage, serve_page
 
     def ready(taken: int) -> None:
-        typer.echo(f"the page of {run_dir} is on http://{host}:{taken}/ (Ctrl-C ends it)", err=True)
+        typer.echo(f"the page of {run_dir} is on {access.scheme}://{host}:{taken}/ (Ctrl-C ends it)", err=True)
 
-    serve_page(RunPage(RunDir(run_dir)), host, port, token, ready)
+    access = access_of(host, token_file, tls_cert, tls_key)
+    serve_page(RunPage(RunDir(run_dir)), access, port, ready)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from pipelines.cli.tools.options import AsJson, RunDirOption, takes_run
+from pipelines.cli.tools.options import AsJson, Host, RunDirOption, TlsCert, TlsKey, TokenFile, access_of, takes_run
 
 if TYPE_CHECKING:
     from pipelines.serve.sources import Follow
@@ -92,8 +92,11 @@ def serve(
     ] = None,
     run_dir: RunDirOrNone = None,
     follow: FollowOption = "champion",
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8080,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     processes: Annotated[int, typer.Option("--processes", min=1, help="Each uses a core and holds the models.")] = 1,
     max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Of one request.")] = 4096,
     max_mb: Annotated[float, typer.Option("--max-mb", min=0.001, help="Of one request's body.")] = 8.0,
@@ -123,6 +126,7 @@ def serve(
 
     POST /v1/models/NAME:predict takes JSON rows or columns, or an Arrow IPC stream; GET /v1/models, /healthz, /readyz,
     /metrics (Prometheus) and /openapi.json say the rest. No cluster and no broker are needed. Ctrl-C ends it.
+    On another --host than loopback a token is needed (EXFM_TOKEN or --token-file); health checks need none.
 
     Example: exfm serve feed --run-dir runs/demo
     Example: exfm serve models:/demo-feed@champion
@@ -134,9 +138,10 @@ def serve(
     from pipelines.serve.tables import TableSettings
 
     kind = TableSettings(cast("Any", _chosen(tables, "--tables", ("fp32", "int8", "int4"))), max_ne_loss)
+    access = access_of(host, token_file, tls_cert, tls_key)
     limits = RequestLimits(max_bytes=round(max_mb * 1e6), max_rows=max_rows)
     server = ServerSettings(
-        run_dir, tuple(names or ()), _follow(follow), host, port, limits, access_log, tracking_uri, kind
+        run_dir, tuple(names or ()), _follow(follow), access, port, limits, access_log, tracking_uri, kind
     )
     server = server._replace(compiled=compiled)
     if log_topic is not None:
@@ -147,7 +152,9 @@ def serve(
         server = server._replace(logged=LogSettings(settings, log_topic, log_share))
 
     def ready(taken: int) -> None:
-        typer.echo(f"serving on http://{host}:{taken}; try: curl http://{host}:{taken}/v1/models", err=True)
+        at = f"{access.scheme}://{host}:{taken}"
+        token = "" if access.token is None else '-H "Authorization: Bearer $EXFM_TOKEN" '
+        typer.echo(f"serving on {at}; try: curl {token}{at}/v1/models", err=True)
 
     serve_until_stopped(server, processes, ready)
 

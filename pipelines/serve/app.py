@@ -2,6 +2,7 @@
 
     POST /v1/models/NAME:predict     GET /v1/models   /healthz   /readyz   /metrics   /openapi.json
 
+With a token, all but the two checks of health ask for it.
 A request is answered by the version that answers when its body has been read, named in the response. Scoring takes the
 event loop's thread: a process uses one core, and requests take turns.
 """
@@ -12,6 +13,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from pipelines.core.access import NO_TOKEN, Access, bearer
 from pipelines.serve.interface import openapi
 from pipelines.serve.logged import LOGGED, ServedLog
 from pipelines.serve.metrics import ServingMetrics
@@ -34,6 +37,9 @@ SHOWN = 20
 
 access = logging.getLogger("exfm.access")
 log = logging.getLogger(__name__)
+
+
+_Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class RequestLimits(NamedTuple):
@@ -56,21 +62,37 @@ class Server:
     """The application's state; `app` is what a server runs."""
 
     def __init__(
-        self, model_store: ModelStore, limits: RequestLimits = RequestLimits(), served_log: ServedLog | None = None
+        self,
+        model_store: ModelStore,
+        limits: RequestLimits = RequestLimits(),
+        served_log: ServedLog | None = None,
+        access: Access = Access(),
     ) -> None:
-        self._model_store, self._limits, self._log = model_store, limits, served_log
+        self._model_store, self._limits, self._log, self._access = model_store, limits, served_log, access
         self.served_metrics = ServingMetrics(model_store, served_log)
         self.app = Starlette(
             routes=[
-                Route("/v1/models/{model}:predict", self.predict, methods=["POST"]),
-                Route("/v1/models", self.models),
+                Route("/v1/models/{model}:predict", self._guarded(self.predict), methods=["POST"]),
+                Route("/v1/models", self._guarded(self.models)),
                 Route("/healthz", lambda request: PlainTextResponse("ok\n")),
                 Route("/readyz", self.ready),
-                Route("/metrics", self.metrics),
-                Route("/openapi.json", self.openapi),
+                Route("/metrics", self._guarded(self.metrics)),
+                Route("/openapi.json", self._guarded(self.openapi)),
             ],
             exception_handlers={404: _no_such_path, 405: _no_such_path},
         )
+
+    def _guarded(self, endpoint: _Endpoint) -> _Endpoint:
+        """An endpoint that asks for the token, where there is one."""
+        if self._access.token is None:
+            return endpoint
+
+        async def guarded(request: Request) -> Response:
+            if self._access.admits(bearer(request.headers.get("authorization", ""))):
+                return await endpoint(request)
+            return JSONResponse({"error": NO_TOKEN}, 401, {"www-authenticate": "Bearer"})
+
+        return guarded
 
     def close(self) -> None:
         """Stop following, and flush the log."""
@@ -172,7 +194,7 @@ class Server:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(openapi(self._model_store))
+        return JSONResponse(openapi(self._model_store, with_token=self._access.token is not None))
 
 
 PATHS = "POST /v1/models/NAME:predict; GET /v1/models, /healthz, /readyz, /metrics, /openapi.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -18,10 +19,27 @@ class Refused(Exception):
 
 
 class Client:
-    """A persistent connection: `with Client("localhost", 8080) as client: client.predict("feed", rows, context)`."""
+    """A persistent connection: `with Client("localhost", 8080) as client: client.predict("feed", rows, context)`.
 
-    def __init__(self, host: str = "localhost", port: int = 8080, timeout_s: float = 5.0) -> None:
-        self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    `token`: the server's. `tls`: whom to trust, such as `ssl.create_default_context()`; None: no TLS.
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = 8080,
+        timeout_s: float = 5.0,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._connection = (
+            http.client.HTTPConnection(host, port, timeout=timeout_s)
+            if tls is None
+            else http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
+        )
+        self._headers = {"content-type": "application/json"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
 
     def predict(
         self, model: str, rows: Sequence[Mapping[str, Any]], context: Mapping[str, Any] | None = None
@@ -41,7 +59,7 @@ class Client:
 
     def _posted(self, path: str, body: str) -> tuple[int, bytes]:
         try:
-            self._connection.request("POST", path, body, {"content-type": "application/json"})
+            self._connection.request("POST", path, body, self._headers)
             response = self._connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException):

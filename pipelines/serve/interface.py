@@ -12,6 +12,7 @@ from pipelines.serve.prediction_request import ARROW, JSON
 TEXT = "text/plain"
 ERROR = "#/components/schemas/Error"
 CODES = {
+    "401": "no token, or a wrong one; where the server has one",
     "400": "the body cannot be read, or has too many rows",
     "404": "no such model, or path",
     "405": "another method",
@@ -23,7 +24,7 @@ CODES = {
 }
 
 
-def openapi(model_store: ModelStore) -> dict[str, Any]:
+def openapi(model_store: ModelStore, *, with_token: bool = False) -> dict[str, Any]:
     """OpenAPI 3.1, with the models that answer now."""
     paths: dict[str, Any] = {
         "/v1/models": _get("The models, their versions, lineage and age", {"200": _models()}),
@@ -37,12 +38,18 @@ def openapi(model_store: ModelStore) -> dict[str, Any]:
     for model in model_store.models:
         if (version := model_store.version(model)) is not None:
             paths[f"/v1/models/{model}:predict"] = {"post": _predict(version.inputs, version.tasks)}
-    return {
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "ExFM students", "version": "1"},
         "paths": paths,
         "components": {"schemas": {"Error": _object({"error": {"type": "string"}, "refused": REFUSED}, ["error"])}},
     }
+    if with_token:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+        for path in ("/healthz", "/readyz"):
+            paths[path]["get"]["security"] = []
+    return document
 
 
 def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ import uvicorn
 
 from exfm.machine import set_threads
 from exfm.models.compiled import Packages
+from pipelines.core.access import Access
 from pipelines.core.run_dir.object_storage import followed, is_elsewhere
 from pipelines.serve.app import RequestLimits, Server
 from pipelines.serve.logged import LogSettings, ServedLog, check_topic
@@ -47,12 +48,12 @@ PRELOADED = ["pipelines.serve.processes", "pipelines.serve.app", "pipelines.serv
 
 
 class ServerSettings(NamedTuple):
-    """Settings of a server: models and address."""
+    """Settings of a server: models, and who may ask it."""
 
     run_dir: Path | None
     names: tuple[str, ...]
     follow: Follow = "champion"
-    host: str = "127.0.0.1"
+    access: Access = Access()
     port: int = 8080
     limits: RequestLimits = RequestLimits()
     access_log: bool = True
@@ -93,7 +94,7 @@ def serve(asked: ServerSettings, processes: int, ready: Callable[[int], None] = 
     if asked.logged is not None:
         check_topic(asked.logged)
     sources = asked.sources()  # what cannot be is said here, once
-    with listening(asked.host, asked.port) as at, followed(asked.run_dir):
+    with listening(asked.access.host, asked.port) as at, followed(asked.run_dir):
         ready(at.getsockname()[1])
         if processes == 1:
             _serve_here(asked, at, sources)
@@ -112,7 +113,7 @@ def _serve_here(asked: ServerSettings, at: socket.socket, sources: Sequence[Mode
     access.addHandler(logging.StreamHandler(sys.stdout))
     server = server_of(asked, sources)
     try:
-        http_server(server.app, max_bytes=asked.limits.max_bytes).run(sockets=[at])
+        http_server(server.app, max_bytes=asked.limits.max_bytes, access=asked.access).run(sockets=[at])
     finally:
         server.close()
 
@@ -142,18 +143,25 @@ def server_of(asked: ServerSettings, sources: Sequence[ModelSource]) -> Server:
     served_log = None if asked.logged is None else ServedLog(asked.logged)
     gc.freeze()  # what was imported stays: no request waits while half a million objects are looked through
     gc.enable()
-    return Server(model_store, asked.limits, served_log)
+    return Server(model_store, asked.limits, served_log, asked.access)
 
 
-def http_server(app: Any, request_s: float = REQUEST_S, max_bytes: int = PunctualProtocol.max_bytes) -> uvicorn.Server:
-    """uvicorn with the settings of `exfm serve`: a bound on connections, and `request_s` for a request of
-    `max_bytes` to arrive."""
+def http_server(
+    app: Any,
+    request_s: float = REQUEST_S,
+    max_bytes: int = PunctualProtocol.max_bytes,
+    access: Access = Access(),
+) -> uvicorn.Server:
+    """uvicorn with the settings of `exfm serve`: a bound on connections, `request_s` for a request of `max_bytes` to
+    arrive, and the certificate of `access`."""
     set_threads(1)
     return uvicorn.Server(
         uvicorn.Config(
             app,
             http=type("Protocol", (PunctualProtocol,), {"request_s": request_s, "max_bytes": max_bytes}),
             ws="none",
+            ssl_certfile=access.cert,
+            ssl_keyfile=access.key,
             access_log=False,
             proxy_headers=False,  # nobody asks who the client is
             log_config=None,  # it would switch loggers on again that are off

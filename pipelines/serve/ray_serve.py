@@ -5,6 +5,8 @@ shelf of its own.
 
 Another champion is taken up inside the replica, by one pointer. Serve's `user_config` could name a version too, but a
 replica answers nothing while it is reconfigured (ray#54509), and each would take it up at a time of its own.
+
+Ray's proxy listens, and has the TLS. A replica that finds EXFM_TOKEN in its environment asks requests for that token.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 
 from exfm.machine import set_threads
+from pipelines.core.access import Access, token_from
 from pipelines.serve.app import RequestLimits
 from pipelines.serve.processes import MOST_AT_ONCE, ServerSettings, server_of
 from pipelines.serve.sources import Follow
@@ -59,7 +62,8 @@ class Replica:
 
     def __init__(self, settings: ServerSettings) -> None:
         set_threads(1)
-        self._server = server_of(settings, settings.sources())
+        token = token_from(None)  # here: Ray's dashboard shows arguments
+        self._server = server_of(settings._replace(access=Access(token=token)), settings.sources())
 
     def __serve_build_asgi_app__(self) -> Any:
         return self._server.app

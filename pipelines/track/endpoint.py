@@ -6,23 +6,21 @@ same of any run, living or not, from a process of its own. A worker is not asked
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.access import Access, GuardedServer
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import read_status
 from pipelines.track.catalogue import RUN, exposition
 from streaming.errors import BadInput, StreamingError
-from streaming.ports import HOST
-
-log = logging.getLogger(__name__)
 
 PATH = "/metrics"
+PLAIN = "text/plain; charset=utf-8"
 IDLE_S = 10.0
 """A connection that asks for nothing is closed after this."""
 POLL_S = 0.1
@@ -40,21 +38,13 @@ def run_exposition(root: Path, accept: str = "", shown: dict[Any, float] | None 
         raise BadInput(f"{RunDir(root).status} is damaged ({error}); a run that lives writes it anew") from None
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log it at debug level: a connection that was reset is no error of the run."""
-        log.debug("a request from %s was not answered", client_address, exc_info=True)
-
-
 class MetricsEndpoint:
-    """An HTTP server on the loopback interface for the metrics of the run in `root`; `port` 0: a free one.
+    """HTTP server of the metrics of the run in `root`; `port` 0: a free one.
 
-    Raises BadInput where the port is taken.
+    Raises BadInput where the address cannot be listened on.
     """
 
-    def __init__(self, root: Path, port: int) -> None:
+    def __init__(self, root: Path, port: int, access: Access = Access()) -> None:
         shown: dict[Any, float] = {}
         with suppress(StreamingError):  # a new run has no status yet; of one that goes on, counters go on from there
             run_exposition(root, shown=shown)
@@ -63,7 +53,10 @@ class MetricsEndpoint:
             timeout = IDLE_S
 
             def do_GET(self) -> None:
-                code, body, content_type = _answer(root, self.path, self.headers.get("Accept", ""), shown)
+                if (refusal := access.refusal(self.headers)) is not None:
+                    code, body, content_type = refusal[0], f"{refusal[1]}\n".encode(), PLAIN
+                else:
+                    code, body, content_type = _answer(root, self.path, self.headers.get("Accept", ""), shown)
                 self.send_response(code)
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
@@ -73,17 +66,13 @@ class MetricsEndpoint:
             def log_message(self, format: str, *args: object) -> None:
                 """Log nothing: a scrape is no event."""
 
-        try:
-            self._server = _Server((HOST, port), Request)
-        except OSError as error:
-            raise BadInput(
-                f"the port for metrics, {HOST}:{port}, cannot be had: {error.strerror}; give another (0: a free one)"
-            ) from None
+        self._server = GuardedServer(access, port, Request)
 
     @property
     def url(self) -> str:
         """Address of the metrics."""
-        return f"http://{HOST}:{self._server.server_address[1]}{PATH}"
+        access = self._server.access
+        return f"{access.scheme}://{access.host}:{self._server.port}{PATH}"
 
     def serve(self) -> None:
         """Serve until `close`, or Ctrl-C."""
@@ -117,10 +106,9 @@ def metrics_served(root: Path, port: int | None) -> Iterator[str | None]:
 
 
 def _answer(root: Path, path: str, accept: str, shown: dict[Any, float]) -> tuple[int, bytes, str]:
-    plain = "text/plain; charset=utf-8"
     if path.partition("?")[0] != PATH:
-        return 404, f"nothing is here; metrics for Prometheus are at {PATH}\n".encode(), plain
+        return 404, f"nothing is here; metrics for Prometheus are at {PATH}\n".encode(), PLAIN
     try:
         return 200, *run_exposition(root, accept, shown)
     except StreamingError as error:
-        return 503, f"{error}\n".encode(), plain
+        return 503, f"{error}\n".encode(), PLAIN

@@ -7,15 +7,12 @@
                                 topics are searched for an impression, too
     GET /dead-letters.json      ?kind=impression|feedback & reason=…: a few refused records, as text
 
-Bound to loopback it answers only requests that name loopback as their host, so no other site can reach it through a
-browser; bound to another address it needs a token, which comes as `Authorization: Bearer …`, or once as `?token=…`,
-and is a cookie from then on.
+Who is let in says `pipelines/core/access.py`. A browser gives the token once, as `?token=…`, and has it as a cookie
+from then on.
 """
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import json
 import logging
 import math
@@ -25,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from http.cookies import CookieError, SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -34,6 +31,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from pipelines.cli.tools.dead_letters import decoded
 from pipelines.cli.tools.stored_config import config_of
+from pipelines.core.access import Access, GuardedServer
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import read_status
@@ -51,7 +49,6 @@ from streaming.errors import BadInput, StreamingError
 COOKIE = "exfm-ui"
 EXAMPLES = 5
 """Refused records shown of a reason."""
-LOOPBACK_NAMES = ("localhost",)
 
 log = logging.getLogger(__name__)
 
@@ -152,18 +149,6 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def is_loopback(host: str) -> bool:
-    """True for a host that only this machine reaches.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("[::1]")
-    (True, True, False, True)
-    """
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host in LOOPBACK_NAMES
-
-
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET; everything else is 501."""
 
@@ -175,10 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         place = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(place.query).items()}
-        if self.server.needs_host and not is_loopback(self._host()):
-            return self._refuse(403, "this page answers requests for 127.0.0.1 and localhost only")
-        if not self._allowed(query):
-            return self._refuse(401, "a token is needed: open /?token=TOKEN, or send it as Authorization: Bearer")
+        if (refusal := self._refusal(query)) is not None:
+            return self._refuse(*refusal)
         if "token" in query:
             return self._remember(place.path)
         page = self.server.page
@@ -204,30 +187,21 @@ class _Handler(BaseHTTPRequestHandler):
             code, value = 500, {"error": "the page failed on this request; its log says why"}
         self._answer(code, "application/json", _json(value).encode())
 
-    def _host(self) -> str:
-        host = self.headers.get("Host", "")
-        return host if host.endswith("]") else host.rpartition(":")[0] or host
-
-    def _allowed(self, query: dict[str, str]) -> bool:
-        token = self.server.token
-        if token is None:
-            return True
+    def _refusal(self, query: dict[str, str]) -> tuple[int, str] | None:
         try:
             cookie = SimpleCookie(self.headers.get("Cookie", "")).get(COOKIE)
         except CookieError:
             cookie = None
-        sent = [
-            query.get("token", ""),
-            self.headers.get("Authorization", "").removeprefix("Bearer ").strip(),
-            "" if cookie is None else cookie.value,
-        ]
-        return any(hmac.compare_digest(each.encode(), token.encode()) for each in sent)
+        sent = (query.get("token", ""), "" if cookie is None else cookie.value)
+        return self.server.access.refusal(self.headers, *sent)
 
     def _remember(self, path: str) -> None:
         """Keep the token as a cookie, and take it out of the address."""
         self.send_response(303)
         self.send_header("Location", path)
-        self.send_header("Set-Cookie", f"{COOKIE}={self.server.token}; HttpOnly; SameSite=Strict; Path=/")
+        access = self.server.access
+        secure = "" if access.cert is None else "; Secure"
+        self.send_header("Set-Cookie", f"{COOKIE}={access.token}; HttpOnly; SameSite=Strict; Path=/{secure}")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -258,41 +232,17 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug("%s %s", self.command, urlsplit(self.path).path if self.command else "")
 
 
-class PageServer(ThreadingHTTPServer):
-    """A listening server of a run's page. `token`: None where only this machine reaches it.
+class PageServer(GuardedServer):
+    """A listening server of a run's page. Raises BadInput where the address cannot be listened on."""
 
-    Raises BadInput where `host` is not loopback and there is no token, or the port is taken."""
-
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, page: RunPage, host: str, port: int, token: str | None) -> None:
-        self.page, self.token = page, token or None
-        self.needs_host = is_loopback(host)
-        if not self.needs_host and self.token is None:
-            raise BadInput(
-                f"--host {host} lets other machines read this run, so a token is needed: set EXFM_UI_TOKEN, or give "
-                "--token; or leave --host out, and the page is for this machine only"
-            )
-        if self.token is not None and not all(each.isalnum() or each in "-_.~" for each in self.token):
-            raise BadInput("the token may have letters, digits and - _ . ~; for example: openssl rand -hex 16")
-        try:
-            super().__init__((host, port), _Handler)
-        except OSError as error:
-            raise BadInput(f"cannot listen on {host}:{port}: {error.strerror}; give another --port (0: any)") from None
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error of the page."""
-        log.debug("a request from %s was not answered", client_address, exc_info=True)
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
+    def __init__(self, page: RunPage, access: Access, port: int) -> None:
+        self.page = page
+        super().__init__(access, port, _Handler)
 
 
-def serve_page(page: RunPage, host: str, port: int, token: str | None, ready: Callable[[int], None]) -> None:
+def serve_page(page: RunPage, access: Access, port: int, ready: Callable[[int], None]) -> None:
     """Serve until interrupted. `ready(port)` is called once requests are taken. Raises as `PageServer` does."""
-    with PageServer(page, host, port, token) as server:
+    with PageServer(page, access, port) as server:
         ready(server.port)
         with suppress(KeyboardInterrupt):
             server.serve_forever()

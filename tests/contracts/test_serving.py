@@ -5,16 +5,20 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.support.certificates import certificate
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.served_runs import promote, run_with_versions
 from tests.support.pipelines.serving_command import predicted, serving
@@ -109,6 +113,23 @@ def test_a_process_that_is_killed_is_replaced_and_the_port_goes_on_answering(tmp
         started = [psutil.Process(pid) for pid in server.answering(2, without=doomed)]
     psutil.wait_procs(started, timeout=PATIENCE_S)
     assert not any(process.is_running() for process in started)
+
+
+@pytest.mark.check
+def test_processes_speak_tls_and_ask_for_the_token_of_a_file(tmp_path):
+    run_with_versions(tmp_path / "run", V1)
+    files, token = certificate(tmp_path), tmp_path / "token"
+    token.write_text("s3cret-token-of-this-server\n")
+    options = ("--tls-cert", files.cert, "--tls-key", files.key, "--token-file", token, "--processes", 2)
+    with serving(tmp_path / "run", *map(str, options)) as server:
+        request = urllib.request.Request(f"https://127.0.0.1:{server.port}/v1/models")
+        trusting = ssl.create_default_context(cafile=files.cert)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request, timeout=PATIENCE_S, context=trusting)
+        request.add_header("Authorization", "Bearer s3cret-token-of-this-server")
+        for _ in range(4):
+            with urllib.request.urlopen(request, timeout=PATIENCE_S, context=trusting) as answer:
+                assert V1 in answer.read().decode()
 
 
 @pytest.mark.check

@@ -7,9 +7,12 @@ import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from pipelines.core.access import Access
 
 
 def warned(overrides: list[str] | None) -> list[str] | None:
@@ -48,7 +51,23 @@ RunDirOrDefault = Annotated[
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Processes, of one thread each; default: one per core.")
 ]
+Host = Annotated[str, typer.Option("--host", help="The address to listen on; others than loopback need a token.")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="A file with the token of requests; default: EXFM_TOKEN.")
+]
+TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="PEM file of the certificate: HTTPS.")]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="PEM file of its key; default: in --tls-cert.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def access_of(host: str, token_file: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Access:
+    """Who may ask a server, from its options and EXFM_TOKEN. Raises BadInput as `Access` does."""
+    from pipelines.core.access import Access, token_from
+
+    access = Access(host, token_from(token_file), tls_cert, tls_key)
+    if not access.only_here and access.cert is None:
+        typer.echo("note: without --tls-cert the token and all answers can be read on their way", err=True)
+    return access
 
 
 def _given(context: typer.Context, run: Path | None) -> Path | None:

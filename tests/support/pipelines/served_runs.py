@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exfm.models.served import ServedStudent, save_served
+from pipelines.core.access import Access
 from pipelines.core.config.settings import dump, parse
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve.app import Server
@@ -58,10 +59,12 @@ def promote(ledger: Ledger, version: str) -> None:
 
 
 @contextmanager
-def live(server: Server, request_s: float = 10.0, port: int = 0, max_bytes: int = 8 << 20) -> Iterator[int]:
+def live(
+    server: Server, request_s: float = 10.0, port: int = 0, max_bytes: int = 8 << 20, access: Access = Access()
+) -> Iterator[int]:
     """The server behind HTTP as `exfm serve` has it, in a thread of this process; its port."""
     with listening("127.0.0.1", port) as at:
-        http = http_server(server.app, request_s, max_bytes)
+        http = http_server(server.app, request_s, max_bytes, access)
         thread = threading.Thread(target=http.run, kwargs={"sockets": [at]}, daemon=True)
         thread.start()
         try:

@@ -81,7 +81,7 @@ def serving(root: Path, *options: str) -> Iterator[ServeCommand]:
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        found = re.search(r"https?://127\.0\.0\.1:(\d+)", line)
         assert found is not None, line + process.stderr.read()
         threading.Thread(target=process.stderr.read, daemon=True).start()
         command = ServeCommand(process, int(found[1]))

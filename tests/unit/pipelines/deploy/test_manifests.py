@@ -79,6 +79,15 @@ def test_the_run_finds_kafka_and_mlflow_and_its_own_ray():
     assert deployed.students == demo().students
 
 
+def test_whoever_asks_a_pod_that_serves_needs_the_token_of_a_secret():
+    (container,) = [
+        pod["spec"]["containers"][0] for each in documents() for pod in pods(each) if "demo-serve" in str(pod)
+    ]
+    assert "--host=0.0.0.0" in container["args"]
+    reference = {"secretKeyRef": {"name": "demo-serve", "key": "token"}}
+    assert container["env"] == [{"name": "EXFM_TOKEN", "valueFrom": reference}]
+
+
 def test_topics_have_the_partitions_of_the_config_and_keep_what_the_run_needs():
     topics = {
         each["spec"]["topicName"]: (each["spec"]["partitions"], each["spec"]["config"]["retention.ms"])

@@ -115,7 +115,7 @@ def test_a_student_that_publishes_nothing_yet_is_not_ready(training, tmp_path):
 
 def test_smaller_tables_and_registered_models_are_not_followed_live(tmp_path):
     run_with_versions(tmp_path, V1)
-    asked = ServerSettings(tmp_path, ("feed",), "live", "127.0.0.1", 0, tables=TableSettings("int8"))
+    asked = ServerSettings(tmp_path, ("feed",), "live", port=0, tables=TableSettings("int8"))
     with pytest.raises(BadInput, match="--follow live serves fp32"):
         serve(asked, 1)
     with pytest.raises(BadInput, match="--follow live is of runs"):

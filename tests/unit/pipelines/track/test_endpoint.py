@@ -103,7 +103,7 @@ def test_a_port_that_is_taken_is_said(root):
     with metrics_served(root, 0) as url:
         port = int(url.rpartition(":")[2].partition("/")[0])
         with (
-            pytest.raises(BadInput, match=rf"127\.0\.0\.1:{port}, cannot be had: Address already in use; give another"),
+            pytest.raises(BadInput, match=rf"127\.0\.0\.1:{port}: Address already in use; give another"),
             metrics_served(root, port),
         ):
             pass

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from pipelines.core.access import Access
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.ui.server import PageServer, RunPage
 from tests.support.pipelines.shown_runs import shown_run
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser here: none 
 def address(tmp_path_factory):
     root = tmp_path_factory.mktemp("shown") / "run"
     shown_run(root, students=50, days=7, rows=500)
-    with PageServer(RunPage(RunDir(root)), "127.0.0.1", 0, None) as server:
+    with PageServer(RunPage(RunDir(root)), Access(), 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.port}/"

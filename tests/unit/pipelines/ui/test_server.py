@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.core.access import Access
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.ui.server import PageServer, RunPage
-from streaming.errors import BadInput
 from streaming.lake.side_tables import DEAD_LETTERS, SideTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.pipelines.shown_runs import shown_run
@@ -29,8 +29,8 @@ def run(tmp_path_factory):
 
 
 @contextmanager
-def serving(root: Path, host: str = "127.0.0.1", token: str | None = None):
-    with PageServer(RunPage(RunDir(root)), host, 0, token) as server:
+def serving(root: Path, access: Access = Access()):
+    with PageServer(RunPage(RunDir(root)), access, 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -174,23 +174,18 @@ def test_a_site_that_names_another_host_is_refused(server):
     assert get(server, "/view.json", Host=f"localhost:{server.port}")[0].status == 200
 
 
-def test_another_address_needs_a_token(run):
-    with pytest.raises(BadInput, match=r"--host 0.0.0.0 lets other machines read this run.*EXFM_UI_TOKEN"):
-        PageServer(RunPage(RunDir(run)), "0.0.0.0", 0, None)
-
-
 def test_a_token_opens_the_page_once_and_is_a_cookie_from_then_on(run):
-    with serving(run, token="s3cret-token") as server:
+    with serving(run, Access(token="s3cret-token-of-the-page")) as server:
         for path in ("/", "/view.json", "/?token=wrong"):
             answer, body = get(server, path)
             assert answer.status == 401
             assert "s3cret" not in body
-        answer, _ = get(server, "/?token=s3cret-token")
+        answer, _ = get(server, "/?token=s3cret-token-of-the-page")
         assert (answer.status, answer.getheader("Location")) == (303, "/")
         cookie = answer.getheader("Set-Cookie")
         assert "HttpOnly; SameSite=Strict" in cookie
         assert get(server, "/view.json", Cookie=cookie.partition(";")[0])[0].status == 200
-        assert get(server, "/view.json", Authorization="Bearer s3cret-token")[0].status == 200
+        assert get(server, "/view.json", Authorization="Bearer s3cret-token-of-the-page")[0].status == 200
         assert get(server, "/view.json", Cookie="exfm-ui=other")[0].status == 401
 
 

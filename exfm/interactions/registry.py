@@ -131,12 +131,16 @@ def _own(trunk: TrunkConfig, units: int, width: int, num_dense: int, generator: 
     module, _, name = trunk.name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), name)
+        if not (
+            isinstance(cls, type) and issubclass(cls, nn.Module)
+        ):  # a stored model names it: nothing else is called
+            raise TypeError("it is no class of torch.nn.Module")
         made = cls(units, width, num_dense, generator=generator, **trunk.options)
     except (ImportError, AttributeError, TypeError) as e:
         raise ConfigError(
             f"trunk `{trunk.name}` cannot be made: {e}; it must be importable as `package.module:Class` and take "
             f"(num_sparse, width, num_dense, *, generator) and the options {sorted(trunk.options)}"
         ) from e
-    if not isinstance(made, nn.Module) or not isinstance(getattr(made, "out_width", None), int):
-        raise ConfigError(f"trunk `{trunk.name}` must be an nn.Module that says its output width as `out_width`")
+    if not isinstance(getattr(made, "out_width", None), int):
+        raise ConfigError(f"trunk `{trunk.name}` must say its output width as `out_width`")
     return made

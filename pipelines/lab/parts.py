@@ -76,6 +76,8 @@ def _read(path: Path, archive: ZipFile, info: ZipInfo) -> np.ndarray:
         np.lib.format.read_magic(member)
         shape, by_columns, dtype = np.lib.format.read_array_header_1_0(member)
         behind_header = member.tell()
+    if dtype.hasobject:  # its bytes would be taken for addresses of objects
+        raise ValueError("an array of objects, which no part has")
     with path.open("rb") as file:
         file.seek(info.header_offset)
         header = file.read(LOCAL_HEADER_BYTES)

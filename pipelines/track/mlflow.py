@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import sqlite3
 import tempfile
 import threading
@@ -40,6 +41,7 @@ METRICS_PER_CALL = 500
 LOADER = "pipelines.served_model"  # a name that registered models store: it stays
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}  # MLflow's own: minutes
 SCHEME = "sqlite:///"
+_PASSWORD = re.compile(r"://[^/\s]*@")
 
 log = logging.getLogger(__name__)
 
@@ -293,15 +295,16 @@ class RegisteredModels:
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        self.uri = uri or mlflow.get_tracking_uri()
-        self._client = mlflow.MlflowClient(self.uri)
+        self._uri = uri or mlflow.get_tracking_uri()
+        self.uri = _PASSWORD.sub("://…@", self._uri)  # as messages have it
+        self._client = mlflow.MlflowClient(self._uri)
 
     def names(self) -> list[str]:
         """Names of the models; raises BadInput if the store cannot be read."""
         try:
             return [model.name for model in self._client.search_registered_models()]
         except Exception as error:  # of SQL, of HTTP, of MLflow
-            reason = str(error).splitlines()[0]
+            reason = _PASSWORD.sub("://…@", str(error).splitlines()[0])
             raise BadInput(f"the registry at {self.uri} cannot be read ({reason}); give --tracking-uri") from None
 
     def version(self, model: str, alias: str | None, number: int | None) -> RegisteredVersion | None:
@@ -328,7 +331,7 @@ class RegisteredModels:
         from mlflow.models import Model
 
         to.mkdir(parents=True, exist_ok=True)
-        root = Path(download_artifacts(f"models:/{model}/{number}", dst_path=str(to), tracking_uri=self.uri))
+        root = Path(download_artifacts(f"models:/{model}/{number}", dst_path=str(to), tracking_uri=self._uri))
         flavour = Model.load(str(root)).flavors.get("python_function", {})
         if flavour.get("loader_module") != LOADER:
             raise ModelError(f"version {number} of `{model}` is not a student that exfm registered")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, field_validator, model_validator
 
+from pipelines.core.config.text import PASSWORD_IN_ADDRESS
 from pipelines.core.config.topics import Frozen
 from pipelines.core.run_dir.logs import LogFormat
 from pipelines.live.feeds.growth import Growth, block_growth
@@ -264,11 +265,24 @@ class AlarmLimits(Frozen):
     webhooks: tuple[WebhookSettings, ...] = Field(default=(), description="services that are told of alarms")
 
 
+def _without_password(uri: str | None) -> str | None:
+    if uri is not None and PASSWORD_IN_ADDRESS.search(uri) is not None:
+        raise ValueError(
+            "it holds a password, and a run writes its settings down; leave it out of the address, and set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (a database's: PGPASSWORD) where exfm is started"
+        )
+    return uri
+
+
 class Tracking(Frozen):
     """Settings of MLflow: its address, and the metrics sent to it; and of the metrics for Prometheus."""
 
     enabled: bool = Field(default=True, description="false: no run is tracked and no model registered")
-    uri: str | None = Field(default=None, description="null: sqlite in the run directory")
+    uri: Annotated[str | None, AfterValidator(_without_password)] = Field(
+        default=None,
+        description="null: sqlite in the run directory. A server's user and password, or token, are "
+        "MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN, in the environment",
+    )
     interval_s: float = Field(default=5.0, gt=0, description="metrics are written this often, in batches")
     queue_entries: int = Field(default=20_000, gt=0, description="waiting for the store; what does not fit is dropped")
     metrics_port: int | None = Field(

@@ -40,10 +40,17 @@ def read_yaml(text: str) -> Any:
     return value
 
 
+PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s]+@")
+
+
 def holds_secret(text: str) -> bool:
-    """True if a text contains a secret key. Then a message quotes nothing of the text: where it is no YAML, or is
-    YAML in quotes, what is the key's value and what is not cannot be known."""
-    return any(key in text for key in SECRET_KEYS)
+    """True if a text contains a secret key, or an address with a password. Then a message quotes nothing of the text:
+    where it is no YAML, or is YAML in quotes, what is the key's value and what is not cannot be known.
+
+    >>> holds_secret("postgresql://mlflow:s3cret@db/mlflow"), holds_secret("http://mlflow:5000")
+    (True, False)
+    """
+    return any(key in text for key in SECRET_KEYS) or PASSWORD_IN_ADDRESS.search(text) is not None
 
 
 def _unquoted(error: Exception) -> str:

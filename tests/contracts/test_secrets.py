@@ -4,11 +4,13 @@ SASL_SSL, SCRAM and ACLs."""
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
 import yaml
 
+from pipelines.cli.console import main
 from pipelines.core.config.settings import dump
 from streaming.errors import BadInput, NotAdmitted
 from streaming.kafka.settings import KafkaSettings
@@ -44,10 +46,34 @@ def stream(config, run_dir, *options):
     )  # fmt: skip
 
 
-def test_a_run_leaves_its_password_nowhere_and_asks_for_it_when_it_is_resumed(broker, tmp_path):
-    """It is given as plain text: of all ways the one that could leave it anywhere."""
+SECRETS = {
+    "HOOK": "http://127.0.0.1:1/services/s3cret-of-slack",
+    "PAGER_KEY": "s3cret-of-pagerduty",
+    "AWS_SECRET_ACCESS_KEY": "s3cret-of-the-object-store",
+    "MLFLOW_TRACKING_PASSWORD": "s3cret-of-mlflow",
+    "EXFM_TOKEN": "s3cret-token-of-the-servers",
+}
+"""What else is secret, in the environment of every command; the first two are named by the config."""
+WEBHOOKS = [
+    {"format": "slack", "url": {"env": "HOOK"}},
+    {"format": "pagerduty", "url": "http://127.0.0.1:1/", "key": {"env": "PAGER_KEY"}},
+]
+
+
+def told(secrets, text):
+    return [name for name, secret in secrets.items() if secret in text]
+
+
+def test_a_run_and_what_is_asked_of_it_show_no_secret_and_it_is_asked_for_when_it_is_resumed(
+    broker, tmp_path, monkeypatch, capsys
+):
+    """Kafka's password is given as plain text: of all ways the one that could leave it anywhere."""
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    secrets = {**SECRETS, "sasl_plain_password": PASSWORD}
     raw = yaml.safe_load(dump(small(broker.secured, source__impressions=1000, tracking__enabled=True)))
     raw["kafka"]["security"] = broker.security(sasl_plain_password=PASSWORD)
+    raw["alarms"]["webhooks"] = WEBHOOKS
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
     run, shown = tmp_path / "run", set()
     with stream(tmp_path / "mine.yaml", run) as process:
@@ -56,10 +82,28 @@ def test_a_run_leaves_its_password_nowhere_and_asks_for_it_when_it_is_resumed(br
             time.sleep(0.2)  # work: a look at all processes, now and then
         said = process.stdout.read()
     assert process.returncode == 0, said[-3000:]
-    assert [words for words in shown if PASSWORD in words] == []
-    assert PASSWORD not in said
+    assert told(secrets, "\n".join(shown)) == []
+    assert told(secrets, said) == []
     assert {"config.yaml", "mlflow.db", "status.json", "logs", "summary.json"} <= {path.name for path in run.iterdir()}
-    assert holding(run, PASSWORD) == []
+    assert {name: holding(run, secret) for name, secret in secrets.items()} == dict.fromkeys(secrets, [])
+    asked = [
+        ["config", "show", tmp_path / "mine.yaml"],
+        ["check", tmp_path / "mine.yaml"],
+        ["check", run / "config.yaml"],
+    ]
+    asked += [
+        ["status", run, "--json"],
+        ["status", run],
+        ["metrics", run],
+        ["report", run],
+        ["students", run, "--json"],
+    ]
+    for command in asked:
+        with suppress(SystemExit):
+            main([*map(str, command)])
+        answer = capsys.readouterr()
+        assert answer.out, command
+        assert told(secrets, answer.out + answer.err) == [], command
     assert yaml.safe_load((run / "config.yaml").read_text())["kafka"]["security"]["sasl_plain_password"] == {
         "redacted": True
     }
@@ -68,6 +112,7 @@ def test_a_run_leaves_its_password_nowhere_and_asks_for_it_when_it_is_resumed(br
     with stream(run / "config.yaml", tmp_path / "another") as process:
         said = process.stdout.read()
     assert process.returncode == 2
+    assert told(secrets, said) == []
     assert "kafka.security.sasl_plain_password was given as plain text" in said
     assert "--set 'kafka.security.sasl_plain_password={env: NAME}'" in said
 

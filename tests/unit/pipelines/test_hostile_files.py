@@ -4,10 +4,8 @@ of their code runs."""
 from __future__ import annotations
 
 import json
-import pickle
 import zipfile
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,35 +19,18 @@ from exfm.snapshots.delta import read_delta
 from exfm.snapshots.manifest import MANIFEST, sealed
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.lab.parts import MAPPED_BYTES, load_part
-from pipelines.serve.model_store import open_model_store
-from pipelines.serve.sources import model_sources
-from pipelines.track.mlflow import RegisteredModels, Tracker
 from pipelines.track.registry.ledger import Ledger
 from streaming.errors import StreamingError
-from tests.support.models.served_students import registration, save_student
+from tests.support.hostile_pickle import unread_pickle
+from tests.support.models.served_students import save_student
 from tests.support.pipelines.served_runs import run_with_versions
-
-
-class Hostile:
-    """Its pickle makes a file when it is read."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self):
-        return Path.touch, (self.trace,)
 
 
 @pytest.fixture
 def hostile(tmp_path):
     """The bytes of a pickle. No test may have it read."""
-    trace = tmp_path / "its-code-ran"
-    payload = pickle.dumps(Hostile(trace))
-    pickle.loads(payload)
-    assert trace.exists()  # it would be seen
-    trace.unlink()
-    yield payload
-    assert not trace.exists()
+    with unread_pickle(tmp_path) as payload:
+        yield payload
 
 
 def test_the_bytes_of_a_tensor_are_numbers_whatever_they_say(tmp_path, hostile):
@@ -129,21 +110,3 @@ def test_a_model_that_names_a_function_has_it_not_called(tmp_path, monkeypatch):
         with pytest.raises((ConfigError, ModelError, ValueError)):
             settings_of({"kind": name})
     assert CALLED == []
-
-
-def test_a_registered_model_with_a_loader_of_its_own_is_refused_and_nothing_of_it_is_loaded(tmp_path, hostile):
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tracker = Tracker(uri, tmp_path / "artifacts", "test", tmp_path / "runs.json", 0.1)
-    tracker.register("student-feed", registration("small-feed", save_student(tmp_path, "v1")))
-    tracker.close()
-    assert tracker.problem is None
-    [model] = (tmp_path / "artifacts").rglob("MLmodel")
-    text = model.read_text()
-    (model.parent / "python_model.pkl").write_bytes(hostile)
-    model.write_text(text.replace("loader_module: pipelines.served_model", "loader_module: mlflow.pyfunc.model"))
-    assert model.read_text() != text
-    with pytest.raises(ModelError, match="is not a student that exfm registered"):
-        RegisteredModels(uri).files("small-feed", 1, tmp_path / "copies")
-    model_store = open_model_store(model_sources(["models:/small-feed@champion"], None, tracking_uri=uri))
-    assert "is not a student that exfm registered" in (model_store.refused("small-feed") or "")
-    model_store.close()

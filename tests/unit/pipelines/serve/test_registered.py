@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from pathlib import Path
 
 import mlflow
 import numpy as np
@@ -17,6 +18,7 @@ from pipelines.serve.sources import model_sources
 from pipelines.serve.tables import TableSettings
 from pipelines.track.mlflow import Tracker
 from streaming.errors import BadInput
+from tests.support.hostile_pickle import unread_pickle
 from tests.support.models.served_students import ROWS, registration, save_student
 from tests.support.pipelines.served_runs import ask
 
@@ -135,3 +137,19 @@ def test_smaller_tables_are_taken_by_what_the_tags_of_the_version_state(tmp_path
     assert "raised the NE of `ctr` by 0.400% when this version was published" in served(1, TableSettings("int4"))[1]
     assert served(1, TableSettings("int4", max_ne_loss=0.01))[0] is not None
     assert "nor was it stated" in served(2, TableSettings("int8"))[1]
+
+
+def test_a_version_with_a_loader_of_its_own_is_refused_and_nothing_of_it_is_loaded(store, tmp_path):
+    """MLflow itself would unpickle it."""
+    client = mlflow.MlflowClient(store)
+    of_it = client.get_logged_model(client.get_model_version(MODEL, "1").source.removeprefix("models:/"))
+    [first] = Path(of_it.artifact_location.removeprefix("file://")).rglob("MLmodel")
+    text, number = first.read_text(), 1
+    with unread_pickle(tmp_path) as payload:
+        (first.parent / "python_model.pkl").write_bytes(payload)
+        first.write_text(text.replace("loader_module: pipelines.served_model", "loader_module: mlflow.pyfunc.model"))
+        assert first.read_text() != text
+        model_store = open_model_store(model_sources([f"models:/{MODEL}/{number}"], None, tracking_uri=store))
+        assert "is not a student that exfm registered" in (model_store.refused(MODEL) or "")
+        model_store.close()
+    first.write_text(text)

@@ -49,7 +49,7 @@ def deploy(
     """Render a run for Kubernetes: Ray, Kafka, MLflow, serving, and a shared volume. Nothing is applied.
 
     Passwords stay in Secrets of yours: NAME-postgres, NAME-objects, NAME-serve with the token of requests to students,
-    and NAME-kafka where the config names variables.
+    NAME-kafka where the config names variables, and NAME-mlflow where a server of yours asks for a password.
 
     Example: exfm deploy configs/demo.yaml --render k8s --image exfm:1 \\
              --bucket models/demo --out k8s

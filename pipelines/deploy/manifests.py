@@ -41,6 +41,7 @@ INPUT_DAYS, LAKE_DAYS = 7, 30
 GIB = 1 << 30
 UNPRICED = {"cores": 4, "memory": 16, "machines": 2, "kafka": 100, "runs": 200}
 """Sizes, in GiB, without a rate to take them from."""
+MLFLOW = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _ALONE, _INSIDE, _NAME = re.compile(r"\$(\w+)"), re.compile(r"\$\{(\w+)\}"), re.compile(r"[^a-z0-9-]+")
 
 
@@ -139,7 +140,7 @@ def _require_portable(config: Config, target: Target, name: str) -> None:
 
 
 def _require_reachable(config: Config) -> None:
-    """Raise BadInput for addresses that only this machine has, or that hold a password."""
+    """Raise BadInput for addresses that only this machine has."""
     hosts = [host for host, _ in config.kafka.addresses] if config.kafka.bootstrap_servers is not None else []
     if any(host in LOOPBACK for host in hosts):
         raise BadInput(
@@ -151,8 +152,6 @@ def _require_reachable(config: Config) -> None:
         return
     if not uri.startswith(("http://", "https://")):
         raise BadInput(f"tracking.uri is {uri}, which is on this machine; give a server's address, http://…, or null")
-    if "@" in uri:
-        raise BadInput("tracking.uri holds a password, which no manifest may hold; let the server ask for none inside")
 
 
 def _as_deployed(config: Config, name: str, *, own_kafka: bool, own_mlflow: bool) -> Config:
@@ -173,6 +172,14 @@ def _environment(config: Config, name: str) -> list[dict[str, Any]]:
         {"name": variable, "valueFrom": {"secretKeyRef": {"name": f"{name}-kafka", "key": variable}}}
         for variable in named
     ]
+    if config.tracking.enabled and config.tracking.uri is not None:  # a server of yours, which may ask for them
+        references += [
+            {
+                "name": variable,
+                "valueFrom": {"secretKeyRef": {"name": f"{name}-mlflow", "key": variable, "optional": True}},
+            }
+            for variable in MLFLOW
+        ]
     return [{"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}, *references]
 
 

@@ -85,7 +85,7 @@ def test_a_run_and_what_is_asked_of_it_show_no_secret_and_it_is_asked_for_when_i
     assert told(secrets, "\n".join(shown)) == []
     assert told(secrets, said) == []
     assert {"config.yaml", "mlflow.db", "status.json", "logs", "summary.json"} <= {path.name for path in run.iterdir()}
-    assert {name: holding(run, secret) for name, secret in secrets.items()} == dict.fromkeys(secrets, [])
+    assert {name: holding(run, secret) for name, secret in secrets.items()} == {name: [] for name in secrets}
     asked = [
         ["config", "show", tmp_path / "mine.yaml"],
         ["check", tmp_path / "mine.yaml"],

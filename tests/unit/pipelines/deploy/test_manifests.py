@@ -109,6 +109,7 @@ def test_what_the_config_names_is_not_rendered():
 def test_passwords_are_names_of_secrets():
     secured = demo(
         "kafka.bootstrap_servers=kafka:9092",
+        "tracking.uri=http://mlflow:5000",
         "kafka.security={security_protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_plain_username: exfm, "
         "sasl_plain_password: {env: KAFKA_PASSWORD}}",
     )
@@ -118,6 +119,8 @@ def test_passwords_are_names_of_secrets():
     for group in groups:
         (container,) = group["template"]["spec"]["containers"]
         assert {"name": "KAFKA_PASSWORD", "valueFrom": reference} in container["env"]
+        (token,) = [each for each in container["env"] if each["name"] == "MLFLOW_TRACKING_TOKEN"]
+        assert token["valueFrom"]["secretKeyRef"]["name"] == "demo-mlflow"
 
 
 def test_a_password_in_the_config_is_refused():

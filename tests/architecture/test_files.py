@@ -21,7 +21,7 @@ MOST_LINES = 3_000
 TOP_LEVEL = {
     *ROOMS, "configs", "examples", "tests", "requirements", "docs", ".ci", ".gitignore", ".dockerignore",
     ".pre-commit-config.yaml", "pyproject.toml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md",
-    "SECURITY.md", "CITATION.cff", "LICENSE", "compose.yaml",
+    "SECURITY.md", "CITATION.cff", "LICENSE", "compose.yaml", "Dockerfile",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check soak lint format docs doctor clean
+.PHONY: help setup demo test check soak lint format docs release doctor clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -165,6 +165,9 @@ docs: setup  ## build the site of docs/ in build/site, in a small environment of
 	$(PY) -m docs.generate >/dev/null
 	.venv-docs/bin/sphinx-build -q -W --keep-going -b dirhtml -d build/doctrees docs build/site
 	echo "the site is in build/site: .venv-docs/bin/python -m http.server --directory build/site 8000"
+
+release: setup  ## build wheel, sdist, bill of materials and licences in dist/, and try them in an empty environment
+	@exec $(PY) requirements/release.py $(ARGS)
 
 doctor: setup  ## check every part of this machine and say what to do
 	@exec $(VENV)/bin/exfm doctor $(ARGS)

@@ -108,7 +108,8 @@ def licence(package: metadata.Distribution) -> str:
         each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or [] if each.startswith("License ::")
     ]
     first = (about.get("License") or "").strip().splitlines()[:1]
-    return " OR ".join(classified) or "".join(first)[:80] or "not stated"
+    file = f"as its file {files[0]} says" if (files := about.get_all("License-File")) else "not stated"
+    return " OR ".join(classified) or "".join(first)[:80] or file
 
 
 def installed(site: Path) -> list[metadata.Distribution]:

@@ -99,17 +99,20 @@ def version_problems(version: str, changelog: str, tags: Iterable[str]) -> list[
     return problems
 
 
+def stated(package: metadata.Distribution, field: str) -> str:
+    """First value of a field of a package's metadata; empty where it has none."""
+    return "".join((package.metadata.get_all(field) or [])[:1]).strip()
+
+
 def licence(package: metadata.Distribution) -> str:
     """What a package says of its licence: an SPDX expression where it has one."""
-    about = package.metadata
-    if expression := about.get("License-Expression"):
-        return str(expression)
-    classified = [
-        each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or [] if each.startswith("License ::")
-    ]
-    first = (about.get("License") or "").strip().splitlines()[:1]
-    file = f"as its file {files[0]} says" if (files := about.get_all("License-File")) else "not stated"
-    return " OR ".join(classified) or "".join(first)[:80] or file
+    if expression := stated(package, "License-Expression"):
+        return expression
+    classifiers = package.metadata.get_all("Classifier") or []
+    classified = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License ::")]
+    first = "".join(stated(package, "License").splitlines()[:1])[:80]
+    file = stated(package, "License-File")
+    return " OR ".join(classified) or first or (f"as its file {file} says" if file else "not stated")
 
 
 def installed(site: Path) -> list[metadata.Distribution]:
@@ -140,7 +143,7 @@ def bill_of_materials(version: str, packages: Iterable[metadata.Distribution], l
 
     def component(package: metadata.Distribution) -> dict[str, Any]:
         name = canonicalize_name(package.metadata["Name"])
-        said = package.metadata.get("License-Expression")
+        said = stated(package, "License-Expression")
         licences = {"expression": said} if said else {"license": {"name": licence(package)}}
         files = [{"type": "distribution", "url": f"urn:sha256:{one}", "hashes": [{"alg": "SHA-256", "content": one}]}
                  for one in hashes.get(name, [])]  # fmt: skip
@@ -196,7 +199,9 @@ def built(commit: str, out: Path) -> Path:
 def install(python: Path, listed: Path, wheel: Path) -> None:
     """The two lines of a user, with uv in place of pip where there is uv: the same files, minutes sooner."""
     uv = Path(sys.executable).with_name("uv")
-    tool = [uv, "pip", "install", "--python", python] if uv.exists() else [python, "-m", "pip", "install"]
+    tool: list[str | Path] = (
+        [uv, "pip", "install", "--python", python] if uv.exists() else [python, "-m", "pip", "install"]
+    )
     run(*tool, "--quiet", "--no-deps", "--require-hashes", "-r", listed)
     run(*tool, "--quiet", "--no-deps", wheel)
 

@@ -11,8 +11,8 @@ import ipaddress
 import logging
 import os
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ class Access:
         right = self.token.encode()
         return any([hmac.compare_digest(each.encode(errors="replace"), right) for each in tokens])
 
-    def refusal(self, headers: Mapping[str, str], *tokens: str) -> tuple[int, str] | None:
+    def refusal(self, headers: Message[str, str], *tokens: str) -> tuple[int, str] | None:
         """HTTP code and words of a refused request; None where it is admitted. `tokens`: sent by other ways than the
         header.
 

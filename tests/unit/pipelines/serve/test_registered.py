@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import gc
 import json
-from pathlib import Path
 
 import mlflow
 import numpy as np
 import pytest
 
+from exfm.errors import ModelError
 from pipelines.cli import console as cli
 from pipelines.serve.app import Server
 from pipelines.serve.model_store import open_model_store
 from pipelines.serve.prediction_request import PredictionRequest
 from pipelines.serve.sources import model_sources
 from pipelines.serve.tables import TableSettings
-from pipelines.track.mlflow import Tracker
+from pipelines.track.mlflow import RegisteredModels, Tracker
 from streaming.errors import BadInput
 from tests.support.hostile_pickle import unread_pickle
 from tests.support.models.served_students import ROWS, registration, save_student
@@ -139,17 +139,18 @@ def test_smaller_tables_are_taken_by_what_the_tags_of_the_version_state(tmp_path
     assert "nor was it stated" in served(2, TableSettings("int8"))[1]
 
 
-def test_a_version_with_a_loader_of_its_own_is_refused_and_nothing_of_it_is_loaded(store, tmp_path):
+def test_a_version_with_a_loader_of_its_own_is_refused_and_nothing_of_it_is_loaded(tmp_path):
     """MLflow itself would unpickle it."""
-    client = mlflow.MlflowClient(store)
-    of_it = client.get_logged_model(client.get_model_version(MODEL, "1").source.removeprefix("models:/"))
-    [first] = Path(of_it.artifact_location.removeprefix("file://")).rglob("MLmodel")
-    text, number = first.read_text(), 1
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    tracker = Tracker(uri, tmp_path / "artifacts", "test", tmp_path / "runs.json", 0.1)
+    tracker.register("student-feed", registration(MODEL, save_student(tmp_path, "v1")))
+    tracker.close()
+    assert tracker.problem is None
+    [model] = (tmp_path / "artifacts").rglob("MLmodel")
+    text = model.read_text()
     with unread_pickle(tmp_path) as payload:
-        (first.parent / "python_model.pkl").write_bytes(payload)
-        first.write_text(text.replace("loader_module: pipelines.served_model", "loader_module: mlflow.pyfunc.model"))
-        assert first.read_text() != text
-        model_store = open_model_store(model_sources([f"models:/{MODEL}/{number}"], None, tracking_uri=store))
-        assert "is not a student that exfm registered" in (model_store.refused(MODEL) or "")
-        model_store.close()
-    first.write_text(text)
+        (model.parent / "python_model.pkl").write_bytes(payload)
+        model.write_text(text.replace("loader_module: pipelines.served_model", "loader_module: mlflow.pyfunc.model"))
+        assert model.read_text() != text
+        with pytest.raises(ModelError, match="is not a student that exfm registered"):
+            RegisteredModels(uri).files(MODEL, 1, tmp_path / "copies")

@@ -1,4 +1,4 @@
-"""Who may ask a server of ours: the address it listens on, the token of a request, the certificate of the server.
+"""Access to a server of ours: the address it listens on, the token of a request, the certificate of the server.
 
 `exfm serve`, `exfm ui` and `exfm metrics --serve` share it. A loopback address (127.0.0.1, ::1, localhost) is reached
 from this machine alone, and may do without a token; every other address needs one.

@@ -61,7 +61,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def access_of(host: str, token_file: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Access:
-    """Who may ask a server, from its options and EXFM_TOKEN. Raises BadInput as `Access` does."""
+    """Access to a server, from its options and EXFM_TOKEN. Raises BadInput as `Access` does."""
     from pipelines.core.access import Access, token_from
 
     access = Access(host, token_from(token_file), tls_cert, tls_key)

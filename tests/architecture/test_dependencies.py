@@ -19,7 +19,7 @@ from pipelines.track.wheel import SERVING
 from tests.support.places import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OURS = {"exfm", "streaming", "pipelines", "tests", "docs", "examples"}
+OURS = {"exfm", "streaming", "pipelines", "tests", "docs", "examples", "requirements"}
 LOADED_BY_KAFKA_PYTHON = {"lz4", "zstandard"}  # compression: it imports them where they are
 SHARED_NAMES = {"opentelemetry": "opentelemetry-sdk"}  # of several distributions' modules; it needs the others
 LOADED_BY_UVICORN = {"httptools"}  # by its protocol that `pipelines/serve/protocol.py` builds on

@@ -7,7 +7,7 @@
     exfm-VERSION.tar.gz
     cpu.txt, cuda.txt               the pinned lists, which are installed first, with --no-deps
     exfm-VERSION.cdx.json           bill of materials, CycloneDX
-    LICENCES.md                     the licence of every package
+    LICENCES.txt                     the licence of every package
     SHA256SUMS
 
 The wheel and the list are installed into an empty environment by the two lines that `docs/contributing/releasing.md`
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 packages, listed = installed(site), (out / f"{given.list}.txt").read_text()
                 bill = json.dumps(bill_of_materials(version, packages, listed), indent=1)
                 (out / f"exfm-{version}.cdx.json").write_text(bill + "\n")
-                (out / "LICENCES.md").write_text(licence_table(packages))
+                (out / "LICENCES.txt").write_text(licence_table(packages))
     sums = [f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}" for each in sorted(out.iterdir())]
     (out / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     print(f"{out}: " + ", ".join(sorted(each.name for each in out.iterdir())))

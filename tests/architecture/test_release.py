@@ -161,5 +161,5 @@ def test_a_release_installed_by_its_two_lines_in_an_empty_environment_runs(inter
     """The whole of `make release` on one interpreter; it fetches the packages of the list, 5 GB."""
     release.main(["--draft", "--python", interpreter, "--out", str(tmp_path / "dist")])
     made = {path.name for path in (tmp_path / "dist").iterdir()}
-    assert {"cpu.txt", "cuda.txt", "LICENCES.md", "SHA256SUMS"} <= made
+    assert {"cpu.txt", "cuda.txt", "LICENCES.txt", "SHA256SUMS"} <= made
     assert len([name for name in made if name.endswith((".whl", ".tar.gz", ".cdx.json"))]) == 3

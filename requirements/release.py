@@ -7,7 +7,7 @@
     exfm-VERSION.tar.gz
     cpu.txt, cuda.txt               the pinned lists, which are installed first, with --no-deps
     exfm-VERSION.cdx.json           bill of materials, CycloneDX
-    LICENCES.txt                     the licence of every package
+    LICENCES.txt                    the licence of every package
     SHA256SUMS
 
 The wheel and the list are installed into an empty environment by the two lines that `docs/contributing/releasing.md`

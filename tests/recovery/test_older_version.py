@@ -27,6 +27,7 @@ CONFIG = {
     **SMALL,
     "source": {**SMALL["source"], "impressions": IMPRESSIONS, "chunk_rows": 500},
     "tracking": {"enabled": False},
+    "losses": {"fail_share": 1},  # windows are short, and most feedback comes late: that is not the subject
 }
 """What every version since the first has taken."""
 
@@ -89,7 +90,11 @@ def test_a_run_that_the_tagged_version_began_is_resumed_by_this_one(code_of_it, 
     counts = summary["counts"]
     assert rows.total() == counts["lake_rows"] == sum(counts["settled"].values())
     assert before <= set(rows)
-    assert counts["impressions_read"] == IMPRESSIONS
+    lost = counts["dead_letters"] + counts["duplicates_dropped"]
+    for group, settled in counts["settled"].items():
+        rest = counts["not_applicable"][group] + counts["pending"][group] + lost
+        assert counts["impressions_read"] == settled + rest, group
+    assert counts["impressions_read"] >= IMPRESSIONS
     assert all(summary["students"][name]["ctr"]["rows"] > 300 for name in ("feed", "shop"))
 
 

@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.core.run_dir.logs import LogFiles
+from pipelines.core.run_dir.logs import LogForm
 from pipelines.live.status.stored import read_status
 from pipelines.live.workers.block_spans import BlockRows, BlockSpans, file_exporter
 from pipelines.live.workers.stopwatch import Stopwatch
@@ -73,7 +73,7 @@ def span_cost(phases: tuple[str, ...], *, root: bool) -> float:
     """CPU seconds of the spans of one block with these phases, the exporting thread's included."""
     with TemporaryDirectory() as folder:
         watch = Stopwatch()
-        log = LogFiles(10.0).handler(Path(folder) / "worker.spans.jsonl")
+        log = LogForm(10.0).handler(Path(folder) / "worker.spans.jsonl")
         spans = BlockSpans("bench", "worker", "a lake", watch, [file_exporter(log)])
         before = time.process_time()
         for number in range(BLOCKS):

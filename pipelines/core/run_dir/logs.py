@@ -26,7 +26,7 @@ class LogPosition(NamedTuple):
     trace_id: str | None = None
 
 
-class LogFiles(NamedTuple):
+class LogForm(NamedTuple):
     """Form of a run's logs: the size in MiB at which one is rotated, the format of its lines, and the run's name."""
 
     max_mb: float

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from pipelines.core.run_dir.logs import LogFiles, LogPosition
+from pipelines.core.run_dir.logs import LogForm, LogPosition
 from pipelines.live.rules.causes import Died
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
@@ -32,7 +32,7 @@ class Host:
     """The workers of this process. `own_log`: what threads of theirs say goes there, as everything does where it hosts
     one worker alone; `turn`: a file that has the name of the worker at work, None where there is one alone."""
 
-    def __init__(self, own_log: str, logs: LogFiles, turn: str | None = None) -> None:
+    def __init__(self, own_log: str, logs: LogForm, turn: str | None = None) -> None:
         self._workers: dict[str, Worker] = {}
         self._idle: set[str] = set()  # of those who had a turn since the last sleep
         self._logs = _Logs(Path(own_log), logs, self._position)
@@ -119,7 +119,7 @@ def last_turn(path: Path) -> str | None:
 class _Logs(logging.Handler):
     """Writes to the log of the worker whose turn it is; what its threads say between turns, to the process's own."""
 
-    def __init__(self, own: Path, logs: LogFiles, position: Callable[[str], LogPosition]) -> None:
+    def __init__(self, own: Path, logs: LogForm, position: Callable[[str], LogPosition]) -> None:
         super().__init__()
         self._logs, self._position = logs, position
         self._own = logs.handler(own, partial(position, own.stem))

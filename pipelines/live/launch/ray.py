@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config.identity import AUGMENTATION
 from pipelines.core.config.sections import Resources
-from pipelines.core.run_dir.logs import LogFiles
+from pipelines.core.run_dir.logs import LogForm
 from pipelines.live.launch.cluster import HeadWatch, machines, near_brokers, not_joined, shipped_source
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.launch.host import Build, Host, last_turn
@@ -184,7 +184,7 @@ class RayLauncher:
         self._resources, wait_s = resources, SLOW_STARTS * resources.placement_timeout_s
         own = not (resources.address or starts_plainly())
         self._node = lean_node() if own else None
-        self._logs = LogFiles(resources.log_mb, resources.log_format, run)
+        self._logs = LogForm(resources.log_mb, resources.log_format, run)
         self._shared: dict[str, RayHost] = {}
         self._alone: set[str] = set()
         self._look_at = 0.0

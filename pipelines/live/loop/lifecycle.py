@@ -17,7 +17,7 @@ from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.scaling import answer_at_start, with_scaling
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
-from pipelines.core.run_dir.logs import LogFiles
+from pipelines.core.run_dir.logs import LogForm
 from pipelines.core.run_dir.object_storage import coordinating
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.fork_server import ForkServer
@@ -131,7 +131,7 @@ def _attempt(
         return _finished(config, earlier), earlier
     _announce(run_dir, say)
     _open_recording(config, run_dir, say)
-    logs = LogFiles(config.resources.log_mb, config.resources.log_format, config.name)
+    logs = LogForm(config.resources.log_mb, config.resources.log_format, config.name)
     logs.take_all(run_dir.logs / "coordinator.log")
     status = RunStatus.resuming(config.name, earlier_attempts(run_dir.root), lake_rows(run_dir))
     status_file = StatusFile(run_dir.status)

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.core.config.settings import Config
-from pipelines.core.run_dir.logs import LogFiles, LogPosition
+from pipelines.core.run_dir.logs import LogForm, LogPosition
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.errors import BadInput
@@ -106,7 +106,7 @@ def check_spans(config: Config) -> None:
 
 
 def _named_exporters() -> list[EntryPoint] | None:
-    """What OTEL_TRACES_EXPORTER names; None without it. Raises BadInput for what is not installed."""
+    """Exporters that OTEL_TRACES_EXPORTER names; None without it. Raises BadInput for what is not installed."""
     names = [name.strip() for name in os.environ.get(EXPORTER, "").split(",") if name.strip()]
     known = {found.name: found for found in entry_points(group="opentelemetry_traces_exporter")}
     for name in names:
@@ -212,7 +212,7 @@ def spans_of(config: Config, run_dir: RunDir, worker: str, lake: str, watch: Sto
         return None
     check_spans(config)
     if (named := _named_exporters()) is None:
-        log_file = LogFiles(config.resources.log_mb).handler(run_dir.logs / f"{worker}.spans.jsonl")
+        log_file = LogForm(config.resources.log_mb).handler(run_dir.logs / f"{worker}.spans.jsonl")
         return BlockSpans(config.name, worker, lake, watch, [file_exporter(log_file)])
     return BlockSpans(config.name, worker, lake, watch, [each.load()() for each in named])
 

@@ -7,13 +7,13 @@ import logging
 
 import pytest
 
-from pipelines.core.run_dir.logs import LogFiles, LogPosition, as_text
+from pipelines.core.run_dir.logs import LogForm, LogPosition, as_text
 
 
 @pytest.fixture
 def log(tmp_path):
     position = LogPosition()
-    handler = LogFiles(1.0, "json", "demo").handler(tmp_path / "teacher.log", lambda: position)
+    handler = LogForm(1.0, "json", "demo").handler(tmp_path / "teacher.log", lambda: position)
     logger = logging.Logger("of.a.part")
     logger.addHandler(handler)
     yield logger, tmp_path / "teacher.log"
@@ -36,7 +36,7 @@ def test_a_line_is_an_object_whatever_is_said(log):
 
 
 def test_people_read_it_with_its_position_and_its_traceback(tmp_path):
-    handler = LogFiles(1.0, "json", "demo").handler(tmp_path / "a.log", lambda: LogPosition(99, 7, "0f" * 16))
+    handler = LogForm(1.0, "json", "demo").handler(tmp_path / "a.log", lambda: LogPosition(99, 7, "0f" * 16))
     logger = logging.Logger("of.a.part")
     logger.addHandler(handler)
     try:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from pipelines.core.run_dir.logs import LogFiles
+from pipelines.core.run_dir.logs import LogForm
 from pipelines.live.rules.causes import Died
 from pipelines.live.rules.restarts import Cause
 from pipelines.live.status.file import StatusFile
@@ -34,7 +34,7 @@ def test_status_and_logs_are_left_out_without_a_word_on_the_screen(tmp_path, mon
     def refuse(*args, **kwargs):
         raise READ_ONLY
 
-    status, handler = StatusFile(tmp_path / "status.json"), LogFiles(1.0).handler(tmp_path / "worker.log")
+    status, handler = StatusFile(tmp_path / "status.json"), LogForm(1.0).handler(tmp_path / "worker.log")
     status.write({"state": "running"})
     before = status.path.read_text()
     monkeypatch.setattr("pathlib.Path.unlink", refuse)

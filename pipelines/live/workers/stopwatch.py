@@ -39,8 +39,8 @@ class Stopwatch:
         self._marks: dict[str, tuple[float, float, float]] | None = None
 
     def mark(self) -> dict[str, tuple[float, float, float]]:
-        """Return, for each phase of this thread since the last call, when it first started and last ended, by the clock,
-        and its seconds in between. The first call begins to keep this."""
+        """Return, for each phase of this thread since the last call, when it first started and last ended, by the
+        clock, and its seconds in between. The first call begins to keep this."""
         marks, self._marks = self._marks, {}
         return marks or {}
 

@@ -15,6 +15,7 @@ from streaming.errors import DataLost, StreamingError
 from streaming.kafka.reader import TopicReader
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import beginning_offsets, end_offsets
+from streaming.lake.erasure.holes import Holes
 from streaming.messages.examples import ExamplesCodec
 from streaming.messages.message import RawMessage
 from streaming.messages.source import Source
@@ -35,12 +36,14 @@ class Block:
     positions: Positions
 
 
-def check_whole(block: int, first_seq: int, last_seq: int, rows: int) -> None:
-    """Raise StreamingError if a block read from all partitions does not have exactly the rows it covers."""
-    if rows != last_seq - first_seq + 1:
+def check_whole(block: int, first_seq: int, last_seq: int, rows: int, holes: Holes) -> None:
+    """Raise StreamingError if a block read from all partitions does not have exactly the rows it covers, without those
+    that were erased."""
+    there = last_seq - first_seq + 1 - holes.count(first_seq, last_seq)
+    if rows != there:
         raise StreamingError(
             f"block {block} has {rows} rows on the examples topic, lake_seq {first_seq} to {last_seq} make "
-            f"{last_seq - first_seq + 1}; delete the topic: it is rebuilt from the lake"
+            f"{there}; delete the topic: it is rebuilt from the lake"
         )
 
 
@@ -86,8 +89,9 @@ class ExamplesReader(Source[BlockPosition, Block]):
     longer holds completely is skipped, the next one's `first_seq` shows the gap, and the caller reads the missing rows
     from the lake. The topic has no end; the lake has.
 
-    only  reads these partitions alone: each block then has their rows, and the caller checks that the ranks' rows
-          together make up the block
+    only   reads these partitions alone: each block then has their rows, and the caller checks that the ranks' rows
+           together make up the block
+    holes  of the lake: the topic may hold erased rows still, which are left out
 
     Memory holds the parts of unfinished blocks, and at most one poll of each partition beyond the first of them: a
     partition whose part of that block has arrived is not polled until the other parts have.
@@ -103,8 +107,9 @@ class ExamplesReader(Source[BlockPosition, Block]):
         schema: RowSchema,
         lake: str,
         only: Sequence[int] | None = None,
+        holes: Holes | None = None,
     ) -> None:
-        self._settings, self._lake = settings, lake
+        self._settings, self._lake, self._holes = settings, lake, holes or Holes()
         self._codec = ExamplesCodec(schema)
         mine = range(partitions) if only is None else only
         self._all = [Partition(topic, p) for p in mine]
@@ -182,8 +187,10 @@ class ExamplesReader(Source[BlockPosition, Block]):
     def _block(self, number: int, gathering: _Gathering) -> Block:
         header = gathering.header
         rows = pa.Table.from_batches(gathering.batches()).sort_by("lake_seq").combine_chunks()
+        if self._holes.count(header.first_seq, header.last_seq):
+            rows = rows.filter(pa.array(~self._holes.mask(rows["lake_seq"].to_numpy()))).combine_chunks()
         if self._checks:
-            check_whole(number, header.first_seq, header.last_seq, rows.num_rows)
+            check_whole(number, header.first_seq, header.last_seq, rows.num_rows, self._holes)
         self._after = number
         for partition, offset in gathering.next_offset.items():
             self._positions[Partition(self._all[0].topic, partition)] = SourcePosition(offset)

@@ -1,6 +1,7 @@
 """The lake: the log of augmented examples, with compaction, retention and vacuum.
 
 delta/        Delta tables: checked commits, the log, locks and vacuum
+erasure/      rows that a person had erased, and the holes that they leave
 writer        the table and its one writer
 reader        rows after a `lake_seq`
 scan          chunks of rows, decoded once for all cursors that read near each other

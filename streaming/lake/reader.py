@@ -2,8 +2,8 @@
 
 Which files hold a range of `lake_seq` is known from the minima and maxima in the Delta log; no file is opened for it.
 Files overlap (a commit writes one per partition) and may be out of order inside (compaction), so rows are read
-by *chunk*, a range of `lake_seq`: everything inside it is read, then sorted. `lake_seq` has no gaps, so a chunk w wide
-holds at most w rows, whatever the files look like: that bounds the memory.
+by *chunk*, a range of `lake_seq`: everything inside it is read, then sorted. A `lake_seq` names one row at most (none
+where it was erased, streaming/lake/erasure), so a chunk w wide holds at most w rows: that bounds the memory.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LakeReader:
 
     @property
     def rows(self) -> int:
-        return self.last_lake_seq + 1 - self.first_lake_seq
+        return self._files.rows
 
     @property
     def files(self) -> int:
@@ -322,6 +322,7 @@ class _Files(NamedTuple):
     first: np.ndarray
     last: np.ndarray
     sizes: np.ndarray
+    rows: int
 
     @classmethod
     def of(cls, actions: pa.Table) -> _Files:
@@ -342,6 +343,7 @@ class _Files(NamedTuple):
             bounds("min.lake_seq", _LOWEST),
             bounds("max.lake_seq", _HIGHEST),
             actions["size_bytes"].to_numpy(),
+            pc.sum(actions["num_records"]).as_py() or 0,
         )
 
     def common(self, index: int) -> pc.Expression:

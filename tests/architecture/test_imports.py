@@ -45,6 +45,7 @@ ORDER = [
     "streaming.intake",
     "streaming.settlement",
     "streaming.lake.delta",
+    "streaming.lake.erasure",
     "streaming.lake",
     "streaming.sources.tables",
     "streaming.sources",

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from streaming.errors import BadInput
 from streaming.lake.delta.encodings import Form
-from streaming.lake.delta.handle import last_metadata, open_table
+from streaming.lake.delta.handle import METADATA_KEY, last_metadata, open_table
 from streaming.lake.delta.identifiers import HOUSEKEEPING
 from streaming.lake.delta.log import LOG, flush, goes_beyond, unfinished
 from streaming.lake.delta.remote import committing, follow, is_remote, put_entry
@@ -271,9 +271,10 @@ class TableFiles:
         identifiers: Mapping[str, int],
         *,
         rows_change: bool,
+        metadata: Mapping[str, Any] | None = None,
     ) -> bool:
         """Replace `removed` by `added`, which lie on the disk already. False where another replacing came first: look
-        again and start over; what was written is left to vacuum.
+        again and start over; what was written is left to vacuum. `metadata`: of the commit, as `metadata` gives it.
 
         Call it inside `in_flight_lock`, taken before the first of `added` was written.
         """
@@ -290,7 +291,10 @@ class TableFiles:
                 mode="append",
                 schema=self._handle.schema(),
                 partition_by=self._handle.metadata().partition_columns or None,
-                commit_properties=CommitProperties(app_transactions=[Transaction(*pair) for pair in numbers.items()]),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(*pair) for pair in numbers.items()],
+                    custom_metadata=None if metadata is None else {METADATA_KEY: json.dumps(metadata)},
+                ),
                 post_commithook_properties=_HOOKS,
             )
         except (DeltaError, OSError) as error:

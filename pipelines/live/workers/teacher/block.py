@@ -32,6 +32,7 @@ from pipelines.live.training.quarantine import Quarantine, QuarantinedRows, plac
 from pipelines.live.workers.ranks import Ranks
 from streaming.delivery.reader import check_whole
 from streaming.errors import StreamingError
+from streaming.lake.erasure.holes import Holes
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 
 
@@ -98,22 +99,22 @@ class TakeFromLake(NamedTuple):
 
 
 def conclude(
-    offers: Sequence[BlockOffer], learned_seq: int, learned_block: int, end_seq: int | None
+    offers: Sequence[BlockOffer], learned_seq: int, learned_block: int, end_seq: int | None, holes: Holes
 ) -> Learn | TakeFromLake | None:
     """Decide on the joint next action from all offers and the last learned row and block; None to wait. `end_seq`: the
-    last row of the stream, once it is known.
+    last row of the stream, once it is known; `holes`: rows that the lake has no more.
 
     Raises StreamingError where a rank offers rows that were learned, or the ranks together lack rows of the block.
     """
     if all(offer.has_block for offer in offers):
         latest = max(offers, key=lambda offer: offer.first_seq)
-        if latest.first_seq > learned_seq + 1:
+        if not holes.cover(learned_seq + 1, latest.first_seq - 1):
             return TakeFromLake(latest.first_seq - 1, latest.number - 1)
         earliest = min(offer.first_seq for offer in offers)
         if earliest <= learned_seq:
             raise StreamingError(f"a rank has lake_seq {earliest} at hand, {learned_seq + 1} comes next")
         counts = np.sum([offer.counts for offer in offers], axis=0)
-        check_whole(latest.number, latest.first_seq, latest.last_seq, int(counts.sum()))
+        check_whole(latest.number, latest.first_seq, latest.last_seq, int(counts.sum()), holes)
         return Learn(counts, np.sum([offer.offsets for offer in offers], axis=0))
     if end_seq is not None and all(offer.has_block or offer.at_end for offer in offers):
         return TakeFromLake(end_seq, learned_block)  # everything was published, and is no longer on the topic

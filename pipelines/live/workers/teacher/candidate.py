@@ -95,9 +95,17 @@ class CandidateTeacher(TeacherWorker):
         return self._config.teacher.learned_upto_ms
 
     def learn_until(self, version: int) -> None:
-        """Learn the blocks before `version`, which the lake has."""
-        while self.place.version < version:
+        """Learn the blocks before `version`, which the lake has; of one at its end all rows may be erased."""
+        while self.place.version < version and not self._ends_with_a_hole():
             self.step()
+
+    def _ends_with_a_hole(self) -> bool:
+        """True if the lake has rows behind the last that was learned, and all of them are erased."""
+        if not self._holes.rows:
+            return False
+        self._lake.refresh()
+        end = self._lake.last_lake_seq
+        return self.place.lake_seq < end and self._holes.cover(self.place.lake_seq + 1, end)
 
     def learn_upto(self, last: int) -> None:
         """Learn all rows up to this `lake_seq`, and leave checkpoint and snapshot of that state."""

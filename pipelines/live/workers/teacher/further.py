@@ -25,6 +25,7 @@ from pipelines.live.workers.teacher.candidate import CandidateTeacher
 from pipelines.live.workers.worker import Orders, Worker
 from streaming.errors import BadInput
 from streaming.hashing import hash64
+from streaming.lake.erasure.holes import Holes
 from streaming.lake.logit_set import SetDescription, described
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
@@ -141,7 +142,7 @@ class FurtherTeacherWorker(Worker):
     def _finish(self) -> bool:
         """At the end of a bounded stream: the set is complete once every row is scored."""
         end = self.orders.end_seq
-        if end is None or self.writer.done < end:
+        if end is None or not Holes.of(self._run_dir.side_tables).cover(self.writer.done + 1, end):
             return False
         self.writer.complete()
         self._register()

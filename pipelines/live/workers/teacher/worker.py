@@ -51,6 +51,7 @@ from pipelines.live.workers.teacher.initial_state import initial_state
 from pipelines.live.workers.teacher.publisher import SnapshotPublisher
 from pipelines.live.workers.worker import Worker, seconds_since
 from streaming.delivery.reader import BlockPosition, ExamplesReader
+from streaming.lake.erasure.holes import Holes
 from streaming.lake.reader import LakeReader
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 
@@ -97,7 +98,8 @@ class TeacherWorker(Worker):
             self._publish_resumed()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         examples, mine = kafka.examples, self._mine
-        reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id, mine)
+        where = (kafka, examples.topic, examples.partitions, config.rows, self._lake.id)
+        reader = ExamplesReader(*where, mine, self._holes)
         reader.open(self._position)
         self._lake_id = self._lake.id
         if self._ranks.first and (spans := spans_of(config, self._run_dir, self.name, self._lake_id, self.watch)):
@@ -110,6 +112,7 @@ class TeacherWorker(Worker):
     def resume(self) -> None:
         """Resume engine and account from the last checkpoint."""
         config = self._config
+        self._holes = Holes.of(self._run_dir.lake.parent)
         set_threads(config.resources.threads)
         keep_memory()
         self._ranks = Ranks(self._at)
@@ -203,7 +206,8 @@ class TeacherWorker(Worker):
         """Learn one batch, or agree on the next block."""
         self.checkpointer.check()
         if self._block is None:
-            if self.orders.end_seq is not None and self.place.lake_seq >= self.orders.end_seq:
+            end = self.orders.end_seq
+            if end is not None and self._holes.cover(self.place.lake_seq + 1, end):
                 return self.checkpointer.finish(self._save_last)
             self._block = self._agree()
             if self._block is None:
@@ -231,7 +235,7 @@ class TeacherWorker(Worker):
             offer = BlockOffer.of(ready.share, ready.share.block.positions or self._position.positions, at_end)
         with self.watch("wait for ranks"):
             offers = [BlockOffer.decode(numbers) for numbers in self._ranks.all_gather(offer.encode())]
-        conclusion = conclude(offers, self.place.lake_seq, self.place.version - 1, end)
+        conclusion = conclude(offers, self.place.lake_seq, self.place.version - 1, end, self._holes)
         if isinstance(conclusion, TakeFromLake):
             behind = self._position._replace(after_block=conclusion.after_block)
             self.feed.go_on_from_lake(self.place.lake_seq, conclusion.upto, behind)

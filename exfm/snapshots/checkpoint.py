@@ -298,11 +298,15 @@ def latest_checkpoint(root: str | os.PathLike[str]) -> Path | None:
 def prune_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
     """Delete all but the last `keep` names under `root`, and those that they hold the changes since. Each is renamed
     first, so that no partial directory has a name."""
+    for name in unneeded_checkpoints(root, keep):
+        remove_folder(Path(root) / name)
+
+
+def unneeded_checkpoints(root: str | os.PathLike[str], keep: int) -> list[str]:
+    """Names of what `prune_checkpoints` deletes."""
     names = checkpoint_names(root)
     needed = {ancestor for name in names[-keep:] for ancestor in lineage_of(Path(root) / name)}
-    for name in names:
-        if name not in needed:
-            remove_folder(Path(root) / name)
+    return [name for name in names if name not in needed]
 
 
 def lineage_of(path: Path) -> list[str]:

@@ -233,7 +233,8 @@ def run_rates(run_dir: RunDir, engines: Mapping[Engine, EngineRate]) -> RunRates
 
 
 def _blocks(lake: LakeReader) -> int:
-    last = lake.read(lake.last_lake_seq - 1, columns=["lake_seq", "block"]).table
+    after = max(lake.first_lake_seq, lake.last_lake_seq + 1 - lake.chunk_rows) - 1  # the last row may be erased
+    last = lake.read(after, columns=["lake_seq", "block"]).table
     blocks: pa.Scalar = last["block"][-1]
     return int(blocks.as_py()) + 1
 

@@ -370,21 +370,53 @@ def scale_workers(
 
 def forget(
     run_dir: RunDirOption,
-    table: Annotated[str, typer.Option("--table", metavar="T", help="An embedding table: the name of its feature.")],
-    id: Annotated[str, typer.Option("--id", metavar="X", help="The raw id, as it stands in the feature's column.")],
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="T", help="An embedding table: the name of its feature.")
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="X", help="The raw id, as it stands in the feature's column.")
+    ] = None,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait until all models have.")] = 60.0,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="CONDITION", help="Of --everywhere: whose rows, as `user_id = 7`.")
+    ] = None,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="Erase rows from all files of a run that is stopped.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Of --everywhere: do it. Without, it is only shown.")] = False,
+    much: Annotated[bool, typer.Option("--much", help="Of --everywhere: though most of the lake matches.")] = False,
+    json_: AsJson = False,
 ) -> None:
-    """Drop an id from a run's models: its rows, the optimizer's state of them, its counts and histories.
+    """Drop an id from a run's models; or, with --everywhere, erase a person's rows from all files of a run.
 
-    Every model does it before the next rows that it learns, at a position that is written down; later snapshots and
-    versions hold nothing of it. A run that does not run does it when it starts.
+    --table and --id: every model drops the id's rows, the optimizer's state of them, counts and histories before the
+    next rows that it learns, at a position that is written down; later snapshots and versions hold nothing of it. A run
+    that does not run does it when it starts.
+
+    --where and --everywhere, of a run that is stopped: shows where rows are that match, what would go and what is
+    outside; with --yes lake, late feedback, dead letters, logit sets, histories and predictions are rewritten, and older
+    checkpoints, snapshots, versions and pins go. Killed at any moment, the same command completes it.
 
     Example: exfm forget runs/live --table user_id --id 7
     """
-    from pipelines.cli.tools.forgetting import forget as forgotten
-    from pipelines.core.run_dir.paths import RunDir
+    import json
 
-    typer.echo(forgotten(RunDir(run_dir), table, id, wait_s))
+    from pipelines.cli.tools import forgetting
+    from pipelines.core.run_dir.paths import RunDir
+    from streaming.errors import BadInput
+
+    if everywhere:
+        if where is None or table is not None or id is not None:
+            raise BadInput("--everywhere takes --where, a condition on rows, and neither --table nor --id")
+        say = typer.echo if yes and not json_ else lambda text: None
+        plan = forgetting.forget_everywhere(RunDir(run_dir), where, yes=yes, much=much, say=say)
+        typer.echo(json.dumps(plan.as_json(), indent=2) if json_ else forgetting.text_of(plan))
+        return
+    if where is not None or yes or much or json_:
+        raise BadInput("--where, --yes, --much and --json are of --everywhere; a table forgets by --table and --id")
+    if table is None or id is None:
+        raise BadInput("give --table and --id, what models are to forget; or --where and --everywhere, whose rows")
+    typer.echo(forgetting.forget(RunDir(run_dir), table, id, wait_s))
 
 
 def report(

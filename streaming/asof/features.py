@@ -16,7 +16,7 @@ R rows, E events, K keys (the distinct `by` and all their beginnings).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -424,6 +424,28 @@ class AsOfState:
     def drop(self, before: int) -> None:
         """Let go of impressions below number `before`: no label comes for them any more."""
         self.streams[0].drop(before)
+
+    def forget(self, keys: np.ndarray, columns: Collection[str], items: Mapping[str, Sequence[int]]) -> None:
+        """Forget `keys` (N, K) of those `by` that have one of these columns; and `items`, values by column, in the lists
+        of all other keys. Sums of other keys keep what they counted."""
+        of = [bool(set(by) & set(columns)) for by in self._keys]
+        waiting = self._waiting
+        for place, by in enumerate(self._keys):
+            if of[place]:
+                tables = [table.keys for table in self._sums.values() if table.by == by]
+                tables += [self._rings[feature.name] for feature in self._lasts if feature.by == by]
+                for table in tables:
+                    table.forget(keys[:, place])
+                waiting.keys[np.isin(waiting.keys[:, place], keys[:, place]), place] = NO_KEY
+        for name, values in items.items():
+            if name in self._items:
+                at = self._items.index(name)
+                waiting.items[np.isin(waiting.items[:, at], values), at] = 0
+                for ring in self._rings.values():
+                    listed = ring.arrays["items"][..., at]
+                    found = np.isin(listed, values)
+                    listed[found] = 0
+                    ring.changed[: ring.used][found[: ring.used].any(axis=1)] = 1
 
     def set_back(self, to_ms: int) -> None:
         """Move event time back to `to_ms`, and forget what was shown later."""

@@ -72,6 +72,12 @@ class KeyTable:
         """Forget the keys that were shown after `to_ms`."""
         self._move(np.flatnonzero(self.touched[: self.used] <= to_ms), len(self.hashes))
 
+    def forget(self, keys: np.ndarray) -> None:
+        """Forget these keys, (N,) uint64, as if they had never been shown."""
+        gone = slots_of(self.index, self.hashes, np.unique(keys))
+        if len(gone):
+            self._move(np.setdiff1d(np.arange(self.used), gone), len(self.hashes))
+
     def _move(self, keep: np.ndarray, slots: int) -> None:
         """Let the rows `keep` be the first ones of `slots`."""
         rows = {"hashes": self.hashes[keep], "touched": self.touched[keep]}

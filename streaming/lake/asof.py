@@ -134,7 +134,8 @@ class AsOfRows:
         if pending is not None and not any(pending.values()):
             return None
         windows = {group.name: group.window_ms for group in self._schema.groups}
-        last = self._lake.read(self._last - 1, columns=[MERGE_TIME, "settlement"]).table.to_pylist()[0]
+        after = max(self._first, self._last + 1 - self._lake.chunk_rows) - 1  # the last row may be erased
+        last = self._lake.read(after, columns=[MERGE_TIME, "settlement"]).table.to_pylist()[-1]
         return int(last[MERGE_TIME] + windows[last["settlement"]] - max(windows.values()))
 
     @property

@@ -12,5 +12,6 @@ marks       a value per row, and bits per row, stored as a base and deltas
 waiting     what a saved state holds of one id, for people
 follower    as-of features looked up in the newest saved state, for servers
 state       saving and restoring all of it
+erasure     a saved state without some impressions
 config      lateness, deduplication horizon, clock skew
 """

@@ -87,6 +87,7 @@ ORDER = [
     "pipelines.lab.replay",
     "pipelines.lab.report",
     "pipelines.lab.scaling",
+    "pipelines.erasure",
     "pipelines.cli.tools",
     "pipelines.lab.verify",
     "pipelines.live.roster",

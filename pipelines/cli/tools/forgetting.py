@@ -1,17 +1,19 @@
-"""Request to forget an id of a run's models, and its outcome."""
+"""Request to forget an id of a run's models, or to erase a person from a run, and its outcome, in words."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 from exfm.features.features import FeatureSet
 from exfm.models.engine import TEACHER
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.settings import Config
-from pipelines.core.config.teacher_and_students import FurtherTeacher
 from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.erasure.erasure import ErasurePlan, PersonErasure
+from pipelines.erasure.models import further_teachers, models_of
 from pipelines.live.status.stored import run_lives
 from pipelines.live.training.forgetting import ids_of
 from streaming.errors import BadInput
@@ -25,9 +27,9 @@ def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
     Raises BadInput where no model has the table, or the id is none of it.
     """
     config = with_roster(config_of(run_dir), run_dir.roster)
-    holders = {worker: features for worker, features in _models(config).items() if table in features.table_names}
+    holders = {worker: features for worker, features in models_of(config).items() if table in features.table_names}
     if not holders:
-        tables = dict.fromkeys(name for features in _models(config).values() for name in features.table_names)
+        tables = dict.fromkeys(name for features in models_of(config).values() for name in features.table_names)
         raise BadInput(f"no model of {run_dir.root} has a table `{table}`; its tables are {', '.join(tables)}")
     for features in holders.values():
         ids_of(features, config.rows, table, id)
@@ -45,20 +47,8 @@ def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
     if run_dir.replacement.exists():
         lines.append("  the candidate for the teacher's place: where the teacher does, or at its next block if later")
     lines += [f"  {said}" for said in dict.fromkeys(_shared(config, worker, table) for worker in holders) if said]
-    lines.append("  Rows of the lake, predictions, and snapshots from before keep what they hold of it.")
+    lines.append("  Rows of the lake, predictions, and snapshots from before keep what they hold of it (--everywhere).")
     return "\n".join(lines)
-
-
-def _models(config: Config) -> dict[str, FeatureSet]:
-    """Features of the models that forget, by worker."""
-    teachers = [] if config.follows is not None else [TEACHER, *_further(config)]
-    found = dict.fromkeys(teachers, config.teacher_features)
-    return found | {f"student-{student.name}": config.student_features(student) for student in config.students}
-
-
-def _further(config: Config) -> dict[str, FurtherTeacher]:
-    """Further teachers by worker."""
-    return {f"{TEACHER}-{each.name}": each for each in config.teachers}
 
 
 def _done(run_dir: RunDir, number: int, workers: dict[str, FeatureSet]) -> dict[str, int]:
@@ -74,7 +64,7 @@ def _done(run_dir: RunDir, number: int, workers: dict[str, FeatureSet]) -> dict[
 def _shared(config: Config, worker: str, table: str) -> str | None:
     """A warning about a table whose ids share rows."""
     if worker.startswith(TEACHER):
-        teacher = _further(config).get(worker, config.teacher)
+        teacher = further_teachers(config).get(worker, config.teacher)
         embeddings, features = teacher.model.embeddings, config.teacher_features
     else:
         student = next(student for student in config.students if f"student-{student.name}" == worker)
@@ -88,3 +78,31 @@ def _shared(config: Config, worker: str, table: str) -> str | None:
     if kind == "managed":
         return f"{worker}: ids of the same hash, modulo {feature.rows:,}, are one id here, and are forgotten together."
     return f"{worker}: the table is `{kind}`; ids that share the id's rows lose what they had learned there, too."
+
+
+def forget_everywhere(run_dir: RunDir, where: str, *, yes: bool, much: bool, say: Callable[[str], None]) -> ErasurePlan:
+    """Erase the rows that `where` is true of; without `yes` only find them. Raises BadInput as `PersonErasure` does."""
+    return PersonErasure(run_dir.root, where).erase(yes=yes, much=much, say=say)
+
+
+def text_of(plan: ErasurePlan) -> str:
+    """A plan, or what came of it, in lines."""
+    if plan.nothing and plan.done is None:
+        return "no row of the run matches: there is nothing to erase, and nothing was changed"
+    lines = [f"{rows:>9,}  {place}" for place, rows in plan.rows.items()]
+    lines.append(f"{plan.share:.2%} of the lake's rows, in {len(plan.ranges):,} ranges of lake_seq")
+    lines += _listed("tables of models that forget the ids", plan.tables)
+    lines += _listed("removed", plan.removed)
+    lines += _listed("stays", plan.kept)
+    lines += _listed("outside, and yours to do", plan.outside)
+    if plan.done is None:
+        lines.append("nothing was changed; the same command with --yes erases")
+    else:
+        lines.append(
+            f"erasure {plan.done.number}, complete at {plan.done.done_at}: it is in erasures.json, without the value"
+        )
+    return "\n".join(lines)
+
+
+def _listed(head: str, entries: Sequence[str]) -> list[str]:
+    return [f"{head}:", *(f"  {entry}" for entry in entries)] if entries else []

@@ -8,6 +8,7 @@ lake_link       the run whose lake this one follows
 place           which folder a run directory is, and whether it is a copy
 roster          who is to be a student beyond what the config says, and what came of it
 forgotten       ids that a run was asked to forget, and where each worker did
+erasures        persons whose rows were erased, and an erasure that was begun
 moves           moves to other topics, begun and done
 end_offsets     where topics that others feed ended when a bounded run began
 """

@@ -1,6 +1,6 @@
 """Ids that a run was asked to forget (`exfm forget`).
 
-    forgotten.json    {requests: [{number, table, id, asked_at}], at: {worker: {number: position}}}
+    forgotten.json    {requests: [{number, table, id, rows, asked_at}], at: {worker: {number: position}}}
 
 A worker writes down at which position it forgets before it does: one that starts again from an earlier checkpoint
 forgets at the same position, so it learns what it would have learned. A position is a worker's own: the first
@@ -34,7 +34,10 @@ class ForgetRequest(BaseModel):
 
     number: int = Field(ge=1, description="of the run's requests, in order")
     table: str = Field(description="an embedding table: the name of its feature")
-    id: str = Field(description="the raw id, as text")
+    id: str | None = Field(description="the raw id, as text; null: it is a person's, who is erased")
+    rows: dict[str, list[int]] = Field(
+        default_factory=dict, description="in place of an id, by worker: ids of its table"
+    )
     asked_at: str = Field(description="UTC, ISO 8601")
 
 
@@ -60,12 +63,15 @@ def forgotten(run_dir: RunDir) -> Forgotten:
         ) from None
 
 
-def ask_to_forget(run_dir: RunDir, table: str, id: str) -> ForgetRequest:
-    """Request that the run forgets an id, durable on return."""
+def ask_to_forget(
+    run_dir: RunDir, table: str, id: str | None, rows: Mapping[str, list[int]] | None = None
+) -> ForgetRequest:
+    """Request that the run forgets an id, or `rows` of the table by worker, durable on return."""
     with _alone(run_dir):
         record = forgotten(run_dir)
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        request = ForgetRequest(number=len(record.requests) + 1, table=table, id=id, asked_at=at)
+        number = len(record.requests) + 1
+        request = ForgetRequest(number=number, table=table, id=id, rows=dict(rows or {}), asked_at=at)
         _write(run_dir, record.model_copy(update={"requests": (*record.requests, request)}))
     return request
 

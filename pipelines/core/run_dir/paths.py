@@ -194,6 +194,16 @@ class RunDir:
         return self.root / "forgotten.json"
 
     @property
+    def erasures(self) -> Path:
+        """Record of persons' erasures."""
+        return self.root / "erasures.json"
+
+    @property
+    def erasing(self) -> Path:
+        """An erasure that was begun."""
+        return self.root / "erasing.json"
+
+    @property
     def move(self) -> Path:
         """A move to other topics that was begun."""
         return self.root / "move.json"

@@ -21,6 +21,10 @@ from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.lake.delta.identifiers import FIRST_SEQ, LAKE_SEQ
 from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
+from streaming.store.files import write_text
+
+FOLLOWER = "run"
+"""File in a follower's folder of readers that names the folder of its run."""
 
 
 class LakeView(NamedTuple):
@@ -89,6 +93,7 @@ def keep_rows(config: Config, run_dir: RunDir) -> None:
             continue
         try:
             readers.register(name, stand.get(name, student.first_seq - 1))
+            write_text(readers.folder / FOLLOWER, f"{run_dir.root.resolve()}\n")
         except OSError as error:
             raise StreamingError(
                 f"cannot register as a reader in {readers.folder} ({error.strerror}): the lake would not keep the rows "

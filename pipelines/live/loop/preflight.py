@@ -16,6 +16,7 @@ import yaml
 from exfm.errors import ConfigError, ModelError
 from exfm.kernels.machine_code import has_compiler, no_compiler
 from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.erasures import require_erased
 from pipelines.core.run_dir.moves import require_moved
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.place import keep_place, original_of
@@ -54,6 +55,7 @@ def prepare(
     alone, and the config that is written there holds no password.
     """
     require_moved(run_dir, config.kafka.bootstrap_servers)
+    require_erased(run_dir)
     _disk(run_dir.root, config.resources.min_free_disk_gb)
     if not run_dir.config.exists():
         if config.follows is None:

@@ -27,7 +27,8 @@ class Counts:
 
     offsets = messages + without_rows + end_markers + transaction_records;  rows + rows_before = what was read
 
-    `early_feedback` is late feedback from before its impression. `warnings` are sentences about rows that were taken
+    `early_feedback` is late feedback from before its impression. `erased`: of `lake_rows`, those that a person had
+    erased. `warnings` are sentences about rows that were taken
     all the same.
     """
 
@@ -51,6 +52,7 @@ class Counts:
     waiting_feedback: int
     early_feedback: Annotated[int, Absent] = 0
     offsets: Annotated[Mapping[str, Mapping[str, int]], Absent] = field(default_factory=dict)
+    erased: Annotated[int, Absent] = 0
     warnings: Annotated[Sequence[str], Absent] = ()
 
     def as_json(self) -> dict[str, Any]:

@@ -53,7 +53,10 @@ class Forgetting:
             if request.number not in self._at:
                 new.append(request.number)
             if where >= self._began and request.table in self._features.table_names:
-                found.append(ToForget(request.table, ids_of(self._features, self._rows, request.table, request.id)))
+                ids = request.rows.get(self._worker, [])
+                if request.id is not None:
+                    ids = ids_of(self._features, self._rows, request.table, request.id)
+                found.append(ToForget(request.table, ids))
         if new:
             note_forgotten(self._run_dir, self._worker, new, position)
             self._at = self._at | dict.fromkeys(new, position)

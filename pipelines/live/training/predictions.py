@@ -12,7 +12,7 @@ Where rows are weighted, `weight_` per task: how many rows of the stream this on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 
 from streaming.hashing import hash64
 from streaming.position import NOTHING_YET
-from streaming.store.files import damage_named, read_json, replacing, sync, write_json
+from streaming.store.files import damage_named, read_json, remove_file, replacing, sync, write_json
 
 CLUSTER = "cluster_"
 """Before the name of a column in `metrics.cluster_by`."""
 
-PRUNED = "pruned.json"
+PRUNED, ERASED = "pruned.json", "erased.json"
 ENCODINGS = {pa.int64(): "DELTA_BINARY_PACKED", pa.float32(): "BYTE_STREAM_SPLIT"}
 """Of counters, ids and logits; other columns, whose values repeat, have a dictionary."""
 
@@ -108,6 +108,10 @@ class PredictionLog:
         for part in self._directory.glob("*.parquet"):
             if _last(part) > position:
                 part.unlink()
+        erased = _erased(self._directory)
+        kept = {name: rows for name, rows in erased.items() if _last(Path(name)) <= position}
+        if kept != erased:
+            write_json(self._directory / ERASED, kept)
         for leftover in self._directory.glob(".*"):
             leftover.unlink()
 
@@ -125,11 +129,7 @@ class PredictionLog:
             return
         table = pa.Table.from_batches(taken)
         first, last = table["lake_seq"][0].as_py(), table["lake_seq"][-1].as_py()
-        encoded = {field.name: ENCODINGS[field.type] for field in table.schema if field.type in ENCODINGS}
-        others = [name for name in table.column_names if name not in encoded]
-        with replacing(self._directory / f"{first:014d}-{last:014d}.parquet") as out:
-            pq.write_table(table, out, compression="zstd", use_dictionary=others, column_encoding=encoded)
-        sync(self._directory)
+        _write(self._directory / f"{first:014d}-{last:014d}.parquet", table)
         if self._keep_bytes is not None:
             self._prune(self._keep_bytes)
 
@@ -141,12 +141,41 @@ class PredictionLog:
         while going < len(parts) - NEVER_PRUNED and sum(sizes[going:]) > keep_bytes:
             going += 1
         if going:
-            rows = pruned["rows"] + sum(map(_rows, parts[:going]))
-            pruned = {"rows": rows, "upto": _last(parts[going - 1])}
+            before, upto = pruned["upto"], _last(parts[going - 1])
+            given = _given(self._directory, parts[:going])
+            rows = pruned["rows"] + sum(rows for name, rows in given.items() if before < _last(Path(name)) <= upto)
+            pruned = {"rows": rows, "upto": upto}
             write_json(self._directory / PRUNED, pruned)
         for part in self._directory.glob("*.parquet"):
             if _last(part) <= pruned["upto"]:
                 part.unlink()
+
+
+def _write(part: Path, table: pa.Table) -> None:
+    encoded = {field.name: ENCODINGS[field.type] for field in table.schema if field.type in ENCODINGS}
+    others = [name for name in table.column_names if name not in encoded]
+    with replacing(part) as out:
+        pq.write_table(table, out, compression="zstd", use_dictionary=others, column_encoding=encoded)
+    sync(part.parent)
+
+
+def rewrite_predictions(directory: Path, gone: Callable[[pa.Table], np.ndarray], *, dry: bool = False) -> int:
+    """Delete rows from all parts, which keep their names, those left without rows aside; how many rows each had is
+    noted first. `gone`: rows -> mask (N,). Returns how many; `dry`: how many it would be. No process may write the
+    log."""
+    count = 0
+    for part in sorted(directory.glob("*.parquet")):
+        rows = _read(part)
+        mask = gone(rows)
+        count += int(mask.sum())
+        if dry or not mask.any():
+            continue
+        write_json(directory / ERASED, {part.name: rows.num_rows} | _erased(directory))
+        if mask.all():
+            remove_file(part)
+        else:
+            _write(part, rows.filter(pa.array(~mask)))
+    return count
 
 
 def read_predictions(directory: Path) -> pa.Table | None:
@@ -162,7 +191,20 @@ def parts_of(directory: Path) -> tuple[int, list[Path]]:
 
 def count_predictions(directory: Path) -> int:
     """Rows in all parts, from their footers only, plus deleted ones."""
-    return _pruned(directory)["rows"] + sum(map(_rows, _parts(directory)))
+    pruned = _pruned(directory)
+    given = _given(directory, _parts(directory))
+    return pruned["rows"] + sum(rows for name, rows in given.items() if _last(Path(name)) > pruned["upto"])
+
+
+def _given(directory: Path, parts: Sequence[Path]) -> dict[str, int]:
+    """Rows of parts as they were written, by name; with them those of parts of which nothing is left."""
+    erased = _erased(directory)
+    return {part.name: _rows(part) for part in parts if part.name not in erased} | erased
+
+
+def _erased(directory: Path) -> dict[str, int]:
+    """Rows that parts had before some were erased, by name."""
+    return read_json(directory / ERASED) or {}
 
 
 def _pruned(directory: Path) -> dict[str, int]:

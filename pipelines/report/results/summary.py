@@ -15,6 +15,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, Valida
 from exfm.distillation.arm import Arm
 from pipelines.core.config.settings import Config
 from pipelines.core.config.teacher_and_students import StudentSettings
+from pipelines.core.run_dir.erasures import never_learned
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.data.profile.column import ColumnProfile
 from pipelines.live.status.counts import Absent, Counts, counts_of
@@ -32,6 +33,7 @@ from pipelines.report.results.losses import LossEvidence, final_losses
 from pipelines.report.results.lost_feedback import lost_feedback
 from pipelines.report.results.verdict import interval_of
 from streaming.errors import BadInput, StreamingError
+from streaming.lake.erasure.holes import Holes
 from streaming.lake.reader import LakeReader
 from streaming.sources.synthetic.truth import Truth, load_truth
 from streaming.store.files import read_json
@@ -259,7 +261,8 @@ def _stream_account(config: Config, run_dir: RunDir, status: RunStatus) -> Strea
     assert writer is not None
     counters = writer.counts or {}
     evidence = LossEvidence(counters["dead_letter_examples"], (), counters.get("unmet_conditions", {}))
-    return StreamAccount(counts_of(counters), _columns(config, run_dir, counters), evidence)
+    counts = replace(counts_of(counters), erased=Holes.of(run_dir.side_tables).rows)
+    return StreamAccount(counts, _columns(config, run_dir, counters), evidence)
 
 
 def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> list[ColumnProfile]:
@@ -273,7 +276,7 @@ def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> li
 def _given_rows(config: Config, run_dir: RunDir, reports: Mapping[str, Report], lake_rows: int) -> dict[str, int]:
     """Count of the rows that gave labels to each model, as far as the run's files say: a teacher those of the lake, a
     student those with a prediction, and those of other verticals where it learns their labels."""
-    labelled_rows = {"teacher": lake_rows}
+    labelled_rows = {"teacher": lake_rows - never_learned(run_dir, "teacher")}
     for student in config.students:
         name = f"student-{student.name}"
         labelled_rows[name] = count_predictions(run_dir.predictions(student.name))

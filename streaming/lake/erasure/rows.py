@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,8 +44,11 @@ class RewrittenTable(NamedTuple):
     files: int
 
 
-def rewrite_table(path: Path, change: Change) -> RewrittenTable:
+def rewrite_table(
+    path: Path, change: Change, metadata: Callable[[dict[str, Any]], dict[str, Any]] = lambda value: value
+) -> RewrittenTable:
     """Rewrite the table at `path` by `change`, and delete all that it held before; nothing where there is no table.
+    `metadata`: of the newest commit, what is to stay of it.
 
     Raises StreamingError where others hold the table, DataLost for a damaged one.
     """
@@ -57,12 +60,14 @@ def rewrite_table(path: Path, change: Change) -> RewrittenTable:
         if not alone:
             raise StreamingError(f"another process has kept house in {path} for {WAIT_S:g} s; try again")
         with in_flight_lock(path):
-            done = _replaced(table, change)
+            done = _replaced(table, change, metadata)
         _forget_history(path, table.version)
     return done
 
 
-def _replaced(table: TableFiles, change: Change) -> RewrittenTable:
+def _replaced(
+    table: TableFiles, change: Change, metadata: Callable[[dict[str, Any]], dict[str, Any]]
+) -> RewrittenTable:
     removed: list[DataFile] = []
     added: list[DataFile] = []
     for file in table.files:
@@ -74,12 +79,12 @@ def _replaced(table: TableFiles, change: Change) -> RewrittenTable:
         if (left := change(whole)) is None:
             continue
         name, kept = table.new_place(file), left.select(rows.column_names).cast(rows.schema)
-        made = write_file(
-            table.path, name, file.partition, [kept], table.statistics, group_rows=ROW_GROUP_ROWS
-        )
+        made = write_file(table.path, name, file.partition, [kept], table.statistics, group_rows=ROW_GROUP_ROWS)
         removed.append(file)
         added += [] if made is None else [made]
-    if not table.replace(removed, added, {}, rows_change=True, metadata=table.metadata()):
+    before = table.metadata()
+    after = None if before is None else metadata(before)
+    if not table.replace(removed, added, {}, rows_change=True, metadata=after):
         raise StreamingError(f"another process wrote to {table.path} meanwhile; try again")
     return RewrittenTable(sum(f.rows for f in removed) - sum(f.rows for f in added), len(added))
 

@@ -394,8 +394,8 @@ def forget(
     that does not run does it when it starts.
 
     --where and --everywhere, of a run that is stopped: shows where rows are that match, what would go and what is
-    outside; with --yes lake, late feedback, dead letters, logit sets, histories and predictions are rewritten, and older
-    checkpoints, snapshots, versions and pins go. Killed at any moment, the same command completes it.
+    outside. With --yes lake, late feedback, dead letters, logit sets, histories and predictions are rewritten, and
+    older checkpoints, snapshots, versions and pins go. Killed at any moment, the same command completes it.
 
     Example: exfm forget runs/live --table user_id --id 7
     """

@@ -112,8 +112,8 @@ class PersonErasure:
             raise BadInput(f"no run in {root} (no config.yaml there); give the folder of one")
         if copy_of(root) is not None:
             raise BadInput(
-                f"{root} is on object storage, whose older objects and versions this command does not reach; fetch the run "
-                "to a folder, erase there, and put it back to a new address"
+                f"{root} is on object storage, whose older objects this command does not reach: it does not work there "
+                "yet; fetch the run to a folder, erase there, and put it back to a new address"
             )
         config = with_kept_columns(load(self._run_dir.config, None), self._run_dir)
         self._config: Config = with_roster(config, self._run_dir.roster)
@@ -180,7 +180,8 @@ class PersonErasure:
         if not much and places.of and places.rows > MANY * places.of:
             raise BadInput(
                 f"`{self._person.where.text}` is true of {places.rows:,} of {places.of:,} rows of the lake "
-                f"({places.rows / places.of:.0%}): hardly one person's. Nothing was changed; if they are to go, add --much"
+                f"({places.rows / places.of:.0%}): hardly one person's. Nothing was changed; "
+                "if they are to go, add --much"
             )
 
     # --- what there is -----------------------------------------------------------------------------------------------
@@ -225,8 +226,8 @@ class PersonErasure:
             )
         if self._run_dir.broker.exists() and not self._ended:
             yield (
-                "broker/: messages that the run has read or will read. Once it has ended, the same command removes them; "
-                "what is read until then comes into the lake again"
+                "broker/: messages that the run has read or will read. Once it has ended, the same command removes "
+                "them; what is read until then comes into the lake again"
             )
         for each in record_of(self._run_dir.side_tables):
             if each.where is not None and self._person.in_text(each.where):

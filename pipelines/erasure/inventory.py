@@ -100,8 +100,8 @@ KINDS = (
 )
 
 OUTSIDE = (
-    "topics of Kafka: impressions, feedback, examples, dead letters, and the log of served requests keep messages for as "
-    "long as they are configured to",
+    "topics of Kafka (impressions, feedback, examples, dead letters, and the log of served requests): they keep messages "
+    "for as long as they are configured to",
     "files that a source plays, recordings, folders of replays (`exfm replay --out`) and sweeps",
     "models in another tracking server, exports and copies of served models",
     "copies of the run directory, backups, versions of objects in a bucket",

@@ -200,6 +200,19 @@ class Person:
         )
         return np.fromiter(found, bool, rows.num_rows)
 
+    def refused(self, rows: pa.Table) -> list[Any]:
+        """Ids of impressions of this person that were refused, as far as dead letters say them."""
+        own = rows.filter(pa.array(self.letters(rows) & np.asarray(pc.equal(rows["kind"], "impression"))))
+        found = []
+        for payload in own["payload"].to_pylist():
+            try:
+                value = json.loads(payload)
+                id = value.get(ID) if isinstance(value, dict) else None
+                found += [] if id is None else pa.array([id]).cast(self._schema.id_type).to_pylist()
+            except (ValueError, RecursionError, pa.ArrowException):
+                continue
+        return found
+
     def unreadable(self, rows: pa.Table) -> int:
         """Number of dead letters that cannot be searched."""
         return sum(not self.is_readable(payload) for payload in rows["payload"].to_pylist())

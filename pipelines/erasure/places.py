@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,8 @@ from streaming.lake.erasure.holes import Holes, ranges_of
 from streaming.lake.erasure.rows import rewrite_table
 from streaming.lake.logit_set import LOGIT_SETS, ROWS
 from streaming.lake.reader import LakeReader
-from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK
+from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK, side_rows
+from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET
 from streaming.settlement.erasure import ToErase, erased, held_in, rows_of, state_places
 from streaming.settlement.state import SettlementState
@@ -73,6 +75,9 @@ class Places:
         person = self._person
         for first, last in self.holes.ranges:  # of this person or of others: nobody has any use of them
             person.know(pa.array([], self._config.rows.id_type), np.arange(first, last + 1))
+        for letters in self._all_letters():
+            ids = person.refused(letters)
+            person.know(pa.array(ids, self._config.rows.id_type))
         for _, state in self._states():
             for _, rows in rows_of(state.pending):
                 self._note(rows, None)
@@ -88,6 +93,13 @@ class Places:
             after = read.complete_upto
             self.rows += read.table.num_rows
             self._note(read.table, read.table["lake_seq"].to_numpy())
+
+    def _all_letters(self) -> Iterator[pa.Table]:
+        """Dead letters, those of the last commit with them: feedback of a refused impression is found by its id."""
+        if self._leads:
+            yield side_rows(self._beside, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+        if (number := self._number) is not None:
+            yield CommitRecord.load(folder_of_state(self._run_dir, number), number).dead
 
     def _note(self, rows: pa.Table, seq: np.ndarray | None) -> None:
         met = self._person.met(rows)
@@ -112,14 +124,14 @@ class Places:
 
     def all(self) -> list[Place]:
         """In the order in which they are erased."""
-        run, places = self._run_dir, list[Place]()
+        run, places, met = self._run_dir, list[Place](), self._person.met
         for student in sorted(path.name for path in (run.root / "predictions").glob("*/")):
-            folder, met = run.predictions(student), self._person.met
+            folder = run.predictions(student)
             places.append(
                 Place(
                     f"predictions of {student}",
-                    lambda folder=folder: rewrite_predictions(folder, met, dry=True),
-                    lambda folder=folder: rewrite_predictions(folder, met),
+                    partial(rewrite_predictions, folder, met, dry=True),
+                    partial(rewrite_predictions, folder, met),
                 )
             )
         if self._leads:

@@ -426,8 +426,8 @@ class AsOfState:
         self.streams[0].drop(before)
 
     def forget(self, keys: np.ndarray, columns: Collection[str], items: Mapping[str, Sequence[int]]) -> None:
-        """Forget `keys` (N, K) of those `by` that have one of these columns; and `items`, values by column, in the lists
-        of all other keys. Sums of other keys keep what they counted."""
+        """Forget `keys` (N, K) of those `by` that have one of these columns; and `items`, values by column, in
+        the lists of all other keys. Sums of other keys keep what they counted."""
         of = [bool(set(by) & set(columns)) for by in self._keys]
         waiting = self._waiting
         for place, by in enumerate(self._keys):

@@ -78,16 +78,17 @@ class LoggedPredictions:
 
 
 class ComparedLog(PredictionLog):
-    """A prediction log of the retraining that compares instead of writing.
+    """A prediction log of the retraining that compares instead of writing. `before`: rows from this one on cannot be
+    compared, since rows that were learned there are erased; None: all can.
 
     compared  rows compared so far
     unlogged  rows that could not be: their logged predictions were pruned
     mismatch  the first row that differs; None while none does
     """
 
-    def __init__(self, logged: LoggedPredictions) -> None:
+    def __init__(self, logged: LoggedPredictions, before: int | None = None) -> None:
         super().__init__(Path())
-        self._logged = logged
+        self._logged, self._before = logged, before
         self.compared = self.unlogged = 0
         self.mismatch: RowMismatch | None = None
 
@@ -102,9 +103,11 @@ class ComparedLog(PredictionLog):
         kept = int(np.searchsorted(seq, self._logged.pruned_upto, side="right"))
         self.unlogged += kept
         found = found.slice(kept)
+        if self._before is not None:
+            found = found.slice(0, int(np.searchsorted(found["lake_seq"].to_numpy(), self._before)))
         if not found.num_rows:
             return
-        logged = self._logged.upto(int(seq[-1]))
+        logged = self._logged.upto(int(found["lake_seq"][-1].as_py()))
         self.compared += found.num_rows
         mismatch = _first_mismatch(found.schema.empty_table() if logged is None else logged.combine_chunks(), found)
         if mismatch is not None:

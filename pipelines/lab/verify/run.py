@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pipelines.core.config.lineage import accepted_identities
 from pipelines.core.config.settings import Config, parse
 from pipelines.core.config.teacher_and_students import StudentSettings
 from pipelines.core.config.text import choices
+from pipelines.core.run_dir.erasures import Erasure, erasures
 from pipelines.core.run_dir.paths import BesideRun, RunDir
 from pipelines.lab.logits.kept import keep
 from pipelines.lab.verify.bits import (
@@ -33,12 +34,13 @@ from pipelines.lab.verify.bits import (
     count_mismatches,
     tensor_mismatches,
 )
-from pipelines.lab.verify.retrain import Retrained, retrained, stages_of
-from pipelines.lab.verify.verdict import VerifyVerdict, likely_cause
+from pipelines.lab.verify.retrain import Retrained, Stage, retrained, stages_of
+from pipelines.lab.verify.verdict import ErasedRange, VerifyVerdict, likely_cause
 from pipelines.live.training.machine import software
 from streaming.errors import BadInput, DataLost
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
+from streaming.position import NOTHING_YET
 from streaming.store.files import link_file
 
 TRIES = 5
@@ -75,15 +77,19 @@ def _verified(
     linked = _linked_copies(run_dir, name, folder)
     stored = _opened(linked.checkpoint, name)
     first, last = config.student(name).first_seq, stored.meta["lake_seq"]
+    erased = [e for e in erasures(run_dir.leader) if e.first is not None and e.first <= _learned(e, run_dir, name)]
+    before = min((each.first for each in erased if each.first is not None), default=None)
+    if before is not None and before <= first:
+        return _nothing_to_compare(name, linked.checkpoint.name, (first, last), _ranges(erased, before, last))
     with _pinned(run_dir, config, name, first, last), bar(f"retraining {name}", last + 1 - first) as advance:
-        log = ComparedLog(linked.predictions)
+        log = ComparedLog(linked.predictions, before)
         scratch = BesideRun(folder / "run", run_dir)
         try:
             found = retrained(
                 config,
                 name,
                 scratch,
-                stages_of(stored.meta),
+                _upto(stages_of(stored.meta), before),
                 log,
                 lambda upto: advance(upto + 1 - first),
                 stored.meta["past"].get("withdrawals", 0),
@@ -91,7 +97,8 @@ def _verified(
         except DataLost as error:
             raise BadInput(f"`{name}` cannot be retrained: {error}") from None
     accepted = accepted_identities(run_dir, config, STUDENT + name)
-    return _verdict(config.student(name), stored, found, log, linked, accepted)
+    verdict = _verdict(config.student(name), stored, found, log, linked, accepted, compared=before is None)
+    return verdict if before is None else replace(verdict, erased=_ranges(erased, before, last))
 
 
 def _verdict(
@@ -101,14 +108,18 @@ def _verdict(
     log: ComparedLog,
     linked: _Linked,
     accepted: Collection[str],
+    *,
+    compared: bool,
 ) -> VerifyVerdict:
-    """`accepted`: identities under which the student of this run may have been trained."""
+    """`accepted`: identities under which the student of this run may have been trained. `compared`: whether its state
+    can be: it was not where rows that it had learned are erased."""
     meta = stored.meta
     names = [*stored.tensors, *(tensor for tensor in found.tensors if tensor not in stored.tensors)]
     if _people_decided(meta):
         names = [tensor for tensor in names if not tensor.startswith(TRIAL)]
+    names = names if compared else []
     tensors = tuple(tensor_mismatches(stored.tensors, found.tensors, names))
-    counts = count_mismatches(meta, found.meta)
+    counts = count_mismatches(meta, found.meta) if compared else {}
     cause = None
     if log.mismatch is not None or tensors or counts:
         cause = likely_cause(
@@ -155,6 +166,40 @@ def _notes(meta: Mapping[str, Any], log: ComparedLog, linked: _Linked) -> Iterat
 
 def _bytes(tensor: TensorSource) -> int:
     return math.prod(tensor.shape) * tensor.dtype.itemsize
+
+
+# --- rows that are erased --------------------------------------------------------------------------------------------
+
+
+def _learned(erasure: Erasure, run_dir: RunDir, name: str) -> int:
+    """The last row that the student had learned when rows were erased; of a run that follows the lake it is not known,
+    and counts as the last of them."""
+    if run_dir.follows:
+        return erasure.ranges[-1][1]
+    return erasure.learned.get(STUDENT + name, NOTHING_YET)
+
+
+def _nothing_to_compare(
+    name: str, checkpoint: str, rows: tuple[int, int], erased: tuple[ErasedRange, ...]
+) -> VerifyVerdict:
+    """The verdict where the first row that the student learned is erased."""
+    return VerifyVerdict(name, checkpoint, rows, 0, 0, 0, 0, 0, None, (), {}, erased=erased)
+
+
+def _upto(stages: Sequence[Stage], before: int | None) -> list[Stage]:
+    """The stages as far as rows can be compared."""
+    if before is None:
+        return list(stages)
+    last = next((number for number, stage in enumerate(stages) if stage.upto >= before - 1), len(stages) - 1)
+    return [*stages[:last], stages[last]._replace(upto=min(stages[last].upto, before - 1))]
+
+
+def _ranges(erased: Sequence[Erasure], before: int, last: int) -> tuple[ErasedRange, ...]:
+    """Where nothing can be compared, and why."""
+    numbers = [each.number for each in erased]
+    return (
+        ErasedRange(before, max(before, last), sum(b + 1 - a for e in erased for a, b in e.ranges), tuple(numbers)),
+    )
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------

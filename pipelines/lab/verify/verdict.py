@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelines.lab.verify.bits import RowMismatch, TensorMismatch
 from pipelines.live.training.machine import differing
@@ -16,6 +16,25 @@ OF_THE_LAKE = ("label_", "teacher_", "weight_", "cluster_", "group", "event_time
 """Logged columns that are the lake's, not a model's."""
 
 
+class ErasedRange(NamedTuple):
+    """Rows first to last, by `lake_seq`, that can no longer be compared: `rows` of them, which the student had learned,
+    were erased, in the run's erasures `numbers`, and what it learned later follows from them."""
+
+    first: int
+    last: int
+    rows: int
+    numbers: tuple[int, ...]
+
+    @property
+    def words(self) -> str:
+        several = len(self.numbers) > 1
+        which = f"erasure{'s' if several else ''} {', '.join(map(str, self.numbers))}"
+        return (
+            f"lake_seq {self.first:,} to {self.last:,} can no longer be compared: {self.rows:,} rows are erased "
+            f"({which}, erasures.json), and what was learned from there on follows from them"
+        )
+
+
 @dataclass(frozen=True)
 class VerifyVerdict:
     """The result for one student.
@@ -23,6 +42,7 @@ class VerifyVerdict:
     range              first and last `lake_seq` that it learned
     bytes, tensors     of its checkpoint, as far as they were compared
     predictions        compared; `pruned` others were deleted before
+    erased             where nothing can be compared; the state at the end is not either then
     """
 
     student: str
@@ -38,6 +58,7 @@ class VerifyVerdict:
     counts: dict[str, tuple[Any, Any]]
     cause: str | None = None
     notes: tuple[str, ...] = field(default=())
+    erased: tuple[ErasedRange, ...] = field(default=())
 
     @property
     def identical(self) -> bool:
@@ -59,6 +80,7 @@ class VerifyVerdict:
             "differing_counts": self.counts,
             "cause": self.cause,
             "notes": list(self.notes),
+            "erased": [each._asdict() for each in self.erased],
         }
 
 
@@ -69,7 +91,9 @@ def text_of(verdict: VerifyVerdict) -> str:
     pruned = f" ({verdict.pruned:,} more were deleted by then)" if verdict.pruned else ""
     compared = f"{verdict.tensors:,} tensors ({verdict.bytes:,} bytes), {verdict.predictions:,} predictions{pruned}"
     lines = [what]
-    if verdict.identical:
+    if verdict.erased and verdict.identical:
+        lines.append(f"  identical before: {verdict.predictions:,} predictions{pruned}, to the last bit")
+    elif verdict.identical:
         lines.append(f"  identical: {compared}, counts and figures, to the last bit")
     else:
         lines.append(f"  NOT identical; compared: {compared}")
@@ -82,6 +106,7 @@ def text_of(verdict: VerifyVerdict) -> str:
     lines += [f"  {name}: {was} was counted, {found} now" for name, (was, found) in verdict.counts.items()]
     if verdict.cause is not None:
         lines.append(f"  likely cause: {verdict.cause}")
+    lines += [f"  {each.words}" for each in verdict.erased]
     return "\n".join([*lines, *(f"  note: {note}" for note in verdict.notes)])
 
 

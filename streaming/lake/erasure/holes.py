@@ -2,8 +2,8 @@
 
     lake/erased.json    {"ranges": [[first, last], …]}, ascending and apart
 
-A hole is on the disk before its rows go. Who reads rows by filter meets fewer of them, and need not ask. Who has to know
-that nothing is missing, of a block or up to a row, asks here.
+A hole is on the disk before its rows go. Who reads rows by filter meets fewer of them, and need not ask. Who has to
+know that nothing is missing, of a block or up to a row, asks here.
 """
 
 from __future__ import annotations

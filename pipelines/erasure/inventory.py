@@ -100,7 +100,7 @@ KINDS = (
 )
 
 OUTSIDE = (
-    "topics of Kafka (impressions, feedback, examples, dead letters, and the log of served requests): they keep messages "
+    "topics of Kafka (impressions, feedback, examples, dead letters, the log of served requests): they keep messages "
     "for as long as they are configured to",
     "files that a source plays, recordings, folders of replays (`exfm replay --out`) and sweeps",
     "models in another tracking server, exports and copies of served models",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli.entry import app
+from pipelines.cli.console import app
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.erasures import begun_erasure, erasures
 from pipelines.core.run_dir.forgotten import forgotten

@@ -38,6 +38,9 @@ class FileKind(NamedTuple):
 
 LEARNED = "what models have learned of all rows together stays: no weight is one person's"
 POSITIONS = "positions, names and times"
+SETTINGS = ("config.yaml", "kept_columns.json", "lineage.json", "follows.json", "source_files", "end_offsets.json")
+SETTINGS += ("moves.json", "move.json", "silences.json", "scaling.json", "place.json", "run.lock", ".object-store.json")
+SETTINGS += (".pull",)
 
 KINDS = (
     FileKind(
@@ -46,7 +49,7 @@ KINDS = (
     FileKind(("lake/dead_letters",), "messages as they were received", Fate.REWRITTEN),
     FileKind(("lake/late_feedback",), "ids of impressions, with times", Fate.REWRITTEN),
     FileKind(("lake/replayed", "lake/replayed.json"), POSITIONS, Fate.STAYS),
-    FileKind(("lake/asof_features",), "features of rows, by lake_seq", Fate.REWRITTEN),
+    FileKind(("lake/asof_features", "lake/asof_features.lock"), "features of rows, by lake_seq", Fate.REWRITTEN),
     FileKind(("lake/logit_sets",), "logits of rows, by lake_seq", Fate.REWRITTEN),
     FileKind(
         ("lake/withdrawn.json", "lake/withdraw.json", "lake/.withdrawn.json.lock"),
@@ -91,12 +94,7 @@ KINDS = (
     ),
     FileKind(("mlflow.db", "mlartifacts"), "figures, and registered models", Fate.STAYS, LEARNED),
     FileKind(("ne.png",), "figures", Fate.STAYS),
-    FileKind(
-        ("config.yaml", "kept_columns.json", "lineage.json", "moves.json", "move.json", "silences.json", "scaling.json")
-        + ("follows.json", "source_files", "end_offsets.json", "place.json", "run.lock", ".object-store.json", ".pull"),
-        POSITIONS + ", settings",
-        Fate.STAYS,
-    ),
+    FileKind(SETTINGS, POSITIONS + ", settings", Fate.STAYS),
 )
 
 OUTSIDE = (

@@ -20,6 +20,7 @@ from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.ingest import stream_name
 from streaming.errors import BadInput
+from streaming.lake.erasure.holes import Holes
 from streaming.lake.reader import LakeReader
 from streaming.lake.withdrawn import Withdrawn
 from streaming.schema import SAMPLE_WEIGHT
@@ -105,7 +106,8 @@ def are_copied(
 
 
 def _stream_of(lake: LakeReader) -> str:
-    return lake.content_id + Withdrawn(lake.path.parent).id
+    erased = Holes.of(lake.path.parent).rows
+    return lake.content_id + Withdrawn(lake.path.parent).id + (f" without {erased} erased rows" if erased else "")
 
 
 def _named(

@@ -119,7 +119,7 @@ def test_an_erasure_that_is_killed_anywhere_is_completed_by_the_same_command(roo
         with pytest.raises(Killed):
             PersonErasure(copy, WHERE).erase(yes=True, say=killing(kill_at))
         assert begun_erasure(RunDir(copy)) is not None
-        with pytest.raises(BadInput, match="was begun at .* and is not complete"):
+        with pytest.raises(BadInput, match=r"was begun at .* and is not complete"):
             prepare(config, RunDir(copy))
         with pytest.raises(BadInput, match="of another condition"):
             PersonErasure(copy, "user_id = 'u-1'").erase(yes=True)
@@ -189,7 +189,7 @@ def test_what_cannot_be_erased_is_refused_in_words(root):
         PersonErasure(root, "label_ctr = 1")
     with pytest.raises(BadInput, match="no run in"):
         PersonErasure(root / "lake", WHERE)
-    with pytest.raises(BadInput, match="hardly one person's. Nothing was changed"):
+    with pytest.raises(BadInput, match="hardly one person's"):
         PersonErasure(root, "bid > 0").erase(yes=True)
     nobody = PersonErasure(root, "user_id = 'nobody at all'").erase(yes=True)
     assert nobody.nothing

@@ -178,7 +178,7 @@ MUTATIONS = (
         "a block is learned without the part that is missing",
         ONCE,
         "streaming/delivery/reader.py",
-        "if rows != last_seq - first_seq + 1:",
+        "if rows != there:",
         "if False:",
         EXAMPLES,
     ),

@@ -359,5 +359,5 @@ def _score(
             honest = not_yet_learned(asked, one.tasks, config.rows.groups, begun_upto_ms)
             pieces.append(writer.rows(asked["lake_seq"], logits[:, tasks], r, honest))
             advance(done + start + asked.num_rows + 1 - one.first, one.rows)
-        writer.commit(pa.concat_tables(pieces), upto)
+        writer.commit(pa.concat_tables(pieces) if pieces else writer.nothing(rows["lake_seq"]), upto)
         done = upto

@@ -70,10 +70,10 @@ def feed(config: Config, first: int, last: int) -> None:
         impressions.append(row)
         if number % 7 == 4:
             impressions.append(row | {"impression_id": f"{id}-odd", "interest_0": "much"})
+            feedback.append({"impression_id": f"{id}-odd", "event_time_ms": at, "task": "ctr"})
         if number % 3 != 2:
             feedback.append({"impression_id": id, "event_time_ms": at + 7_000, "task": "ctr"})
             feedback.append({"impression_id": id, "event_time_ms": at + 20_000 * (1 + number % 20), "task": "cvr"})
-            feedback.append({"impression_id": f"{id}-odd", "event_time_ms": at, "task": "ctr"})
         if number % 11 == 4:  # of an impression that never comes: nobody knows whose
             feedback.append({"impression_id": f"i-{number}-never", "event_time_ms": at, "task": "ctr"})
     feedback.sort(key=lambda row: row["event_time_ms"])

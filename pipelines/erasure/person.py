@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.lake.where import Where
-from streaming.schema import RowSchema
+from streaming.schema import AsOf, RowSchema
 
 ID = "impression_id"
 SHORTEST_TEXT = 4
@@ -124,6 +124,23 @@ class Person:
         if "lake_seq" in names:
             met |= np.isin(rows["lake_seq"].to_numpy(), self._seq)
         return met
+
+    def without_events(self, rows: pa.Table, asof: AsOf) -> pa.Table:
+        """Rows whose histories of events, as-of features of kind `last`, have 0 in place of the values that the
+        condition compares with; the same object where none has one."""
+        for feature in asof.features if self.values else ():
+            for name in feature.of or ():
+                values = [each for each in self.values.get(name, ()) if isinstance(each, int)]
+                column = f"{feature.name}_{name}"
+                if not values or column not in rows.column_names:
+                    continue
+                lists = rows[column].combine_chunks()
+                found = np.isin(lists.values.to_numpy(zero_copy_only=False), values)
+                if found.any():
+                    inside = pc.if_else(pa.array(found), pa.scalar(0, lists.type.value_type), lists.values)
+                    again = pa.ListArray.from_arrays(lists.offsets, inside, type=lists.type, mask=lists.is_null())
+                    rows = rows.set_column(rows.column_names.index(column), rows.schema.field(column), again)
+        return rows
 
     # --- texts and messages ------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from pipelines.report.results.columns_read import columns_read
 from pipelines.report.results.summary import Summary
 from streaming.asof.features import AsOfState
 from streaming.delivery.outbox import CommitRecord
-from streaming.lake.asof_table import ASOF_FEATURES
+from streaming.lake.asof_table import ASOF_FEATURES, AsOfTable
 from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.lake.delta.identifiers import STATE
 from streaming.lake.erasure.holes import Holes, ranges_of
@@ -36,6 +36,7 @@ from streaming.lake.reader import LakeReader
 from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK, side_rows
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET
+from streaming.schema import AsOf
 from streaming.settlement.erasure import ToErase, erased, held_in, rows_of, state_places
 from streaming.settlement.state import SettlementState
 from streaming.store.files import read_json, remove_folder, replacing, sync, write_json
@@ -144,7 +145,7 @@ class Places:
         yield Place("truth", lambda: self._truth(dry=True), self._truth)
         for folder in sorted((beside / LOGIT_SETS).glob("*/")):
             yield self._table(f"logit set {folder.name}", folder / ROWS, person.met)
-        yield self._table("as-of features", beside / ASOF_FEATURES, person.met)
+        yield self._table("as-of features", beside / ASOF_FEATURES, person.met, asof=True)
         yield self._table("late feedback", beside / LATE_FEEDBACK, person.met)
         yield self._table("dead letters", beside / DEAD_LETTERS, self._letters)
         yield Place("letters of the last commit", lambda: self._record(dry=True), self._record)
@@ -157,8 +158,8 @@ class Places:
         self.unreadable += self._person.unreadable(rows)
         return self._person.letters(rows)
 
-    def _table(self, name: str, path: Path, met: Callable[[pa.Table], np.ndarray]) -> Place:
-        """A Delta table beside the lake."""
+    def _table(self, name: str, path: Path, met: Callable[[pa.Table], np.ndarray], *, asof: bool = False) -> Place:
+        """A Delta table beside the lake; `asof`: it is that of as-of features."""
 
         def count() -> int:
             try:
@@ -171,7 +172,11 @@ class Places:
             gone = met(rows)
             return rows.filter(pa.array(~gone)) if gone.any() else None
 
-        return Place(name, count, lambda: rewrite_table(path, left, self._person.without))
+        def erase() -> None:
+            change = self._left(AsOfTable(path.parent).asof) if asof and path.exists() else left
+            rewrite_table(path, change, self._person.without)
+
+        return Place(name, count, erase)
 
     def _truth(self, *, dry: bool = False) -> int:
         count = 0
@@ -204,7 +209,8 @@ class Places:
     def _wanted(self) -> ToErase:
         person = self._person
         items = {name: [each for each in values if isinstance(each, int)] for name, values in person.values.items()}
-        return ToErase(person.met, person.met, self._shown, person.where.columns, items, person.without)
+        events = partial(person.without_events, asof=self._config.rows.asof)
+        return ToErase(person.met, person.met, events, self._shown, person.where.columns, items, person.without)
 
     def _count_state(self) -> tuple[int, int]:
         held = [held_in(state, self._wanted) for _, state in self._states()]
@@ -243,31 +249,16 @@ class Places:
             return
         holes = self.holes.with_more(ranges_of(self._person.seq))
         holes.store(self._beside)
-        lists = self._lists
+        rewrite_table(self._run_dir.lake, self._left(self._config.rows.asof), self._person.without)
+
+    def _left(self, asof: AsOf) -> Callable[[pa.Table], pa.Table | None]:
+        """What is left of rows: without those of the person, and without the person's values in histories of others."""
 
         def left(rows: pa.Table) -> pa.Table | None:
-            gone, changed = self._person.met(rows), False
-            for name, values in lists.items():
-                column = rows[name].combine_chunks() if name in rows.column_names else None
-                if column is not None and (found := np.isin(column.values.to_numpy(), values)).any():
-                    inside = pc.if_else(pa.array(found), pa.scalar(0, column.type.value_type), column.values)
-                    again = pa.ListArray.from_arrays(column.offsets, inside, mask=column.is_null())
-                    rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), again)
-                    changed = True
-            return rows.filter(pa.array(~gone)) if gone.any() else rows if changed else None
+            gone, cleaned = self._person.met(rows), self._person.without_events(rows, asof)
+            return cleaned.filter(pa.array(~gone)) if gone.any() else None if cleaned is rows else cleaned
 
-        rewrite_table(self._run_dir.lake, left, self._person.without)
-
-    @property
-    def _lists(self) -> dict[str, list[int]]:
-        """Histories of events in rows of others, by column, and the values that they may not have."""
-        return {
-            f"{feature.name}_{name}": [each for each in values if isinstance(each, int)]
-            for feature in self._config.rows.asof.features
-            if feature.kind == "last"
-            for name, values in self._person.values.items()
-            if name in feature.of
-        }
+        return left
 
     def _text(self, path: Path) -> tuple[Callable[[], int], Callable[[], None]]:
         """Count and replacement of a JSON file's texts that name the person."""

@@ -18,6 +18,7 @@ from streaming.lake.compaction import ROW_GROUP_ROWS
 from streaming.lake.delta.files import TableFiles, write_file
 from streaming.lake.delta.lock import in_flight_lock
 from streaming.lake.delta.torn import TornFile, torn_files
+from streaming.lake.erasure.holes import Holes
 from streaming.messages.examples import ExamplesCodec
 from streaming.position import Partition
 from streaming.schema import RowSchema
@@ -37,6 +38,7 @@ def repair(lake: Path, schema: RowSchema, settings: KafkaSettings, topic: str, p
         return []
     log.warning("torn: %s", "; ".join(map(str, torn)))
     held = _from_topic(torn, schema, settings, topic, partitions)
+    held = held.filter(pa.array(~Holes.of(lake.parent).mask(held["lake_seq"].to_numpy())))  # erased, and there still
     remade = [_rows_of(each, held) for each in torn]
     lost = [each for each, rows in zip(torn, remade, strict=True) if rows.num_rows != each.file.rows]
     if lost:

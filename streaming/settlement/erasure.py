@@ -42,6 +42,7 @@ class ToErase:
     """What a state is to lose.
 
     impressions, feedback  which rows
+    events                 rows -> the same without the person's values in histories of others; itself if none has any
     shown                  rows, of the lake or pending, whose as-of keys are forgotten, with the columns of these
     columns, items         as `AsOfState.forget` takes them
     texts                  JSON -> the same without the person, of examples of dead letters
@@ -49,6 +50,7 @@ class ToErase:
 
     impressions: MaskOf
     feedback: MaskOf
+    events: Callable[[pa.Table], pa.Table]
     shown: Sequence[pa.Table]
     columns: Collection[str]
     items: Mapping[str, Sequence[int]]
@@ -91,22 +93,22 @@ def erased(state: SettlementState, schema: RowSchema, wanted: ToErase) -> Settle
     numbers = numbers[numbers >= state.pending.first]
     return replace(
         state,
-        pending=_blank(state.pending, "segment", wanted.impressions),
-        orphans=_blank(state.orphans, "waiting", wanted.feedback),
+        pending=_blank(state.pending, "segment", wanted.impressions, wanted.events),
+        orphans=_blank(state.orphans, "waiting", wanted.feedback, lambda rows: rows),
         labels=_unlabelled(state, schema, numbers) if len(numbers) else state.labels,
         asof=_without_keys(state, schema, wanted),
         meta={**state.meta, **{name: wanted.texts(state.meta[name]) for name in ("examples", "dead_letters")}},
     )
 
 
-def _blank(log: RowLogState, kind: str, mask_of: MaskOf) -> RowLogState:
+def _blank(log: RowLogState, kind: str, mask_of: MaskOf, events: Callable[[pa.Table], pa.Table]) -> RowLogState:
     """Rows with nothing in the columns of those that match."""
-    stored = [_blanked(segment, rows, kind, mask_of(rows)) for segment, rows in rows_of(log)]
+    stored = [_blanked(segment, rows, kind, mask_of(rows), events(rows)) for segment, rows in rows_of(log)]
     return replace(log, segments=stored[:-1], head=stored[-1])
 
 
-def _blanked(segment: StoredSegment, rows: pa.Table, kind: str, gone: np.ndarray) -> StoredSegment:
-    if not gone.any():
+def _blanked(segment: StoredSegment, before: pa.Table, kind: str, gone: np.ndarray, rows: pa.Table) -> StoredSegment:
+    if not gone.any() and rows is before:
         return segment
     for index, field in enumerate(rows.schema):
         if field.name == "impression_id":
@@ -115,9 +117,9 @@ def _blanked(segment: StoredSegment, rows: pa.Table, kind: str, gone: np.ndarray
             nothing = pa.scalar(None, field.type) if field.nullable else _least(field.type)
             rows = rows.set_column(index, field, pc.if_else(pa.array(gone), nothing, rows[index]))
     batch = rows.combine_chunks().to_batches()[0]
-    content = [hash64(batch["impression_id"]), batch["key_time_ms"].to_numpy()]
+    columns = [hash64(batch["impression_id"]), batch["key_time_ms"].to_numpy(), np.flatnonzero(gone)]
     kind = kind if segment.name.startswith(f"{kind}-") else f"{kind}_head"
-    return StoredSegment.of(kind, segment.first, batch, content)
+    return StoredSegment.of(kind, segment.first, batch, [*columns, np.frombuffer(segment.name.encode(), np.uint8)])
 
 
 def _nobodys(segment: StoredSegment, kind: pa.DataType) -> pa.Array:

@@ -236,3 +236,14 @@ def said_by(words):
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def test_histories_of_events_in_rows_of_others_lose_the_value(root):
+    def listed():
+        rows = LakeReader(RunDir(root).lake, load(root / "config.yaml", None).rows).read(columns=["seen_ad_id"])
+        return {value for values in rows.table["seen_ad_id"].to_pylist() for value in values or ()}
+
+    assert 3 in listed()
+    PersonErasure(root, "ad_id in (3, 5)").erase(yes=True)
+    assert listed() & {3, 5} == set()
+    assert listed() - {0}

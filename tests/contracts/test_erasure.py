@@ -30,6 +30,7 @@ from streaming.errors import BadInput
 from streaming.lake.erasure.holes import Holes
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
+from streaming.store.files import write_text
 from streaming.store.lock import file_lock
 from tests.support.pipelines.erased_runs import MARK, PERSON, feed, of_topics, traces
 from tests.support.pipelines.small_runs import slow_commits, stop_after, to_the_end
@@ -180,7 +181,7 @@ def bar(doing, rows):
     yield lambda done: None
 
 
-def test_what_cannot_be_erased_is_refused_in_words(root):
+def test_what_cannot_be_erased_is_refused_in_words(root, monkeypatch):
     with pytest.raises(BadInput, match="did you mean `user_id`"):
         PersonErasure(root, "user_ip = 7")
     with pytest.raises(BadInput, match="is no condition"):
@@ -196,6 +197,13 @@ def test_what_cannot_be_erased_is_refused_in_words(root):
     assert nobody.removed == ()
     with file_lock(RunDir(root).lock), pytest.raises(BadInput, match="is being run by another process"):
         PersonErasure(root, WHERE).erase(yes=False)
+    follower = root.parent / "follower"
+    follower.mkdir()
+    write_text(RunDir(root).readers / "follower-1f" / "run", f"{follower}\n")
+    monkeypatch.setattr("pipelines.erasure.erasure.run_lives", lambda path: path == follower)
+    with pytest.raises(BadInput, match="follows this lake, and runs; stop it first"):
+        PersonErasure(root, WHERE).erase(yes=False)
+    monkeypatch.undo()
     with (
         file_lock(root / "checkpoints" / "teacher.lock"),
         pytest.raises(BadInput, match="still works as `teacher`"),

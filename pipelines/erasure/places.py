@@ -137,7 +137,8 @@ class Places:
             )
         if self._leads:
             places += self._of_the_lake()
-        places += [Place(f"texts of {name}", *self._text(run.root / name)) for name in ("status.json", "notices.json", "summary.json")]
+        texts = ("status.json", "notices.json", "summary.json")
+        places += [Place(f"texts of {name}", *self._text(run.root / name)) for name in texts]
         return places
 
     def _of_the_lake(self) -> Iterator[Place]:

@@ -37,7 +37,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.erasure.inventory import LEARNED, OUTSIDE
 from pipelines.erasure.models import learned, older_models, pins, tables_of
 from pipelines.erasure.person import Person
-from pipelines.erasure.places import Places
+from pipelines.erasure.places import ErasurePlaces
 from pipelines.live.loop.lake_watch import FOLLOWER
 from pipelines.live.loop.preflight import locked
 from pipelines.live.status.stored import last_status, run_lives
@@ -61,7 +61,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ErasurePlan:
-    """What an erasure finds.
+    """Findings of an erasure.
 
     rows         of the person, by place; places without any are not in it
     share        of the lake's rows
@@ -129,7 +129,7 @@ class PersonErasure:
                     f"erasure {begun.erasure.number} of {self._run_dir.root}, of another condition, was begun at "
                     f"{begun.erasure.asked_at} and is not complete; complete it first, with --yes"
                 )
-            places = Places(self._run_dir, self._config, self._person)
+            places = ErasurePlaces(self._run_dir, self._config, self._person)
             places.look()
             plan = self._plan(places)
             if begun is None:
@@ -176,7 +176,7 @@ class PersonErasure:
                 )
             yield
 
-    def _require_few(self, places: Places, *, much: bool) -> None:
+    def _require_few(self, places: ErasurePlaces, *, much: bool) -> None:
         if not much and places.of and places.rows > MANY * places.of:
             raise BadInput(
                 f"`{self._person.where.text}` is true of {places.rows:,} of {places.of:,} rows of the lake "
@@ -192,7 +192,7 @@ class PersonErasure:
         status = last_status(self._run_dir.root)
         return status is not None and status.state == "done"
 
-    def _plan(self, places: Places) -> ErasurePlan:
+    def _plan(self, places: ErasurePlaces) -> ErasurePlan:
         run_dir, root = self._run_dir, self._run_dir.root
         rows = {place.name: count for place in places.all() if (count := place.count())}
         tables, crosses = tables_of(self._config, self._person.values)
@@ -209,8 +209,8 @@ class PersonErasure:
             kept=tuple(self._kept(places, crosses)),
         )
 
-    def _kept(self, places: Places, crosses: list[str]) -> Iterator[str]:
-        """What stays, in words."""
+    def _kept(self, places: ErasurePlaces, crosses: list[str]) -> Iterator[str]:
+        """The rest, which stays, in words."""
         yield (
             f"checkpoints and served versions, the newest of each: {LEARNED}; their tables forget the ids above before "
             "the next row that each model learns, and what is saved after that holds nothing of them"

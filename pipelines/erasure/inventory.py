@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Fate(StrEnum):
-    """What becomes of a kind of file."""
+    """Treatment of a kind of file."""
 
     REWRITTEN = "rewritten"
     """The person's rows go, and every file that held them."""

@@ -1,4 +1,4 @@
-"""What models have learned of a person: what of it goes, and what stays.
+"""Models that have learned of a person: what of them goes, and what stays.
 
 A model's weights are of all rows together. What is kept by id, the rows of embedding tables, counts and histories, is
 forgotten at the next row that each model learns (`exfm forget --table`). Until then its newest checkpoint, from which

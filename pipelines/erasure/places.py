@@ -44,7 +44,7 @@ from streaming.store.files import read_json, remove_folder, replacing, sync, wri
 LAKE = "lake"
 
 
-class Place(NamedTuple):
+class ErasurePlace(NamedTuple):
     """A place. `count`: rows of the person there; `erase`: takes them out, and may be called again."""
 
     name: str
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     erase: Callable[[], object]
 
 
-class Places:
+class ErasurePlaces:
     """The places of a run, for a person. `look` comes first: it finds the person's impressions.
 
     rows    rows of the lake that the condition is true of
@@ -123,13 +123,13 @@ class Places:
 
     # --- the places --------------------------------------------------------------------------------------------------
 
-    def all(self) -> list[Place]:
+    def all(self) -> list[ErasurePlace]:
         """In the order in which they are erased."""
-        run, places, met = self._run_dir, list[Place](), self._person.met
+        run, places, met = self._run_dir, list[ErasurePlace](), self._person.met
         for student in sorted(path.name for path in (run.root / "predictions").glob("*/")):
             folder = run.predictions(student)
             places.append(
-                Place(
+                ErasurePlace(
                     f"predictions of {student}",
                     partial(rewrite_predictions, folder, met, dry=True),
                     partial(rewrite_predictions, folder, met),
@@ -138,28 +138,30 @@ class Places:
         if self._leads:
             places += self._of_the_lake()
         texts = ("status.json", "notices.json", "summary.json")
-        places += [Place(f"texts of {name}", *self._text(run.root / name)) for name in texts]
+        places += [ErasurePlace(f"texts of {name}", *self._text(run.root / name)) for name in texts]
         return places
 
-    def _of_the_lake(self) -> Iterator[Place]:
+    def _of_the_lake(self) -> Iterator[ErasurePlace]:
         beside, person = self._beside, self._person
-        yield Place("truth", lambda: self._truth(dry=True), self._truth)
+        yield ErasurePlace("truth", lambda: self._truth(dry=True), self._truth)
         for folder in sorted((beside / LOGIT_SETS).glob("*/")):
             yield self._table(f"logit set {folder.name}", folder / ROWS, person.met)
         yield self._table("as-of features", beside / ASOF_FEATURES, person.met, asof=True)
         yield self._table("late feedback", beside / LATE_FEEDBACK, person.met)
         yield self._table("dead letters", beside / DEAD_LETTERS, self._letters)
-        yield Place("letters of the last commit", lambda: self._record(dry=True), self._record)
-        yield Place("pending impressions", lambda: self._count_state()[0], self._state)
-        yield Place("waiting feedback", lambda: self._count_state()[1], lambda: None)
-        yield Place(LAKE, lambda: len(self.found), self._erase_lake)
-        yield Place("summary", lambda: 0, self._summary)
+        yield ErasurePlace("letters of the last commit", lambda: self._record(dry=True), self._record)
+        yield ErasurePlace("pending impressions", lambda: self._count_state()[0], self._state)
+        yield ErasurePlace("waiting feedback", lambda: self._count_state()[1], lambda: None)
+        yield ErasurePlace(LAKE, lambda: len(self.found), self._erase_lake)
+        yield ErasurePlace("summary", lambda: 0, self._summary)
 
     def _letters(self, rows: pa.Table) -> np.ndarray:
         self.unreadable += self._person.unreadable(rows)
         return self._person.letters(rows)
 
-    def _table(self, name: str, path: Path, met: Callable[[pa.Table], np.ndarray], *, asof: bool = False) -> Place:
+    def _table(
+        self, name: str, path: Path, met: Callable[[pa.Table], np.ndarray], *, asof: bool = False
+    ) -> ErasurePlace:
         """A Delta table beside the lake; `asof`: it is that of as-of features."""
 
         def count() -> int:
@@ -177,7 +179,7 @@ class Places:
             change = self._left(AsOfTable(path.parent).asof) if asof and path.exists() else left
             rewrite_table(path, change, self._person.without)
 
-        return Place(name, count, erase)
+        return ErasurePlace(name, count, erase)
 
     def _truth(self, *, dry: bool = False) -> int:
         count = 0
@@ -253,7 +255,7 @@ class Places:
         rewrite_table(self._run_dir.lake, self._left(self._config.rows.asof), self._person.without)
 
     def _left(self, asof: AsOf) -> Callable[[pa.Table], pa.Table | None]:
-        """What is left of rows: without those of the person, and without the person's values in histories of others."""
+        """Change of rows: those of the person go, and the person's values in histories of others."""
 
         def left(rows: pa.Table) -> pa.Table | None:
             gone, cleaned = self._person.met(rows), self._person.without_events(rows, asof)

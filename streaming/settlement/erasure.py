@@ -39,7 +39,7 @@ MaskOf = Callable[[pa.Table], np.ndarray]
 
 @dataclass(frozen=True)
 class ToErase:
-    """What a state is to lose.
+    """Content that a state is to lose.
 
     impressions, feedback  which rows
     events                 rows -> the same without the person's values in histories of others; itself if none has any

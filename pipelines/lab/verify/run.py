@@ -195,7 +195,7 @@ def _upto(stages: Sequence[Stage], before: int | None) -> list[Stage]:
 
 
 def _ranges(erased: Sequence[Erasure], before: int, last: int) -> tuple[ErasedRange, ...]:
-    """Where nothing can be compared, and why."""
+    """Ranges in which nothing can be compared, and why."""
     numbers = [each.number for each in erased]
     return (
         ErasedRange(before, max(before, last), sum(b + 1 - a for e in erased for a, b in e.ranges), tuple(numbers)),

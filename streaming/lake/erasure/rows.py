@@ -38,7 +38,7 @@ Change = Callable[[pa.Table], pa.Table | None]
 
 
 class RewrittenTable(NamedTuple):
-    """What came of a table: rows that are gone, and files that were written anew."""
+    """Result of a rewriting: rows that are gone, and files that were written anew."""
 
     rows: int
     files: int

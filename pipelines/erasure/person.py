@@ -220,7 +220,7 @@ class Person:
     def refused(self, rows: pa.Table) -> list[Any]:
         """Ids of impressions of this person that were refused, as far as dead letters say them."""
         own = rows.filter(pa.array(self.letters(rows) & np.asarray(pc.equal(rows["kind"], "impression"))))
-        found = []
+        found: list[Any] = []
         for payload in own["payload"].to_pylist():
             try:
                 value = json.loads(payload)

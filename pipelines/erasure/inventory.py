@@ -38,7 +38,14 @@ class FileKind(NamedTuple):
 
 LEARNED = "what models have learned of all rows together stays: no weight is one person's"
 POSITIONS = "positions, names and times"
-SETTINGS = ("config.yaml", "kept_columns.json", "lineage.json", "follows.json", "source_files", "end_offsets.json")
+SETTINGS: tuple[str, ...] = (
+    "config.yaml",
+    "kept_columns.json",
+    "lineage.json",
+    "follows.json",
+    "source_files",
+    "end_offsets.json",
+)
 SETTINGS += ("moves.json", "move.json", "silences.json", "scaling.json", "place.json", "run.lock", ".object-store.json")
 SETTINGS += (".pull",)
 

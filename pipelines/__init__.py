@@ -6,6 +6,7 @@ live/     a live run: its loop, its workers, where they run
 teacher/  a teacher beside the stream
 capacity/ the price of a config at a rate of impressions
 deploy/   files with which others start what a run needs
+erasure/  erasing a person from a stopped run
 lab/      training on logged rows: replay, judging, scaling, verify
 report/   results as tables and figures, and how they are shown
 serve/    students that answer requests

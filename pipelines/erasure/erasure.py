@@ -194,7 +194,7 @@ class PersonErasure:
 
     def _plan(self, places: ErasurePlaces) -> ErasurePlan:
         run_dir, root = self._run_dir, self._run_dir.root
-        rows = {place.name: count for place in places.all() if (count := place.count())}
+        rows = {place.name: count for place in places.all() if (count := place.rows())}
         tables, crosses = tables_of(self._config, self._person.values)
         removed = [str(path.relative_to(root)) for path in older_models(run_dir, self._config, ended=self._ended)]
         removed += [f"pin {name}" for name in pins(run_dir, places.found)]

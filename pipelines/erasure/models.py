@@ -55,9 +55,11 @@ def _ledgers(run_dir: RunDir) -> Iterator[Ledger]:
 
 def pins(run_dir: RunDir, seq: np.ndarray) -> list[str]:
     """Names of pins whose ranges have one of these rows, (N,) int64 ascending."""
-    readers = [reader for reader in Readers(run_dir.readers).all() if reader.last is not None]
     return [
-        r.name for r in readers if np.searchsorted(seq, r.position + 1) < np.searchsorted(seq, r.last, side="right")
+        reader.name
+        for reader in Readers(run_dir.readers).all()
+        if (last := reader.last) is not None
+        and np.searchsorted(seq, reader.position + 1) < np.searchsorted(seq, last, side="right")
     ]
 
 

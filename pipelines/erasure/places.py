@@ -45,10 +45,10 @@ LAKE = "lake"
 
 
 class ErasurePlace(NamedTuple):
-    """A place. `count`: rows of the person there; `erase`: takes them out, and may be called again."""
+    """A place. `rows`: how many of the person are there; `erase`: takes them out, and may be called again."""
 
     name: str
-    count: Callable[[], int]
+    rows: Callable[[], int]
     erase: Callable[[], object]
 
 

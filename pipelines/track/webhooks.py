@@ -268,6 +268,15 @@ class AlarmNotices:
         return Notice(self._run, Alarm(alarm.state), alarm.about, alarm.severity, alarm.words, alarm.since, over)
 
 
+def send_failed(settings: Sequence[WebhookSettings], run: str, silences: Path, sent: Path, reason: str) -> None:
+    """Tell, where services are set, that a run failed before it had a loop that tells it. `silences`, `sent`: its
+    files, as of `AlarmNotices`."""
+    if settings:
+        webhooks = Webhooks(settings)
+        AlarmNotices(run, silences, sent, webhooks.send).close(reason)
+        webhooks.close()
+
+
 def _sent_before(file: Path) -> list[StatusAlarm]:
     """Alarms that were sent and not said to be over. A file that cannot be read has none."""
     try:

@@ -49,6 +49,7 @@ from pipelines.live.workers.ingest import files_name
 from pipelines.report.results.summary import Summary
 from pipelines.teacher.replace.takeover import TAKES_OVER, take_over
 from pipelines.track.endpoint import metrics_served
+from pipelines.track.webhooks import send_failed
 from streaming.broker.broker import LocalBroker
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.delta.files import TableFiles
@@ -93,10 +94,14 @@ def run(
         interruptible(),
     ):
         while True:
-            status, summary = _attempt(
-                config, run_dir, found, local=local, until_end=until_end, until_idle_s=until_idle_s, evolve=evolve,
-                drop=drop, forks=forks, watch=watch, attend=attend, say=say,
-            )  # fmt: skip
+            try:
+                status, summary = _attempt(
+                    config, run_dir, found, local=local, until_end=until_end, until_idle_s=until_idle_s, evolve=evolve,
+                    drop=drop, forks=forks, watch=watch, attend=attend, say=say,
+                )  # fmt: skip
+            except StreamingError as error:  # whoever restarts it at night does not see its last words
+                send_failed(config.alarms.webhooks, config.name, run_dir.silences, run_dir.notices, str(error))
+                raise
             if status.reason != TAKES_OVER:
                 return status, summary
 

@@ -12,10 +12,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from pipelines.core.config.sections import WebhookSettings
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.alarms import Alarm
 from pipelines.live.status.status import StatusAlarm
-from pipelines.track.webhooks import ALL, AlarmNotices, Notice, Webhooks, silence, silences
-from streaming.errors import BadInput
+from pipelines.track.webhooks import ALL, AlarmNotices, Notice, Webhooks, send_failed, silence, silences
+from streaming.errors import BadInput, StreamingError
+from tests.support.pipelines.small_runs import small
 from tests.support.streams.scripted import HandClock
 from tests.support.waiting import eventually
 
@@ -203,6 +206,25 @@ def test_slack_gets_a_text(service):
     assert "*live*: stalled: teacher makes no progress" in began["text"]
     assert "docs/operations/alarms.md#stalled" in began["text"]
     assert over["text"] == ":white_check_mark: *live*: over: stalled (teacher)"
+
+
+def test_a_start_that_fails_is_told_and_what_was_sent_before_is_over(service, tmp_path):
+    slack, files = [WebhookSettings.model_validate(SLACK)], (tmp_path / "silences.json", tmp_path / "notices.json")
+    AlarmNotices("live", *files, lambda notice, again: None).look([STALLED])
+    send_failed(slack, "live", *files, "no broker answers at kafka:9092")
+    over, failed = service.bodies
+    assert over["text"] == ":white_check_mark: *live*: over: stalled (teacher)"
+    assert "*live*: run failed: no broker answers at kafka:9092" in failed["text"]
+
+
+def test_a_run_without_a_broker_tells_it(service, tmp_path):
+    hooks = [SLACK]
+    config = small("127.0.0.1:1", kafka__connect_timeout_s=0.2, alarms__webhooks=hooks, tracking__enabled=False)
+    with pytest.raises(StreamingError, match=r"127\.0\.0\.1:1"):
+        run(config, RunDir(tmp_path / "run"), local=True)
+    [failed] = service.bodies
+    assert "run failed: " in failed["text"]
+    assert "127.0.0.1:1" in failed["text"]
 
 
 def test_pagerduty_gets_a_trigger_and_a_resolve_of_the_same_key(service):

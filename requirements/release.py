@@ -196,6 +196,11 @@ def built(commit: str, out: Path) -> Path:
         return out / run(sys.executable, "-c", hooks, "build_wheel", out, cwd=unpacked).splitlines()[-1]
 
 
+def committed(path: str) -> str:
+    """Text of a file as the commit has it, which is released: what lies beside it uncommitted is not."""
+    return run("git", "show", f"HEAD:{path}", cwd=ROOT)
+
+
 def install(python: Path, listed: Path, wheel: Path) -> None:
     """The two lines of a user, with uv in place of pip where there is uv: the same files, minutes sooner."""
     uv = Path(sys.executable).with_name("uv")
@@ -231,9 +236,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters to try it with")
     asked.add_argument("-o", "--out", type=Path, default=ROOT / "dist")
     given = asked.parse_args(arguments)
-    version = re.search(r'^__version__ = "(.+)"$', (ROOT / "exfm/__init__.py").read_text(), re.M)[1]  # type: ignore[index]
+    version = re.search(r'^__version__ = "(.+)"$', committed("exfm/__init__.py"), re.M)[1]  # type: ignore[index]
     tags = run("git", "tag", "--list", "v*", cwd=ROOT).split()
-    problems = version_problems(version, (ROOT / "CHANGELOG.md").read_text(), tags)
+    problems = version_problems(version, committed("CHANGELOG.md"), tags)
+    if run("git", "rev-parse", "--is-shallow-repository", cwd=ROOT).strip() == "true":
+        problems.append("this clone is shallow, and may lack tags: git fetch --unshallow --tags")
     for problem in problems:
         print(f"{'draft' if given.draft else 'not ready'}: {problem}", file=sys.stderr)
     if problems and not given.draft:
@@ -246,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     wheel = built("HEAD", out)
     for name in LISTS:
-        shutil.copy(ROOT / "requirements" / f"{name}.txt", out)
+        (out / f"{name}.txt").write_text(committed(f"requirements/{name}.txt"))
     for at, interpreter in enumerate(given.python):
         with tempfile.TemporaryDirectory(prefix="exfm-release-") as folder:
             python = environment(interpreter, Path(folder) / "environment")

@@ -141,7 +141,7 @@ def token_from(file: Path | None) -> str | None:
     Raises BadInput where the file cannot be read.
     """
     if file is None:
-        return os.environ.get(VARIABLE) or None
+        return (os.environ.get(VARIABLE) or "").strip() or None  # a Secret made of a file ends in a newline
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

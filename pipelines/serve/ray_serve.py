@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 
 from exfm.machine import set_threads
-from pipelines.core.access import Access, token_from
+from pipelines.core.access import VARIABLE, Access, token_from
 from pipelines.serve.app import RequestLimits
 from pipelines.serve.processes import MOST_AT_ONCE, ServerSettings, server_of
 from pipelines.serve.sources import Follow
@@ -60,9 +60,12 @@ class RaySettings(BaseModel):
 class Replica:
     """A model store with its interface. Ray Serve builds one in each of its processes."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, asks_token: bool) -> None:
+        """Raises BadInput where a token is asked for, and this process has none."""
         set_threads(1)
         token = token_from(None)  # here: Ray's dashboard shows arguments
+        if asks_token and token is None:
+            raise BadInput(f"{VARIABLE} is set here, and not in the cluster's processes: set it where `ray start` runs")
         self._server = server_of(settings._replace(access=Access(token=token)), settings.sources())
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -89,5 +92,5 @@ def application(args: dict[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": 1},
     )
     deployment: Any = in_a_replica(serve.ingress()(Replica))
-    bound: serve.Application = deployment.bind(server)
+    bound: serve.Application = deployment.bind(server, token_from(None) is not None)
     return bound

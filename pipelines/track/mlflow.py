@@ -41,7 +41,7 @@ METRICS_PER_CALL = 500
 LOADER = "pipelines.served_model"  # a name that registered models store: it stays
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}  # MLflow's own: minutes
 SCHEME = "sqlite:///"
-_PASSWORD = re.compile(r"://[^/\s]*@")
+_PASSWORD = re.compile(r"://[^\s]*@")
 
 log = logging.getLogger(__name__)
 
@@ -304,11 +304,16 @@ class RegisteredModels:
         try:
             return [model.name for model in self._client.search_registered_models()]
         except Exception as error:  # of SQL, of HTTP, of MLflow
-            reason = _PASSWORD.sub("://…@", str(error).splitlines()[0])
-            raise BadInput(f"the registry at {self.uri} cannot be read ({reason}); give --tracking-uri") from None
+            raise BadInput(f"{self._unread(error)}; give --tracking-uri") from None
+
+    def _unread(self, error: Exception) -> StreamingError:
+        """The error of a store that does not answer, without a password: MLflow's own have the address."""
+        reason = _PASSWORD.sub("://…@", next(iter(str(error).splitlines()), type(error).__name__))
+        return StreamingError(f"the registry at {self.uri} cannot be read ({reason})")
 
     def version(self, model: str, alias: str | None, number: int | None) -> RegisteredVersion | None:
-        """The version with the alias or number; None if there is none."""
+        """The version with the alias or number; None if there is none. Raises StreamingError where the store does not
+        answer."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -317,21 +322,24 @@ class RegisteredModels:
                 if alias is None
                 else self._client.get_model_version_by_alias(model, alias)
             )
-        except MlflowException as error:
-            if is_gone(error):
+        except Exception as error:
+            if isinstance(error, MlflowException) and is_gone(error):
                 return None
-            raise
+            raise self._unread(error) from None
         at = datetime.fromtimestamp(entry.creation_timestamp / 1000, UTC).isoformat(timespec="milliseconds")
         return RegisteredVersion(int(entry.version), at, dict(entry.tags))
 
     def files(self, model: str, number: int, to: Path) -> tuple[Path, dict[str, Any]]:
         """Copy a version's files below `to`; returns the path of the export, and the version's settings. Raises
-        ModelError where it is no export of ours."""
+        ModelError where it is no export of ours, StreamingError where the store does not answer."""
         from mlflow.artifacts import download_artifacts
         from mlflow.models import Model
 
         to.mkdir(parents=True, exist_ok=True)
-        root = Path(download_artifacts(f"models:/{model}/{number}", dst_path=str(to), tracking_uri=self._uri))
+        try:
+            root = Path(download_artifacts(f"models:/{model}/{number}", dst_path=str(to), tracking_uri=self._uri))
+        except Exception as error:
+            raise self._unread(error) from None
         flavour = Model.load(str(root)).flavors.get("python_function", {})
         if flavour.get("loader_module") != LOADER:
             raise ModelError(f"version {number} of `{model}` is not a student that exfm registered")

@@ -269,12 +269,17 @@ class AlarmNotices:
 
 
 def send_failed(settings: Sequence[WebhookSettings], run: str, silences: Path, sent: Path, reason: str) -> None:
-    """Tell, where services are set, that a run failed before it had a loop that tells it. `silences`, `sent`: its
-    files, as of `AlarmNotices`."""
-    if settings:
+    """Tell, where services are set, that a run failed before it had a loop that tells it; once, until it has one.
+    `silences`, `sent`: its files, as of `AlarmNotices`."""
+    if not settings or any(alarm.state == Alarm.FAILED for alarm in _sent_before(sent)):
+        return
+    try:
         webhooks = Webhooks(settings)
         AlarmNotices(run, silences, sent, webhooks.send).close(reason)
         webhooks.close()
+        write_json(sent, [_failed(run, reason, datetime.now(UTC)).as_json()])
+    except StreamingError as error:  # what failed is said to whoever sees it
+        log.warning("nobody was told that the run failed: %s", error)
 
 
 def _sent_before(file: Path) -> list[StatusAlarm]:

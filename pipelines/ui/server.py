@@ -98,13 +98,15 @@ class RunPage:
 
     def _topic_search(self) -> TopicSearch:
         """A search of the topics where their broker runs: a page starts nothing."""
-        status, configured = read_status(self.run_dir.root), self._config.kafka.bootstrap_servers
-        if configured is None and not status.lives:
+        status, servers = read_status(self.run_dir.root), self._config.kafka.bootstrap_servers
+        if servers is None and status.lives:
+            servers = status.broker.bootstrap_servers  # None while it starts
+        if servers is None:
             raise BadInput(
                 "the run's own broker is not known to run, and this page starts nothing: "
                 f"exfm why {self.run_dir.root} impression ID --topics starts it"
             )
-        return TopicSearch(self.run_dir, configured or status.broker.bootstrap_servers)
+        return TopicSearch(self.run_dir, servers)
 
     def dead_letters(self, query: dict[str, str]) -> Any:
         """A few refused records of a kind and a reason, decoded as far as possible, as text: numbers of 64 bits are

@@ -118,6 +118,7 @@ def test_a_run_with_json_logs_and_spans_is_the_same_run_and_has_one_trace_a_bloc
 
     logs = sorted(run_dir.logs.glob("*.log"))
     assert {path.stem for path in logs} >= {"coordinator", "teacher", "augmentation", "student-feed"}
+    assert lines_of(run_dir.logs / "coordinator.log")
     for path in logs:
         for line in lines_of(path):
             assert line.keys() >= KEYS

@@ -268,7 +268,7 @@ class AlarmLimits(Frozen):
 def _without_password(uri: str | None) -> str | None:
     if uri is not None and PASSWORD_IN_ADDRESS.search(uri) is not None:
         raise ValueError(
-            "it holds a password, and a run writes its settings down; leave it out of the address, and set "
+            "it holds a password, or may, and a run writes its settings down; leave it out of the address, and set "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (a database's: PGPASSWORD) where exfm is started"
         )
     return uri

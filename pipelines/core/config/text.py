@@ -40,7 +40,7 @@ def read_yaml(text: str) -> Any:
     return value
 
 
-PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s]+@")
+PASSWORD_IN_ADDRESS = re.compile(r"https?://\S+@|://[^/\s@:]*:\S+@|[?&](?:password|pwd|token)=", re.I)
 
 
 def holds_secret(text: str) -> bool:
@@ -49,6 +49,10 @@ def holds_secret(text: str) -> bool:
 
     >>> holds_secret("postgresql://mlflow:s3cret@db/mlflow"), holds_secret("http://mlflow:5000")
     (True, False)
+    >>> holds_secret("http://t0ken@mlflow:5000"), holds_secret("postgresql://u@db/x?password=p")
+    (True, True)
+    >>> holds_secret("postgresql://mlflow@db:5432/mlflow"), holds_secret("postgresql://u:a/b@db/x")
+    (False, True)
     """
     return any(key in text for key in SECRET_KEYS) or PASSWORD_IN_ADDRESS.search(text) is not None
 

@@ -70,7 +70,7 @@ class _JsonLines(logging.Formatter):
         line |= {key: value for key, value in self._position()._asdict().items() if value is not None}
         if record.exc_info:
             line["exc"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return json.dumps(line, default=str)
 
 
 def as_text(line: str) -> str:

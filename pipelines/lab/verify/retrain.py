@@ -168,6 +168,9 @@ class _RetrainingWorker(StudentWorker):
         super().resume()
         self.state.record.predictions, self._exports = self._compared, _NoExports()
 
+    def _new_spans(self) -> None:
+        """Make none: these blocks have theirs."""
+
     def learn_upto(self, position: int, advance: Callable[[int], None]) -> None:
         """Learn every row up to there; the last batch of a stream that ends there may be short."""
         self.orders = Orders(end_seq=position)

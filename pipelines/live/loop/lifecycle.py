@@ -99,9 +99,13 @@ def run(
                     config, run_dir, found, local=local, until_end=until_end, until_idle_s=until_idle_s, evolve=evolve,
                     drop=drop, forks=forks, watch=watch, attend=attend, say=say,
                 )  # fmt: skip
-            except StreamingError as error:  # whoever restarts it at night does not see its last words
-                send_failed(config.alarms.webhooks, config.name, run_dir.silences, run_dir.notices, str(error))
+            except BadInput:
+                raise  # whoever gave the command reads it
+            except Exception as error:  # whoever restarts it at night does not
+                if not found.loops:
+                    send_failed(config.alarms.webhooks, config.name, run_dir.silences, run_dir.notices, str(error))
                 raise
+            found.loops = False
             if status.reason != TAKES_OVER:
                 return status, summary
 
@@ -159,7 +163,7 @@ def _attempt(
             config, run_dir, provision, status, status_file, conclusion, tracker,
             until_end=until_end, until_idle_s=until_idle_s, say=say,
         )  # fmt: skip
-        found.begun, status.stage = True, None
+        found.begun, found.loops, status.stage = True, True, None
         say("waiting for the workers: each process starts and imports torch")
         live.run(watch, attend)
         conclusion.break_off(live.workers)

@@ -119,6 +119,8 @@ def writable(folder: Path, what: str = "the run directory", option: str = "--run
 class PreflightState:
     begun: bool
     """There is a run: what the directory holds is its own, whatever happens now."""
+    loops: bool = False
+    """The run has a loop, which tells of its failure itself."""
 
 
 def contents(folder: Path) -> set[Path] | None:

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ STEPS = {
     "train twin": "learn",
 }
 """The step that a phase belongs to. Others are no part of a block's life."""
-FLUSH_MS = 2000
+FLUSH_S = 2.0
 """Time for what is not exported yet when a worker ends."""
 
 
@@ -142,7 +143,7 @@ class BlockSpans:
         self._of = {"exfm.run": run, "exfm.worker": worker}
         self._lake, self._watch, self._ids = lake, watch, Ids()
         named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "exfm"}
-        self._provider = TracerProvider(resource=Resource.create(named), id_generator=self._ids)
+        self._provider = TracerProvider(resource=Resource.create(named), id_generator=self._ids, shutdown_on_exit=False)
         for exporter in to:
             self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("exfm")
@@ -201,9 +202,10 @@ class BlockSpans:
         return self._zero_ns + round(at_s * 1e9)
 
     def close(self) -> None:
-        """Export what is left, for FLUSH_MS at most, and end the thread."""
-        self._provider.force_flush(FLUSH_MS)
-        self._provider.shutdown()
+        """Export what is left, for FLUSH_S at most: a collector that does not answer keeps no worker."""
+        ending = threading.Thread(target=self._provider.shutdown, name="spans", daemon=True)
+        ending.start()
+        ending.join(FLUSH_S)
 
 
 def spans_of(config: Config, run_dir: RunDir, worker: str, lake: str, watch: Stopwatch) -> BlockSpans | None:

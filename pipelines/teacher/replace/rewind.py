@@ -338,6 +338,9 @@ class RewoundStudent(StudentWorker):
         state.provenance.rewound = True
         self.increments = None
 
+    def _new_spans(self) -> None:
+        """Make none: these blocks have theirs."""
+
     def learn_upto(self, upto: int) -> Iterator[int]:
         """Learn the batches that the rows up to there fill, and leave a checkpoint; yields positions on the way."""
         self.open()

@@ -109,8 +109,11 @@ class StudentWorker(Worker):
         self._leakage = None if logits is None or honest else logits.description.leakage
         self.feed_from(source)
         self._lake_id = self._lake.id
-        self._spans = spans_of(config, self._run_dir, self.name, self._lake_id, self.watch)
+        self._spans = self._new_spans()
         self._ranks.barrier()
+
+    def _new_spans(self) -> BlockSpans | None:
+        return spans_of(self._config, self._run_dir, self.name, self._lake_id, self.watch)
 
     _leakage: str | None = None
     """The mark of figures where the teacher whose logits it learns from had learned the rows."""

@@ -165,7 +165,7 @@ def test_mlflow_without_a_bucket_is_refused():
     [
         ("kafka.bootstrap_servers=localhost:9092", "which every pod takes for itself"),
         ("tracking.uri=sqlite:////some/where/mlflow.db", "is on this machine"),
-        ("tracking.uri=http://me:s3cret@host:5000", "holds a password"),
+        ("tracking.uri=http://me:s3cret@host:5000", "holds a password, or may"),
         (
             "kafka.security.ssl_cafile=/some/where/ca.pem",
             "kafka.security.ssl_cafile is /some/where/ca.pem, which is on this",

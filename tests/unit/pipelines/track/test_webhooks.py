@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -16,7 +17,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.alarms import Alarm
 from pipelines.live.status.status import StatusAlarm
-from pipelines.track.webhooks import ALL, AlarmNotices, Notice, Webhooks, send_failed, silence, silences
+from pipelines.track.webhooks import ALL, HOLD_S, AlarmNotices, Notice, Webhooks, send_failed, silence, silences
 from streaming.errors import BadInput, StreamingError
 from tests.support.pipelines.small_runs import small
 from tests.support.streams.scripted import HandClock
@@ -212,9 +213,22 @@ def test_a_start_that_fails_is_told_and_what_was_sent_before_is_over(service, tm
     slack, files = [WebhookSettings.model_validate(SLACK)], (tmp_path / "silences.json", tmp_path / "notices.json")
     AlarmNotices("live", *files, lambda notice, again: None).look([STALLED])
     send_failed(slack, "live", *files, "no broker answers at kafka:9092")
+    send_failed(slack, "live", *files, "no broker answers at kafka:9092")  # tried again, and told once
     over, failed = service.bodies
     assert over["text"] == ":white_check_mark: *live*: over: stalled (teacher)"
     assert "*live*: run failed: no broker answers at kafka:9092" in failed["text"]
+
+
+def test_a_start_that_failed_is_over_when_the_run_runs(told):
+    told.kept.write_text(json.dumps([replace(STALLED, state="run failed", about="live").as_json()]))
+    told.start()
+    assert told.after(HOLD_S) == ["over: run failed of live"]
+
+
+def test_a_secret_that_cannot_be_read_hides_no_failure(tmp_path, caplog):
+    hook = WebhookSettings.model_validate({"format": "slack", "url": {"env": "NO_SUCH_HOOK"}})
+    send_failed([hook], "live", tmp_path / "silences.json", tmp_path / "notices.json", "no broker")
+    assert "NO_SUCH_HOOK" in caplog.text
 
 
 def test_a_run_without_a_broker_tells_it(service, tmp_path):

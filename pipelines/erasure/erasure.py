@@ -130,7 +130,7 @@ class PersonErasure:
                     f"{begun.erasure.asked_at} and is not complete; complete it first, with --yes"
                 )
             places = ErasurePlaces(self._run_dir, self._config, self._person)
-            places.look()
+            places.look(begun.ids if begun is not None else ())
             plan = self._plan(places)
             if begun is None:
                 if plan.nothing or not yes:
@@ -217,6 +217,13 @@ class PersonErasure:
         )
         if crosses:
             yield f"rows of {', '.join(crosses)}: made of several columns, or shared by many ids"
+        if tables_of(self._config, self._person.values)[0]:
+            yield (
+                "forgotten.json: by number, the rows of these tables, since a model that starts again forgets again; "
+                "of a column of numbers under `index` that is the value"
+            )
+        if any(isinstance(value, int) for values in self._person.values.values() for value in values):
+            yield "reasons and texts of refused rows that quote a number of the condition: which number cannot be told"
         if not self._person.values:
             yield "tables of models: a condition that is no equality names no ids for them to forget"
         if places.unreadable:
@@ -244,7 +251,7 @@ class PersonErasure:
             learned=learned(self._run_dir),
             removed=plan.removed,
         )
-        begun = BegunErasure.of(erasure, self._person.condition)
+        begun = BegunErasure.of(erasure, self._person.condition, self._person.ids.to_pylist())
         begin_erasure(self._run_dir, begun)
         return begun
 

@@ -84,7 +84,7 @@ KINDS = (
     FileKind(("registry",), "weights, counts by id", Fate.OLDER_REMOVED, LEARNED + "; versions with an alias stay"),
     FileKind(("students",), "what was asked of students; weights that one began with", Fate.STAYS, LEARNED),
     FileKind(("quarantine",), POSITIONS, Fate.STAYS),
-    FileKind(("forgotten.json", "forgotten.lock"), "rows of tables that are to be forgotten, not the id", Fate.STAYS),
+    FileKind(("forgotten.json", "forgotten.lock"), "rows of tables, by number, that models forget", Fate.STAYS),
     FileKind(("erasures.json", "erasing.json"), "what was erased, of nobody by name", Fate.STAYS),
     FileKind(("summary.json",), "lowest and highest values of columns, reasons of dead letters", Fate.REWRITTEN),
     FileKind(("status.json", ".status.json.spare"), "reasons of dead letters, words of errors", Fate.REWRITTEN),

@@ -89,6 +89,8 @@ def tables_of(config: Config, values: Mapping[str, Sequence[Any]]) -> tuple[dict
     made of these columns, whose rows cannot be told apart."""
     tables: dict[str, dict[str, list[int]]] = {}
     others = []
+    histories = {f"{of.name}_{item}": item for of in config.rows.asof.features for item in of.of or ()}
+    values = {**values, **{column: values[item] for column, item in histories.items() if item in values}}
     for worker, features in models_of(config).items():
         for feature in features.tabled:
             of = [name for name in feature.reads if name in values]

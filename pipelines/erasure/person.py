@@ -49,6 +49,8 @@ def equalities(text: str) -> dict[str, list[Any]]:
 
     >>> equalities("user_id == 7 or device in ('x', 'y')"), equalities("user_id == 7 and bid > 1")
     ({'user_id': [7], 'device': ['x', 'y']}, {})
+    >>> equalities("user_id == 7.0"), equalities("user_id == 3 + 4"), equalities("user_id == ad_id")
+    ({'user_id': [7]}, {}, {})
     """
     found: dict[str, list[Any]] = {}
     whole = ast.parse(text.strip(), mode="eval").body
@@ -64,7 +66,12 @@ def equalities(text: str) -> dict[str, list[Any]]:
                 values = of.elts
             case _:
                 return {}
-        found.setdefault(name, []).extend(ast.literal_eval(value) for value in values)
+        try:
+            literal = [ast.literal_eval(value) for value in values]
+        except ValueError:  # `a == b`, `a == 1 + 2`
+            return {}
+        whole_numbers = (int(each) if isinstance(each, float) and each.is_integer() else each for each in literal)
+        found.setdefault(name, []).extend(whole_numbers)
     return found
 
 
@@ -198,13 +205,20 @@ class Person:
         >>> schema = RowSchema(columns=[Column(name="user", type="string")], tasks=[Task(name="ctr", window_s=60)])
         >>> Person("user == 'u-1234'", schema).without({"detail": ["`u-1234` is odd", "fine"], "n": 3})
         {'detail': ['erased', 'fine'], 'n': 3}
+        >>> Person("user == 'u-1234'", schema).without({"bad:u-1234": 3, "bad:u-1234 again": 4, "null:user": 1})
+        {'erased': 7, 'null:user': 1}
         """
         if isinstance(value, str):
             return ERASED if self.in_text(value) else value
         if isinstance(value, list):
             return [self.without(each) for each in value]
         if isinstance(value, dict):
-            return {ERASED if self.in_text(str(name)) else name: self.without(each) for name, each in value.items()}
+            left: dict[str, Any] = {}
+            for name, each in value.items():
+                key, more = ERASED if self.in_text(str(name)) else name, self.without(each)
+                both = key in left and isinstance(more, int | float)  # counts by reasons that name the person
+                left[key] = left[key] + more if both else more
+            return left
         return value
 
     def letters(self, rows: pa.Table) -> np.ndarray:
@@ -224,7 +238,7 @@ class Person:
         for payload in own["payload"].to_pylist():
             try:
                 value = json.loads(payload)
-                id = value.get(ID) if isinstance(value, dict) else None
+                id = value.get(ID) if isinstance(value, dict) and self._is_row(value) else None
                 found += [] if id is None else pa.array([id]).cast(self._schema.id_type).to_pylist()
             except (ValueError, RecursionError, pa.ArrowException):
                 continue

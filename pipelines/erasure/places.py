@@ -1,12 +1,13 @@
 """Places of a run directory that rows of a person are in, in the order in which they are erased.
 
-Ids of the person's impressions are in the lake and in the settlement state, and everything else is found by them. So
-these two come last, and what a kill interrupts is found again by the same command.
+Everything is found by the ids of the person's impressions, which are in the lake, in the settlement state and in dead
+letters. They are in `erasing.json` until the erasure is complete, so what a kill interrupts is found again by the same
+command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -71,9 +72,11 @@ class ErasurePlaces:
 
     # --- whose impressions -------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Find the person's impressions in the lake and in the settlement state."""
+    def look(self, known: Sequence[int | str] = ()) -> None:
+        """Find the person's impressions in the lake, in the settlement state and in dead letters. `known`: ids that an
+        interrupted erasure had found."""
         person = self._person
+        person.know(pa.array(known, self._config.rows.id_type))
         for first, last in self.holes.ranges:  # of this person or of others: nobody has any use of them
             person.know(pa.array([], self._config.rows.id_type), np.arange(first, last + 1))
         for letters in self._all_letters():
@@ -176,7 +179,7 @@ class ErasurePlaces:
             return rows.filter(pa.array(~gone)) if gone.any() else None
 
         def erase() -> None:
-            change = self._left(AsOfTable(path.parent).asof) if asof and path.exists() else left
+            change = self._left(AsOfTable(path.parent).asof, met) if asof and path.exists() else left
             rewrite_table(path, change, self._person.without)
 
         return ErasurePlace(name, count, erase)
@@ -252,13 +255,14 @@ class ErasurePlaces:
             return
         holes = self.holes.with_more(ranges_of(self._person.seq))
         holes.store(self._beside)
-        rewrite_table(self._run_dir.lake, self._left(self._config.rows.asof), self._person.without)
+        asof = self._config.rows.asof
+        rewrite_table(self._run_dir.lake, self._left(asof, lambda rows: _in(holes, rows)), self._person.without)
 
-    def _left(self, asof: AsOf) -> Callable[[pa.Table], pa.Table | None]:
-        """Change of rows: those of the person go, and the person's values in histories of others."""
+    def _left(self, asof: AsOf, met: Callable[[pa.Table], np.ndarray]) -> Callable[[pa.Table], pa.Table | None]:
+        """Change of rows: those that are met go, and the person's values in histories of others."""
 
         def left(rows: pa.Table) -> pa.Table | None:
-            gone, cleaned = self._person.met(rows), self._person.without_events(rows, asof)
+            gone, cleaned = met(rows), self._person.without_events(rows, asof)
             return cleaned.filter(pa.array(~gone)) if gone.any() else None if cleaned is rows else cleaned
 
         return left
@@ -291,3 +295,8 @@ class ErasurePlaces:
         counts = replace(summary.counts, erased=Holes.of(self._beside).rows)
         after = replace(summary, columns=columns, counts=counts).as_json()
         write_json(self._run_dir.summary, self._person.without(after))
+
+
+def _in(holes: Holes, rows: pa.Table) -> np.ndarray:
+    """Mask (N,) bool of rows whose holes are recorded: no other row of the lake goes."""
+    return holes.mask(rows["lake_seq"].to_numpy())

@@ -88,7 +88,10 @@ def forget_everywhere(run_dir: RunDir, where: str, *, yes: bool, much: bool, say
 def text_of(plan: ErasurePlan) -> str:
     """A plan, or what came of it, in lines."""
     if plan.nothing and plan.done is None:
-        return "no row of the run matches: there is nothing to erase, and nothing was changed"
+        return (
+            "no row of the run matches: there is nothing to erase, and nothing was changed. What models keep by an id "
+            "whose rows retention has deleted, they drop by --table and --id"
+        )
     lines = [f"{rows:>9,}  {place}" for place, rows in plan.rows.items()]
     lines.append(f"{plan.share:.2%} of the lake's rows, in {len(plan.ranges):,} ranges of lake_seq")
     lines += _listed("tables of models that forget the ids", plan.tables)

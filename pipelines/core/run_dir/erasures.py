@@ -1,7 +1,7 @@
 """Erasures of persons from a run: those that are done, and one that was begun.
 
 erasures.json    [{number, asked_at, done_at, rows, ranges, learned, forgotten, removed}, …]
-erasing.json     {number, asked_at, salt, mark, …}: one that was decided; its command completes it
+erasing.json     {erasure, salt, mark, ids}: one that was decided; its command completes it
 
     rows       how many were erased, by place
     ranges     which, by `lake_seq`: what was learned of them can no longer be compared
@@ -9,8 +9,9 @@ erasing.json     {number, asked_at, salt, mark, …}: one that was decided; its 
     forgotten  numbers of the requests to forget ids that came with it (forgotten.json)
     removed    checkpoints, snapshots, versions and pins that went
 
-None of both says whose rows they were. `mark` is a hash of the condition, keyed by `salt`, by which the command that
-completes an erasure is known as the one that began it; both go when it is done.
+The record does not say whose rows they were. `mark` is a hash of the condition, keyed by `salt`, by which the command
+that completes an erasure is known as the one that began it, and `ids` are of the person's impressions; the file goes
+when it is done.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -56,11 +58,13 @@ class BegunErasure(BaseModel):
     erasure: Erasure
     salt: str
     mark: str
+    ids: tuple[int | str, ...] = ()
+    """Of the person's impressions."""
 
     @classmethod
-    def of(cls, erasure: Erasure, condition: str) -> BegunErasure:
+    def of(cls, erasure: Erasure, condition: str, ids: Sequence[int | str]) -> BegunErasure:
         salt = secrets.token_hex(16)
-        return cls(erasure=erasure, salt=salt, mark=_mark(salt, condition))
+        return cls(erasure=erasure, salt=salt, mark=_mark(salt, condition), ids=tuple(ids))
 
     def is_of(self, condition: str) -> bool:
         """True if it was begun with this condition."""

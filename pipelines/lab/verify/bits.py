@@ -89,6 +89,7 @@ class ComparedLog(PredictionLog):
     def __init__(self, logged: LoggedPredictions, before: int | None = None) -> None:
         super().__init__(Path())
         self._logged, self._before = logged, before
+        self._last: list[pa.RecordBatch] = []
         self.compared = self.unlogged = 0
         self.mismatch: RowMismatch | None = None
 
@@ -96,6 +97,9 @@ class ComparedLog(PredictionLog):
         self._waiting = []
 
     def write(self, taken: list[pa.RecordBatch]) -> None:
+        if self._before is not None:  # the last batch is short here, and was whole there: bits differ by that
+            taken = [*self._last, *taken]
+            taken, self._last = taken[:-1], taken[-1:]
         if not taken:
             return
         found = pa.Table.from_batches(taken).combine_chunks()

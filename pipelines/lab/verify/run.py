@@ -77,8 +77,14 @@ def _verified(
     linked = _linked_copies(run_dir, name, folder)
     stored = _opened(linked.checkpoint, name)
     first, last = config.student(name).first_seq, stored.meta["lake_seq"]
-    erased = [e for e in erasures(run_dir.leader) if e.first is not None and e.first <= _learned(e, run_dir, name)]
-    before = min((each.first for each in erased if each.first is not None), default=None)
+    ranges = [
+        (each, max(a, first), min(b, last))
+        for each in erasures(run_dir.leader)
+        for a, b in each.ranges
+        if b >= first and a <= min(last, _learned(each, run_dir, name))
+    ]
+    erased = list({each.number: each for each, _, _ in ranges}.values())
+    before = min((a for _, a, _ in ranges), default=None)
     if before is not None and before <= first:
         return _nothing_to_compare(name, linked.checkpoint.name, (first, last), _ranges(erased, before, last))
     with _pinned(run_dir, config, name, first, last), bar(f"retraining {name}", last + 1 - first) as advance:

@@ -55,7 +55,8 @@ def prepare(
     alone, and the config that is written there holds no password.
     """
     require_moved(run_dir, config.kafka.bootstrap_servers)
-    require_erased(run_dir)
+    for erased in {run_dir.root: run_dir, run_dir.leader.root: run_dir.leader}.values():
+        require_erased(erased)
     _disk(run_dir.root, config.resources.min_free_disk_gb)
     if not run_dir.config.exists():
         if config.follows is None:

@@ -11,6 +11,7 @@ import pytest
 
 from exfm.snapshots.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.logs import LogForm
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.host import Host
 from pipelines.live.rules.causes import Died
@@ -48,7 +49,7 @@ class Hosted:
         self.run_dir.lake.parent.mkdir(parents=True)
         self.run_dir.lake.symlink_to(lake)
         self._root = root
-        self.hosts = [(Host(f"{root}/host-{n}.log", 10), names) for n, names in enumerate(hosts)]
+        self.hosts = [(Host(f"{root}/host-{n}.log", LogForm(10)), names) for n, names in enumerate(hosts)]
         for host, names in self.hosts:
             for name in names:
                 self.open(host, name)

@@ -86,12 +86,13 @@ class Fiited(EmbeddingSettings):
 class FiitedTable(Composed):
     """Vectors of `ids` ids, or of as many virtual rows as `settings` say, in chunks of one pool of rows.
 
+    >>> import torch
     >>> table = FiitedTable("ad", ("ad",), 8, Fiited(kind="fiited", chunks=2, keep=0.5, headroom=0), ids=10)
     >>> table.tables
     (Table(name='ad', rows=10, width=4, keys=('ad~0', 'ad~1'), hashed=False, bound=0.31622776601683794),)
     >>> table.read(torch.tensor([3]))
     [tensor([-2]), tensor([-2])]
-    >>> begun = table.learn(Seen(torch.tensor([3]), torch.tensor([1]), lambda C: torch.ones(1, C), None))
+    >>> begun = table.learn(Seen(torch.tensor([3]), torch.tensor([1]), lambda C: torch.ones(1, C).double(), None))
     >>> table.read(torch.tensor([3, 13]))
     [tensor([0, 0]), tensor([1, 1])]
     """

@@ -67,6 +67,7 @@ class QR(EmbeddingSettings):
 class QRTable(Composed):
     """Ids below the product of `bases`, by digits of these bases.
 
+    >>> import torch
     >>> table = QRTable("ad", ("ad",), 4, (4, 3), "add")
     >>> table.read(torch.tensor([0, 5, 11]))
     [tensor([0, 1, 3]), tensor([0, 1, 2])]

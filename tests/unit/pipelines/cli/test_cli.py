@@ -147,6 +147,7 @@ def test_a_run_is_the_last_argument_or_an_option_whichever_comes_to_mind(name, c
     (tmp_path / "x").write_text("{}")
     others = ["x" for part in command.params if part.param_type_name == "argument" and part.required]
     others += [f"--{part.name}=x" for part in command.params if part.param_type_name == "option" and part.required]
+    others += {("forget",): ["--table=x", "--id=x"]}.get(name, [])  # one of two pairs of options
 
     def said(*arguments):
         with pytest.raises(SystemExit) as end:

@@ -74,7 +74,8 @@ def test_an_id_that_lost_its_row_is_dropped_in_the_very_version_and_none_is_admi
         assert now == set(kind.ids.tolist())
         dropped = torch.tensor(sorted(before - now), dtype=torch.int64)
         gone += len(dropped)
-        assert (served.tables.kinds[0].read(dropped)[0] == -1).all()
+        rows = served.tables.kinds[0].read(dropped)[0]
+        assert (rows >= 25).all(), "of the fallback, which lie behind the slots"
     assert gone > 10
 
 

@@ -86,9 +86,9 @@ class ComparedLog(PredictionLog):
     mismatch  the first row that differs; None while none does
     """
 
-    def __init__(self, logged: LoggedPredictions, before: int | None = None) -> None:
+    def __init__(self, logged: LoggedPredictions, before: int | None = None, batch_rows: int = 0) -> None:
         super().__init__(Path())
-        self._logged, self._before = logged, before
+        self._logged, self._before, self._batch_rows = logged, before, batch_rows
         self._last: list[pa.RecordBatch] = []
         self.compared = self.unlogged = 0
         self.mismatch: RowMismatch | None = None
@@ -97,12 +97,15 @@ class ComparedLog(PredictionLog):
         self._waiting = []
 
     def write(self, taken: list[pa.RecordBatch]) -> None:
-        if self._before is not None:  # the last batch is short here, and was whole there: bits differ by that
-            taken = [*self._last, *taken]
-            taken, self._last = taken[:-1], taken[-1:]
+        taken = [*self._last, *taken]
         if not taken:
             return
         found = pa.Table.from_batches(taken).combine_chunks()
+        if self._before is not None:  # the last batch is short here, and was whole there: bits differ by that
+            compared = max(0, found.num_rows - self._batch_rows)
+            found, self._last = found.slice(0, compared), found.slice(compared).to_batches()
+            if not compared:
+                return
         seq = found["lake_seq"].to_numpy()
         kept = int(np.searchsorted(seq, self._logged.pruned_upto, side="right"))
         self.unlogged += kept

@@ -88,7 +88,7 @@ def _verified(
     if before is not None and before <= first:
         return _nothing_to_compare(name, linked.checkpoint.name, (first, last), _ranges(erased, before, last))
     with _pinned(run_dir, config, name, first, last), bar(f"retraining {name}", last + 1 - first) as advance:
-        log = ComparedLog(linked.predictions, before)
+        log = ComparedLog(linked.predictions, before, config.student(name).batch_rows)
         scratch = BesideRun(folder / "run", run_dir)
         try:
             found = retrained(

@@ -75,7 +75,10 @@ def undisturbed(broker, tmp_path_factory):
     return to_the_end(small(broker.bootstrap_servers, **SHORT), tmp_path_factory.mktemp("disk") / "run")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01], ids=["well", "1 % of the requests fail"])
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param(0.0, id="well"), pytest.param(0.01, id="1 % of the requests fail", marks=pytest.mark.check)],
+)
 def test_a_run_goes_on_where_its_machine_was_lost_with_its_disk(
     s3_server, broker, tmp_path, undisturbed, monkeypatch, share
 ):

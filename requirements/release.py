@@ -105,7 +105,7 @@ def stated(package: metadata.Distribution, field: str) -> str:
 
 
 def licence(package: metadata.Distribution) -> str:
-    """What a package says of its licence: an SPDX expression where it has one."""
+    """Licence of a package, as it states it: an SPDX expression where it has one."""
     if expression := stated(package, "License-Expression"):
         return expression
     classifiers = package.metadata.get_all("Classifier") or []

@@ -403,13 +403,14 @@ def forget(
 
     from pipelines.cli.tools import forgetting
     from pipelines.core.run_dir.paths import RunDir
+    from pipelines.erasure.erasure import PersonErasure
     from streaming.errors import BadInput
 
     if everywhere:
         if where is None or table is not None or id is not None:
             raise BadInput("--everywhere takes --where, a condition on rows, and neither --table nor --id")
         say = typer.echo if yes and not json_ else lambda text: None
-        plan = forgetting.forget_everywhere(RunDir(run_dir), where, yes=yes, much=much, say=say)
+        plan = PersonErasure(run_dir, where).erase(yes=yes, much=much, say=say)
         typer.echo(json.dumps(plan.as_json(), indent=2) if json_ else forgetting.text_of(plan))
         return
     if where is not None or yes or much or json_:

@@ -11,7 +11,7 @@ Before 2 nothing is altered. Every later step finds out what was done before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,10 +206,10 @@ class PersonErasure:
             ranges=tuple(ranges_of(places.found)),
             removed=tuple(removed) if any(rows.values()) or begun_erasure(run_dir) else (),
             tables=tuple(sorted(tables)),
-            kept=tuple(self._kept(places, crosses)),
+            kept=tuple(self._kept(places, crosses, tables)),
         )
 
-    def _kept(self, places: ErasurePlaces, crosses: list[str]) -> Iterator[str]:
+    def _kept(self, places: ErasurePlaces, crosses: Sequence[str], tables: Collection[str]) -> Iterator[str]:
         """The rest, which stays, in words."""
         yield (
             f"checkpoints and served versions, the newest of each: {LEARNED}; their tables forget the ids above before "
@@ -217,7 +217,7 @@ class PersonErasure:
         )
         if crosses:
             yield f"rows of {', '.join(crosses)}: made of several columns, or shared by many ids"
-        if tables_of(self._config, self._person.values)[0]:
+        if tables:
             yield (
                 "forgotten.json: by number, the rows of these tables, since a model that starts again forgets again; "
                 "of a column of numbers under `index` that is the value"

@@ -6,7 +6,6 @@ docs/reference/run-directory.md and the files of a run: a new kind of file is in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
 from fnmatch import fnmatch
 from pathlib import Path
@@ -45,9 +44,15 @@ SETTINGS: tuple[str, ...] = (
     "follows.json",
     "source_files",
     "end_offsets.json",
+    "moves.json",
+    "move.json",
+    "silences.json",
+    "scaling.json",
+    "place.json",
+    "run.lock",
+    ".object-store.json",
+    ".pull",
 )
-SETTINGS += ("moves.json", "move.json", "silences.json", "scaling.json", "place.json", "run.lock", ".object-store.json")
-SETTINGS += (".pull",)
 
 KINDS = (
     FileKind(
@@ -126,8 +131,3 @@ def kind_of(path: str) -> FileKind | None:
     parents = [path, *(str(parent) for parent in Path(path).parents)][:-1] if path else []
     matches = [(len(p), kind) for kind in KINDS for p in kind.paths for at in parents if fnmatch(at, p)]
     return max(matches, key=lambda match: match[0])[1] if matches else None
-
-
-def of_fate(fate: Fate) -> Iterator[FileKind]:
-    """The kinds that share a fate."""
-    return (kind for kind in KINDS if kind.fate is fate)

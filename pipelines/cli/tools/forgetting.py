@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from exfm.features.features import FeatureSet
 from exfm.models.engine import TEACHER
@@ -12,7 +12,7 @@ from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.erasure.erasure import ErasurePlan, PersonErasure
+from pipelines.erasure.erasure import ErasurePlan
 from pipelines.erasure.models import further_teachers, models_of
 from pipelines.live.status.stored import run_lives
 from pipelines.live.training.forgetting import ids_of
@@ -78,11 +78,6 @@ def _shared(config: Config, worker: str, table: str) -> str | None:
     if kind == "managed":
         return f"{worker}: ids of the same hash, modulo {feature.rows:,}, are one id here, and are forgotten together."
     return f"{worker}: the table is `{kind}`; ids that share the id's rows lose what they had learned there, too."
-
-
-def forget_everywhere(run_dir: RunDir, where: str, *, yes: bool, much: bool, say: Callable[[str], None]) -> ErasurePlan:
-    """Erase the rows that `where` is true of; without `yes` only find them. Raises BadInput as `PersonErasure` does."""
-    return PersonErasure(run_dir.root, where).erase(yes=yes, much=much, say=say)
 
 
 def text_of(plan: ErasurePlan) -> str:

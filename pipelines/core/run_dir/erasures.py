@@ -44,11 +44,6 @@ class Erasure(BaseModel):
     forgotten: tuple[int, ...] = ()
     removed: tuple[str, ...] = Field(default=(), description="paths below the run directory")
 
-    @property
-    def first(self) -> int | None:
-        """The first erased row; None where none was in the lake."""
-        return self.ranges[0][0] if self.ranges else None
-
 
 class BegunErasure(BaseModel):
     """An erasure that was decided and is not complete."""

@@ -37,8 +37,8 @@ class Holes:
     """Erased rows, as ranges (first, last) of `lake_seq`, ascending and apart.
 
     >>> holes = Holes([(3, 4), (8, 8)])
-    >>> holes.count(0, 8), holes.cover(3, 4), holes.cover(3, 5), holes.cover(5, 4), holes.first
-    (3, True, False, True, 3)
+    >>> holes.count(0, 8), holes.cover(3, 4), holes.cover(3, 5), holes.cover(5, 4)
+    (3, True, False, True)
     >>> holes.mask(np.array([2, 3, 4, 5, 8])).tolist()
     [False, True, True, False, True]
     """
@@ -62,11 +62,6 @@ class Holes:
     def rows(self) -> int:
         """Number of erased rows."""
         return int(self._before[-1])
-
-    @property
-    def first(self) -> int | None:
-        """The first erased row; None where there is none."""
-        return self.ranges[0][0] if self.ranges else None
 
     def mask(self, seq: np.ndarray) -> np.ndarray:
         """Mask (N,) bool of the numbers that were erased."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from pipelines.core.config.settings import load
 from pipelines.track.mlflow import RegisteredModels, Tracker
-from streaming.errors import BadInput
+from streaming.errors import BadInput, StreamingError
+from tests.support.http_servers import served
 from tests.support.waiting import PATIENCE_S
 
 USER, PASSWORD = "exfm", "s3cret-of-mlflow"
@@ -66,16 +65,8 @@ class Guarded(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-@contextmanager
 def guarded(wanted):
-    with Guarded(wanted) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return served(Guarded(wanted))
 
 
 @pytest.fixture(autouse=True)
@@ -136,3 +127,13 @@ def test_a_password_in_the_address_of_a_registry_is_in_no_message():
     with guarded("nobody's") as server, pytest.raises(BadInput, match="cannot be read") as refused:
         RegisteredModels(server.uri.replace("://", f"://{USER}:{PASSWORD}@")).names()
     assert PASSWORD not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda of, to: of.version("ads", "champion", None), lambda of, to: of.files("ads", 1, to)]
+)
+def test_nor_is_it_where_nobody_answers(call, tmp_path):
+    with pytest.raises(StreamingError, match="cannot be read") as failed:
+        call(RegisteredModels(f"http://{USER}:{PASSWORD}@127.0.0.1:1"), tmp_path)
+    assert PASSWORD not in str(failed.value)
+    assert failed.value.__cause__ is None

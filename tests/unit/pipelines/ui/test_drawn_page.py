@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 
 import pytest
 
 from pipelines.core.access import Access
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.ui.server import PageServer, RunPage
+from tests.support.http_servers import served
 from tests.support.pipelines.shown_runs import shown_run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "chromium-headless-shell")
@@ -25,12 +25,8 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser here: none 
 def address(tmp_path_factory):
     root = tmp_path_factory.mktemp("shown") / "run"
     shown_run(root, students=50, days=7, rows=500)
-    with PageServer(RunPage(RunDir(root)), Access(), 0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with served(PageServer(RunPage(RunDir(root)), Access(), 0)) as server:
         yield f"http://127.0.0.1:{server.port}/"
-        server.shutdown()
-        thread.join()
 
 
 def drawn(address: str, profile: object, width: int) -> str:

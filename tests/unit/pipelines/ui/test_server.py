@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.ui.server import PageServer, RunPage
 from streaming.lake.side_tables import DEAD_LETTERS, SideTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+from tests.support.http_servers import served
 from tests.support.pipelines.shown_runs import shown_run
 
 
@@ -28,16 +27,8 @@ def run(tmp_path_factory):
     return root
 
 
-@contextmanager
 def serving(root: Path, access: Access = Access()):
-    with PageServer(RunPage(RunDir(root)), access, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return served(PageServer(RunPage(RunDir(root)), access, 0))
 
 
 def get(server, path, method="GET", **headers):

@@ -3,6 +3,8 @@ be exported."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -12,6 +14,7 @@ from pipelines.live.workers.block_spans import EXPORTER, BlockRows, BlockSpans, 
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import small
+from tests.support.waiting import PATIENCE_S, eventually
 
 ONE, TWO = BlockRows(1, 5, 10, 14), BlockRows(2, 3, 15, 17)
 
@@ -45,6 +48,25 @@ def test_two_processes_make_one_trace_of_a_block_without_telling_each_other():
     read = commits[1]
     assert root.start_time == read.start_time < read.end_time < root.end_time == commits[-1].end_time
     assert len({span.context.span_id for span in (*commits, *learns)}) == 7
+
+
+def test_a_collector_that_does_not_answer_keeps_no_worker_from_its_end():
+    answers, watch = threading.Event(), Stopwatch()
+
+    class Silent(InMemorySpanExporter):
+        def export(self, spans):
+            assert answers.wait(PATIENCE_S)
+            return super().export(spans)
+
+    kept = Silent()
+    spans = BlockSpans("demo", "teacher", "a lake", watch, [kept])
+    with watch("train"):
+        pass
+    spans.note([ONE])
+    spans.close()
+    assert kept.get_finished_spans() == ()
+    answers.set()
+    eventually(kept.get_finished_spans)
 
 
 def test_phases_between_two_blocks_belong_to_the_later_one():

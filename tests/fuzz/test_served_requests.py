@@ -34,9 +34,11 @@ def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("served")
     run_with_versions(root, V1)
     server = Server(model_store_of(RunDir(root), ["feed"], "champion"), RequestLimits(MAX_BYTES, MAX_ROWS, BODY_S))
-    logging.getLogger("exfm.access").disabled = True
+    access = logging.getLogger("exfm.access")
+    access.disabled = True
     with live(server, REQUEST_S, max_bytes=MAX_BYTES) as port:
         yield port, model_store_of(RunDir(root), ["feed"], "champion").version("feed")
+    access.disabled = False
 
 
 def said(odd: Odd, port: int) -> tuple[int, bytes] | None:

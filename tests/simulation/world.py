@@ -8,7 +8,8 @@ recovery (`AugmentationWorker`). Faked are the Kafka client, deltalake, what sco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ class World:
         rows = self.history.settings.segment_rows
         further = [] if self.machines is None else self.machines.stand_ins()
         with (
+            quiet(),
             self.disk.watched(),
             stand_ins(self.broker, self.tables, rows, self._take_in, self._further_ranks, further),
         ):
@@ -462,4 +464,13 @@ def raise_for_debugging(error: BaseException) -> None:
         raise error
 
 
-logging.getLogger("pipelines").setLevel(logging.CRITICAL)
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the log of the service, which says every fault that befalls."""
+    log = logging.getLogger("pipelines")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

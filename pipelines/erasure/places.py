@@ -7,6 +7,7 @@ command.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,9 +28,11 @@ from pipelines.report.results.columns_read import columns_read
 from pipelines.report.results.summary import Summary
 from streaming.asof.features import AsOfState
 from streaming.delivery.outbox import CommitRecord
+from streaming.errors import DataLost
 from streaming.lake.asof_table import ASOF_FEATURES, AsOfTable
 from streaming.lake.delta.files import NoTable, TableFiles
 from streaming.lake.delta.identifiers import STATE
+from streaming.lake.delta.torn import torn_files
 from streaming.lake.erasure.holes import Holes, ranges_of
 from streaming.lake.erasure.rows import rewrite_table
 from streaming.lake.logit_set import LOGIT_SETS, ROWS
@@ -74,7 +77,9 @@ class ErasurePlaces:
 
     def look(self, known: Sequence[int | str] = ()) -> None:
         """Find the person's impressions in the lake, in the settlement state and in dead letters. `known`: ids that an
-        interrupted erasure had found."""
+        interrupted erasure had found. Raises DataLost where a file of a table cannot be read whole: once an erasure is
+        decided, the run does not start, and could not mend it."""
+        self._require_whole()
         person = self._person
         person.know(pa.array(known, self._config.rows.id_type))
         for first, last in self.holes.ranges:  # of this person or of others: nobody has any use of them
@@ -97,6 +102,21 @@ class ErasurePlaces:
             after = read.complete_upto
             self.rows += read.table.num_rows
             self._note(read.table, read.table["lake_seq"].to_numpy())
+
+    def _require_whole(self) -> None:
+        beside = self._beside
+        sets = sorted(folder / ROWS for folder in (beside / LOGIT_SETS).glob("*/"))
+        side = [beside / name for name in (ASOF_FEATURES, LATE_FEEDBACK, DEAD_LETTERS)]
+        for path in [self._run_dir.lake, *side, *sets] if self._leads else []:
+            try:
+                torn = torn_files(TableFiles(path), decoded_bytes=sys.maxsize)
+            except NoTable:
+                continue
+            if torn:
+                raise DataLost(
+                    f"{path} cannot be read whole: {'; '.join(map(str, torn))}. Nothing was erased. Start the run, "
+                    "which makes files of the lake again from the examples topic; put others back from a copy"
+                )
 
     def _all_letters(self) -> Iterator[pa.Table]:
         """Dead letters, those of the last commit with them: feedback of a refused impression is found by its id."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -26,10 +27,12 @@ from pipelines.live.loop.preflight import prepare
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.counts import counts_hold
 from pipelines.report.results.stored import read_summary
-from streaming.errors import BadInput
+from streaming.errors import BadInput, DataLost
+from streaming.lake.delta.files import TableFiles
 from streaming.lake.erasure.holes import Holes
 from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
+from streaming.lake.side_tables import LATE_FEEDBACK
 from streaming.store.files import write_text
 from streaming.store.lock import file_lock
 from tests.support.pipelines.erased_runs import MARK, PERSON, feed, of_topics, traces
@@ -212,6 +215,27 @@ def test_what_cannot_be_erased_is_refused_in_words(root, monkeypatch):
     ):
         PersonErasure(root, WHERE).erase(yes=False)
     assert traces(root)
+
+
+@pytest.mark.parametrize("table", ["lake", "late feedback"])
+def test_a_file_that_cannot_be_read_whole_is_named_before_anything_is_erased(root, table):
+    run_dir = RunDir(root)
+    path = run_dir.lake if table == "lake" else run_dir.side_tables / LATE_FEEDBACK
+    files = TableFiles(path)
+    place = files.place(files.files[0])
+    with pq.ParquetFile(place) as parquet:
+        group = parquet.metadata.row_group(0)
+        column = group.column(group.num_columns - 1)
+        at = column.dictionary_page_offset or column.data_page_offset
+    whole = place.read_bytes()
+    data = bytearray(whole)
+    data[at : at + column.total_compressed_size] = bytes(column.total_compressed_size)
+    place.write_bytes(data)
+    with pytest.raises(DataLost, match=rf"{place.name} cannot be decoded .* Nothing was erased"):
+        PersonErasure(root, WHERE).erase(yes=True)
+    assert begun_erasure(run_dir) is None
+    place.write_bytes(whole)
+    assert PersonErasure(root, WHERE).erase(yes=True).done
 
 
 def test_pins_of_erased_rows_go_and_others_stay(root):

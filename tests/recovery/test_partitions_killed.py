@@ -55,7 +55,7 @@ def test_any_process_killed_in_the_midst_changes_no_bit(stream):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_many_kills_of_any_number_of_processes_change_no_bit(stream, workers):
     """`KILLS` kills (30), each of any of the processes and a moment after another block is in the lake."""
-    random, settings = Random(workers), {"source__impressions": 10_000, "pace__block_rows": 64}
+    random, settings = Random(workers), {"source__impressions": 7000, "pace__block_rows": 64}
     command, config = stream("killed", augmentation__workers=workers, **settings)
     victims = ["augmentation", *(f"augmentation-rank{rank}" for rank in range(1, workers))]
     rows = 0

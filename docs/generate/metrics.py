@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def metrics_page() -> str:
-    from pipelines.track.catalogue import RUN, SERVER
+    from pipelines.track.catalogue import MLFLOW, RUN, SERVER
     from pipelines.track.dashboards import ALERTS, DASHBOARDS, RECORDINGS
 
     text = [
@@ -26,6 +26,13 @@ def metrics_page() -> str:
         "## Of a server",
         "Of `exfm serve`. Each has the label `process`; a field is one of `ServingMetrics.as_json`.",
         *_catalogue(SERVER),
+        "## In MLflow",
+        "While a worker learns, at the end of a run (`final/…`), and of a replay (`…/gain_…`). A part in braces stands "
+        "for a task, a model, a feature, or a quantile (`p50`, `p95`).",
+        table(
+            "series | unit | meaning | metric above",
+            [f"| `{s.name}` | {s.unit} | {cell(s.meaning)} | {_code(s.metric)} |" for s in MLFLOW],
+        ),
         "## Rules",
         "Written by `exfm metrics --files`, beside an alert for each of [the alarms](../../operations/alarms.md).",
         table("rule | expression", [f"| `{name}` | {_code(text)} |" for name, text in RECORDINGS.items()]),
@@ -41,10 +48,9 @@ def metrics_page() -> str:
 
 def _catalogue(catalogue: Iterable[Metered]) -> list[str]:
     rows = [
-        f"| `{s.name}` | {s.type} | {', '.join(s.labels)} | {_code(s.path)} | {cell(s.meaning)} | {_code(s.mlflow)} |"
-        for s in catalogue
+        f"| `{s.name}` | {s.type} | {', '.join(s.labels)} | {_code(s.path)} | {cell(s.meaning)} |" for s in catalogue
     ]
-    return [table("metric | type | labels | field | meaning | MLflow", rows)]
+    return [table("metric | type | labels | field | meaning", rows)]
 
 
 def _code(text: str) -> str:

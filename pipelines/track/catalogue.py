@@ -5,6 +5,8 @@ A line names the field that the metric is read from, in `status.json` of a run (
 names the fields of its items that are labels: `alarms.{alarm=state,severity,about}.for_s`. What a run does not have,
 or does not know yet, has no sample.
 
+What MLflow has of a run is a line of MLFLOW.
+
 From it are made `/metrics` of a run and of a server, `exfm metrics`, the rules for Prometheus and the dashboards of
 Grafana (files.py), and the page of the reference.
 """
@@ -38,14 +40,13 @@ class MetricType(StrEnum):
 
 
 class Metered(NamedTuple):
-    """A metric: its name without `_total`, its type, where it is read, its meaning, and its names in MLflow, if any.
-    `exemplar`: the field beside its own that OpenMetrics shows with each sample."""
+    """A metric: its name without `_total`, its type, where it is read, and its meaning. `exemplar`: the field beside
+    its own that OpenMetrics shows with each sample."""
 
     name: str
     type: MetricType
     path: str
     meaning: str
-    mlflow: str = ""
     exemplar: str = ""
 
     @property
@@ -172,14 +173,12 @@ RUN = (
         GAUGE,
         f"{_WINDOW}.ne.{{model}}",
         "NE of the last 20,000 rows, each predicted before it was learned; 1 is the base rate.",
-        "ne_{task}",
     ),
     Metered(
         "exfm_calibration_ratio",
         GAUGE,
         f"{_WINDOW}.calibration.{{model}}",
         "Predicted over actual positives of the same rows.",
-        "calibration_{task}",
     ),
     Metered("exfm_gain_ratio", GAUGE, f"{_WINDOW}.gain", "How much lower a student's NE is than its twin's."),
     Metered("exfm_positives_ratio", GAUGE, f"{_WINDOW}.rate", "Share of positives of the same rows."),
@@ -189,21 +188,18 @@ RUN = (
         HISTOGRAM,
         f"{_WORKER}.freshness.learned_to_logit_s",
         "From a row that the teacher learned to the first logit that knows it.",
-        "freshness/learned_to_logit_s_{p50,p95}",
     ),
     Metered(
         "exfm_teacher_behind_rows",
         HISTOGRAM,
         f"{_WORKER}.freshness.behind_rows",
         "Age of the teacher at learning: rows from the last one that it had learned to the row of its logit.",
-        "freshness/behind_rows_{p50,p95}",
     ),
     Metered(
         "exfm_teacher_behind_seconds",
         HISTOGRAM,
         f"{_WORKER}.freshness.behind_s",
         "The same in event time.",
-        "freshness/behind_s_{p50,p95}",
     ),
     Metered("exfm_student_champion", INFO, f"{_WORKER}.versions.champion", "Version that is served."),
     # Bytes
@@ -234,6 +230,62 @@ SERVER = (
     Metered("exfm_log_unidentified_rows", COUNTER, "log.unidentified", "Served rows without the id of an impression."),
 )
 """Metrics of a server (`exfm serve`), each with the label `process`."""
+
+
+class Tracked(NamedTuple):
+    """A series of MLflow: its name, in which a part in braces stands for any text, its unit, its meaning, and the
+    metric of RUN that has the same figure, if one does."""
+
+    name: str
+    unit: str
+    meaning: str
+    metric: str = ""
+
+
+_JUDGED = "of the window that the closing screen judges"
+MLFLOW = (
+    # While a teacher or a student learns; the step is the row of the lake, of a student the rows that it has learned
+    Tracked("ne_{task}", "ratio", "NE of the last 20,000 rows, predicted before they were learned.", "exfm_ne_ratio"),
+    Tracked("auc_{task}", "ratio", "AUC of the same rows."),
+    Tracked(
+        "calibration_{task}", "ratio", "Predicted over actual positives of the same rows.", "exfm_calibration_ratio"
+    ),
+    Tracked(
+        "freshness/learned_to_logit_s_{quantile}",
+        "seconds",
+        "From a row that the teacher learned to the first logit that knows it; of the teacher.",
+        "exfm_learned_to_logit_seconds",
+    ),
+    Tracked(
+        "freshness/behind_rows_{quantile}",
+        "rows",
+        "Rows from the last one that the teacher had learned to the row of its logit; of a student.",
+        "exfm_teacher_behind_rows",
+    ),
+    Tracked("freshness/behind_s_{quantile}", "seconds", "The same in event time.", "exfm_teacher_behind_seconds"),
+    Tracked("platt_scale_{task}", "ratio", "Platt's scale a, by which a student takes the teacher's logits."),
+    Tracked("platt_shift_{task}", "logits", "Platt's shift b."),
+    Tracked("residual_weight_{feature}_{task}", "ratio", "Weight of a feature's residuals in Platt's correction."),
+    Tracked("adapter_shift_{task}", "logits", "Correction of a teacher that predicts one half."),
+    Tracked("teacher_weight_{task}", "ratio", "Factor of the loss on the teacher's logits."),
+    Tracked("adapter_weight_{task}", "ratio", "Factor of the loss on corrected logits."),
+    # At the end of a run, of every student; the step is the number of rows
+    Tracked("final/{task}/positives", "rows", f"Positives {_JUDGED}."),
+    Tracked("final/{task}/{model}/ne", "ratio", f"NE {_JUDGED}."),
+    Tracked("final/{task}/{model}/auc", "ratio", f"AUC {_JUDGED}."),
+    Tracked("final/{task}/{model}/log_loss", "nats", f"Log loss {_JUDGED}."),
+    Tracked("final/{task}/{model}/calibration", "ratio", f"Predicted over actual positives {_JUDGED}."),
+    Tracked("final/{task}/{model}/gauc", "ratio", f"AUC within groups, on average, {_JUDGED}."),
+    Tracked("final/{task}/gain", "% of the twin's NE", "How much lower a student's NE is than its twin's."),
+    Tracked("final/{task}/gain_low", "% of the twin's NE", "Lower end of its 95 % interval."),
+    Tracked("final/{task}/gain_high", "% of the twin's NE", "Upper end of its 95 % interval."),
+    Tracked("final/{task}/transfer_ratio", "ratio", "Share of the teacher's lead over the twin that a student has."),
+    # Of a replay or a sweep; one step
+    Tracked("{task}/gain_value", "% of the twin's NE", "How much lower the NE of the chosen arm is than its twin's."),
+    Tracked("{task}/gain_low", "% of the twin's NE", "Lower end of its 95 % interval."),
+    Tracked("{task}/gain_high", "% of the twin's NE", "Upper end of its 95 % interval."),
+)
+"""Series of MLflow: those of a run are in the MLflow run of each worker, those of a replay in one of its own."""
 
 DOUBLINGS = tuple(2.0**k for k in range(-4, 25))
 """Upper bounds of a run's histograms. Their own are finer, and move with the largest value."""

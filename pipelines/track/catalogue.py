@@ -172,7 +172,7 @@ RUN = (
         "exfm_ne_ratio",
         GAUGE,
         f"{_WINDOW}.ne.{{model}}",
-        "NE of the last 20,000 rows, each predicted before it was learned; 1 is the base rate.",
+        "NE of the last 20,000 rows, predicted before they were learned: of student, twin, champion. 1: base rate.",
     ),
     Metered(
         "exfm_calibration_ratio",

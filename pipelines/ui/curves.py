@@ -1,7 +1,8 @@
-"""NE of students, their twins and the teacher by event time, from the logs of predictions.
+"""NE of students, their twins, champions and the teacher by event time, from the logs of predictions.
 
 Each part of a log is read once: sums by minute of event time are kept, and parts that came since are added. NE of an
-interval is the mean log loss of its rows over the entropy of its base rate, all models on the same rows.
+interval is the mean log loss of its rows over the entropy of its base rate, all models on the same rows. A champion is
+asked only while a candidate is compared with it: it has a point where it scored every row of the interval.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +19,26 @@ import pyarrow.parquet as pq
 
 from exfm.metrics.limits import MIN_POSITIVES
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.training.predictions import parts_of
+from pipelines.live.training.predictions import CHAMPION, parts_of
 from pipelines.track.registry.aliases import Action
 from pipelines.track.registry.ledger import Ledger
 
-MODELS = ("student", "no_teacher", "teacher", "constant")
+MODELS = ("student", "no_teacher", "teacher", "constant", CHAMPION)
 MINUTE_MS = 60_000
 POINTS = 60
 """At most so many points of a curve; fewer where they would hold too few positives."""
 
 Sums = dict[int, np.ndarray]
-"""By minute: rows, positives, and the summed log loss of each model, in the order of its `Curve.models`."""
+"""By minute: rows, positives, and the summed log loss of each model, in the order of its `Curve.models`; NaN of a
+champion that did not score them all."""
 
 
 class Curve:
-    """Sums of one student and task, by minute of event time."""
+    """Sums of one student and task, by minute of event time. `trained`: the models without the champion."""
 
-    def __init__(self, models: Sequence[str]) -> None:
-        self.models = tuple(models)
+    def __init__(self, trained: Sequence[str]) -> None:
+        self.trained = tuple(trained)
+        self.models = (*self.trained, CHAMPION)
         self._parts: dict[str, Sums] = {}
 
     def add(
@@ -45,14 +49,16 @@ class Curve:
         logits: Mapping[str, np.ndarray],
         weights: np.ndarray | None = None,
     ) -> None:
-        """Add the rows of a part, (N,) each: those with a label and with every model's logit. `weights`: how many rows
-        each stands for; None: one."""
-        columns = [logits[model] for model in self.models]
-        whole = np.isfinite(labels) & np.logical_and.reduce([np.isfinite(z) for z in columns])
+        """Add the rows of a part, (N,) each: those with a label and with the logit of every model but the champion.
+        `weights`: how many rows each stands for; None: one."""
+        trained = [logits[model] for model in self.trained]
+        columns = [*trained, logits.get(CHAMPION, np.full(len(labels), np.nan))]
+        whole = np.isfinite(labels) & np.logical_and.reduce([np.isfinite(z) for z in trained])
         y, minutes = labels[whole], event_time_ms[whole] // MINUTE_MS
         found, place = np.unique(minutes, return_inverse=True)
         w = np.ones(len(y)) if weights is None else weights[whole]
-        values = [np.ones(len(y)), y, *(np.logaddexp(0.0, z[whole]) - y * z[whole] for z in columns)]
+        with np.errstate(invalid="ignore"):  # of the champion
+            values = [np.ones(len(y)), y, *(np.logaddexp(0.0, z[whole]) - y * z[whole] for z in columns)]
         sums = np.stack([np.bincount(place, w * value, len(found)) for value in values], axis=1)
         self._parts[part] = dict(zip(found.tolist(), sums, strict=True))
 
@@ -72,7 +78,7 @@ class Curve:
         {'t': [60000], 'rows': [3], 'positives': [1], 'ne': {'student': [1.089]}}
         """
         if not any(self._parts.values()):
-            return {"t": [], "rows": [], "positives": [], "ne": {model: [] for model in self.models}}
+            return {"t": [], "rows": [], "positives": [], "ne": {model: [] for model in self.trained}}
         minutes = np.concatenate([np.array(list(sums), np.int64) for sums in self._parts.values()])
         rows = np.stack([row for sums in self._parts.values() for row in sums.values()])
         order = np.argsort(minutes, kind="stable")
@@ -86,14 +92,15 @@ class Curve:
         rate = np.clip(sums[:, 1] / sums[:, 0], 1e-12, 1 - 1e-12)
         entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
         known = (sums[:, 1] > 0) & (sums[:, 1] < sums[:, 0])
-        ne = sums[:, 2:] / sums[:, :1] / entropy[:, None]
+        ne = np.where(known[:, None], sums[:, 2:] / sums[:, :1] / entropy[:, None], np.nan)
         return {
             "t": ((first + last + 1) * MINUTE_MS // 2).tolist(),
             "rows": sums[:, 0].astype(int).tolist(),
             "positives": sums[:, 1].astype(int).tolist(),
             "ne": {
-                model: [round(float(v), 4) if ok else None for v, ok in zip(ne[:, at], known, strict=True)]
-                for at, model in enumerate(self.models)
+                model: [round(value, 4) if isfinite(value) else None for value in values]
+                for model, values in zip(self.models, ne.T.tolist(), strict=True)
+                if model != CHAMPION or any(map(isfinite, values))
             },
         }
 
@@ -127,10 +134,9 @@ class Curves:
         values = {name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in rows.column_names}
         event_time_ms = rows["event_time_ms"].to_numpy()
         for task in tasks:
-            models = [model for model in MODELS if f"{model}_{task}" in values]
-            logits = {model: values[f"{model}_{task}"] for model in models}
-            curve = curves.setdefault(task, Curve(models))
-            if set(curve.models) <= set(models):
+            logits = {model: values[f"{model}_{task}"] for model in MODELS if f"{model}_{task}" in values}
+            curve = curves.setdefault(task, Curve([model for model in logits if model != CHAMPION]))
+            if logits.keys() >= {*curve.trained}:
                 curve.add(part.name, event_time_ms, values[f"label_{task}"], logits, values.get(f"weight_{task}"))
 
 

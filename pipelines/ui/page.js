@@ -3,7 +3,7 @@ const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const DASH = "–";
 const REFRESH_MS = { live: 2000, ended: 30000 };
-const MODELS = { student: "student", no_teacher: "twin without teacher", teacher: "teacher", constant: "running base rate" };
+const MODELS = { student: "student", no_teacher: "twin without teacher", teacher: "teacher", constant: "running base rate", champion: "champion" };
 const TONES = { running: "good", done: "good", restarting: "warn", starting: "warn", draining: "good", failed: "bad", stopped: "warn", "not running": "warn" };
 
 function el(name, attributes = {}, ...children) {
@@ -186,7 +186,7 @@ function chart(student, task, curve, champions) {
   models.forEach((model) => {
     const n = Object.keys(MODELS).indexOf(model);
     let pen = "M", d = "";
-    curve.ne[model].forEach((v, at) => { if (v === null) pen = "M"; else { d += `${pen}${X(t[at]).toFixed(1)} ${Y(v).toFixed(1)}`; pen = "L"; } });
+    curve.ne[model].forEach((v, at) => { if (v === null) pen = "M"; else { d += `${pen}${X(t[at]).toFixed(1)} ${Y(v).toFixed(1)}${pen === "M" ? "h.1" : ""}`; pen = "L"; } });
     if (t.length === 1 && d) d = `M${left} ${Y(curve.ne[model][0])}H${W - right}`;
     drawn.push(svg("path", { class: `curve m${n}`, d }));
   });

@@ -68,7 +68,8 @@ class LoggedPredictions:
             part := next(self._tables, None)
         ):
             read = pq.read_table(part)
-            self._waiting = read if self._waiting is None else pa.concat_tables([self._waiting, read])
+            tables = [read] if self._waiting is None else [self._waiting, read]
+            self._waiting = pa.concat_tables(tables, promote_options="default")  # not all parts have a champion
         if self._waiting is None:
             return None
         count = int(np.searchsorted(self._waiting["lake_seq"].to_numpy(), seq, side="right"))

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from pipelines.core.config.sections import AlarmLimits
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.shares import sure_share
-from pipelines.live.training.judged_windows import JudgedWindow
+from pipelines.live.training.judged_windows import TWIN, JudgedWindow
 
 UNKNOWN_S = 5.0
 """How long a lag is unknown before that is an alarm: a restart takes less. It is never shown as a number meanwhile."""
@@ -364,8 +364,8 @@ def _of_window(window: JudgedWindow, limits: AlarmLimits) -> Iterator[tuple[Alar
         predicted = calibration * window.positives
         if predicted > high * many or predicted < low * few:
             yield Alarm.CALIBRATION, f"{calibration:.2f} times as many positives are predicted as there are"
-    (_, ne), *others = window.ne.items()
-    for other, its in [("the base rate", 1.0), *((f"its twin ({its:.4f})", its) for _, its in others)]:
+    ne, twin = next(iter(window.ne.values())), window.ne.get(TWIN)
+    for other, its in [("the base rate", 1.0), (f"its twin ({twin or 0:.4f})", twin)]:
         if ne is not None and its is not None and ne > its * (1 + limits.ne_margin):
             yield Alarm.NE_ABOVE, f"NE is {ne:.4f}, {ne / its - 1:.1%} above {other}"
             return

@@ -1,8 +1,9 @@
-"""Windows of rows that a model and its twin predicted before they learned them: NE, calibration, label rate."""
+"""Windows of rows that a model, its twin and its champion predicted before they learned them: NE, calibration, label
+rate."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ import numpy as np
 
 from exfm.metrics.classification import base_rate_entropy, cross_entropy, sigmoid
 
+TWIN = "no_teacher"
+"""As in exfm/models/engine.py, which takes torch; who reads a status has none."""
 WINDOW_ROWS = 20_000
 WINDOWS_BEFORE = 20
 """A share of positives is compared with that of so many windows before: an older one is of another season."""
@@ -22,9 +25,9 @@ class JudgedWindow:
 
     number       which complete window this is; 0: the first one is not complete
     rate         share of positives; `rate_before`: of the windows before, WINDOWS_BEFORE at most, None of the first
-    ne           by model; None where undefined
+    ne           by model; None where undefined, and of a model that did not predict every row
     calibration  by model: predicted over actual positives; None without any
-    gain         how much lower the first model's NE is than the second's, its twin's, as a share; None without one
+    gain         how much lower the first model's NE is than its twin's, as a share; None without one
     """
 
     number: int
@@ -41,9 +44,9 @@ class JudgedWindows:
     """Consecutive windows of a task, whose models are judged on the same rows; cut by rows, never by batches.
 
     >>> windows, labels = JudgedWindows(rows=2), np.array([1, 0, 1])
-    >>> windows.add({"student": np.array([9.0, -9.0, 0.0]), "twin": np.zeros(3)}, labels, np.ones(3))
+    >>> windows.add({"student": np.array([9.0, -9.0, 0.0]), "no_teacher": np.zeros(3)}, labels, np.ones(3))
     >>> window = windows.last()
-    >>> window.number, window.rows, window.rate, window.ne["twin"], window.gain > 0.9
+    >>> window.number, window.rows, window.rate, window.ne["no_teacher"], window.gain > 0.9
     (1, 2, 0.5, 1.0, True)
     """
 
@@ -71,8 +74,9 @@ class JudgedWindows:
         rate = sums.weight_positive / sums.weight if sums.weight else 0.0
         entropy = base_rate_entropy(rate)
         of_base = None if entropy is None else entropy * sums.weight
-        ne = {model: None if of_base is None else loss / of_base for model, loss in sums.loss.items()}
-        own, twin = [*ne.values(), None, None][:2]
+        whole = {model for model, rows in sums.scored.items() if rows == sums.rows}
+        ne = {m: loss / of_base if of_base is not None and m in whole else None for m, loss in sums.loss.items()}
+        own, twin = next(iter(ne.values()), None), ne.get(TWIN)
         return JudgedWindow(
             number=self._number,
             rows=sums.rows,
@@ -81,7 +85,7 @@ class JudgedWindows:
             rate_before=sum(before) / (len(before) * self._rows) if before else None,
             ne=ne,
             calibration={
-                model: predicted / sums.weight_positive if sums.weight_positive else None
+                model: predicted / sums.weight_positive if sums.weight_positive and model in whole else None
                 for model, predicted in sums.predicted.items()
             },
             gain=None if own is None or not twin else 1 - own / twin,
@@ -94,6 +98,7 @@ class _WindowSums:
     def __init__(self) -> None:
         self.rows = self.positives = 0
         self.weight = self.weight_positive = 0.0
+        self.scored: Counter[str] = Counter()  # rows with a logit, by model
         self.loss: dict[str, float] = {}
         self.predicted: dict[str, float] = {}
 
@@ -103,5 +108,6 @@ class _WindowSums:
         self.weight += float(weights.sum(dtype=np.float64))
         self.weight_positive += float((weights * labels).sum(dtype=np.float64))
         for model, z in logits.items():
+            self.scored[model] += int(np.count_nonzero(np.isfinite(z)))
             self.loss[model] = self.loss.get(model, 0.0) + float((weights * cross_entropy(z, labels)).sum())
             self.predicted[model] = self.predicted.get(model, 0.0) + float((weights * sigmoid(z)).sum())

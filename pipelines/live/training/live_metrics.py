@@ -15,6 +15,7 @@ from exfm.models.engine import STUDENT, TWIN
 from exfm.snapshots.windows import TensorSource, whole_tensor
 from exfm.step import StepResult
 from pipelines.live.training.judged_windows import WINDOW_ROWS, JudgedWindow, JudgedWindows
+from pipelines.live.training.predictions import CHAMPION
 
 FIGURES = "metrics"
 """The beginning of the names of these figures' tensors in a checkpoint."""
@@ -47,9 +48,10 @@ class TaskMetrics:
         self._progress = {task: Progressive(WINDOW_ROWS) for task in tasks}
         self._weights: dict[str, tuple[float, float, int]] = {}
 
-    def judge(self, batch: Batch, results: Mapping[str, StepResult]) -> None:
-        """Count the logits that a step predicted before learning, by model."""
+    def judge(self, batch: Batch, results: Mapping[str, StepResult], champion: np.ndarray | None = None) -> None:
+        """Count the logits that a step predicted before learning, by model; `champion`: (B, T), if it was asked."""
         others = {TWIN: results[TWIN].logits} if TWIN in results else {}
+        others |= {} if champion is None else {CHAMPION: champion}
         labels, mask, weights = batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy()
         self.count(results[self._model].logits, labels, mask, weights, others)
 
@@ -68,7 +70,8 @@ class TaskMetrics:
                 self._progress[task].update(logits[labelled, index], labels[labelled, index], weights[labelled, index])
                 self._weigh(task, weights[labelled, index])
                 logged = {self._model: logits, **(others or {})}
-                scored = labelled & np.logical_and.reduce([np.isfinite(z[:, index]) for z in logged.values()])
+                trained = [z[:, index] for model, z in logged.items() if model != CHAMPION]
+                scored = labelled & np.logical_and.reduce(np.isfinite(trained))
                 predicted = {model: z[scored, index] for model, z in logged.items()}
                 self._windows[task].add(predicted, labels[scored, index], weights[scored, index])
 

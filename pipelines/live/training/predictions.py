@@ -4,7 +4,8 @@ A student writes a part at each of its checkpoints, so parts and weights always 
 checkpoint are dropped, and the rows come again.
 
 Columns: lake_seq, impression_id, event_time_ms, and per task `label_`, and logits: `student_`, `no_teacher_`, `ftrl_`,
-`constant_`, `teacher_`.
+`constant_`, `teacher_`; and `champion_`, of the version that is served, in parts with rows that it scored for a trial:
+null for others.
 Where rows are weighted, `weight_` per task: how many rows of the stream this one stands for. Where figures are grouped
 (`metrics.group_by`), `group`: the hash64 of that column; where intervals are clustered (`metrics.cluster_by`),
 `cluster_<column>`: those of its columns.
@@ -26,6 +27,9 @@ from streaming.store.files import damage_named, read_json, remove_file, replacin
 
 CLUSTER = "cluster_"
 """Before the name of a column in `metrics.cluster_by`."""
+
+CHAMPION = "champion"
+"""The version of a student that is served, as a model beside it and its twin."""
 
 PRUNED, ERASED = "pruned.json", "erased.json"
 ENCODINGS = {pa.int64(): "DELTA_BINARY_PACKED", pa.float32(): "BYTE_STREAM_SPLIT"}
@@ -50,13 +54,19 @@ class Predicted(NamedTuple):
     logits: Mapping[str, np.ndarray]
     weights: np.ndarray | None = None
 
+    def of(self, model: str) -> np.ndarray:
+        """Logits (N, T) of a model; NaN of one that was not asked."""
+        if model in self.logits:
+            return self.logits[model]
+        return np.full_like(next(iter(self.logits.values())), np.nan)
+
     @classmethod
     def joined(cls, steps: Sequence[Predicted]) -> Predicted:
-        """Concatenate steps of the same models."""
-        first = steps[0]
+        """Concatenate steps. A model that was not asked in all of them has NaN there."""
+        first, models = steps[0], dict.fromkeys(model for step in steps for model in step.logits)
         return cls(
             pa.concat_tables([step.rows for step in steps]),
-            {model: np.concatenate([step.logits[model] for step in steps]) for model in first.logits},
+            {model: np.concatenate([step.of(model) for step in steps]) for model in models},
             None if first.weights is None else np.concatenate([step.weights for step in steps]),
         )
 
@@ -77,7 +87,7 @@ def predictions_of(
     for index, task in enumerate(tasks):
         columns[f"label_{task}"] = rows[f"label_{task}"].combine_chunks()
         for model, logits in predicted.logits.items():
-            columns[f"{model}_{task}"] = pa.array(logits[:, index])
+            columns[f"{model}_{task}"] = pa.array(logits[:, index], from_pandas=model == CHAMPION)  # NaN: null
         columns[f"teacher_{task}"] = rows[f"teacher_logit_{task}"].combine_chunks()
         if predicted.weights is not None:
             columns[f"weight_{task}"] = pa.array(predicted.weights[:, index])

@@ -53,7 +53,7 @@ def shown_run(root: Path, students: int = 2, *, days: float = 2.0, parts: int = 
 
 
 def predictions(folder: Path, days: float, parts: int, rows: int) -> None:
-    """Parts of a log of predictions; `cvr` has no label yet."""
+    """Parts of a log of predictions; `cvr` has no label yet, and the champion was asked in the later half."""
     folder.mkdir(parents=True)
     rng, length_ms = np.random.default_rng(5), int(days * DAY_MS / parts)
     for part in range(parts):
@@ -69,4 +69,6 @@ def predictions(folder: Path, days: float, parts: int, rows: int) -> None:
         for spread, model in enumerate(("student", "no_teacher", "teacher")):
             for task in ("ctr", "cvr"):
                 columns[f"{model}_{task}"] = (logits + rng.normal(0, 0.2 * (1 + spread), rows)).astype(np.float32)
+        if part >= parts // 2:
+            columns |= {f"champion_{task}": columns[f"no_teacher_{task}"] + np.float32(0.1) for task in ("ctr", "cvr")}
         pq.write_table(pa.table(columns), folder / f"{seq[0]:014d}-{seq[-1]:014d}.parquet")

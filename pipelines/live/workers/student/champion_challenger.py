@@ -58,12 +58,13 @@ class ChallengerTest(Generic[S]):
         self._positives, self._not_finite = np.zeros((2, T), np.int64)
         self._predicted, self._labels = np.zeros((2, T))  # of the candidate, Σ w σ(z) and Σ w y
 
-    def judge(self, rows: pa.Table, batch: Batch) -> None:
-        """Score the student's own rows with both, before the student learns them."""
+    def judge(self, rows: pa.Table, batch: Batch) -> np.ndarray | None:
+        """Score the student's own rows with both, before the student learns them. Returns the champion's logits (B, T),
+        None where no row is fresh."""
         event_time = rows["event_time_ms"].to_numpy()
         fresh = event_time > self.fresh_after_ms
         if not fresh.any():
-            return
+            return None
         self._rows += int(fresh.sum())
         self._newest_ms = np.maximum(self._newest_ms, event_time.max())
         champion, candidate = self._champion.score(batch), self.candidate.score(batch)
@@ -82,6 +83,7 @@ class ChallengerTest(Generic[S]):
             self._positives[t] += np.count_nonzero(y[finite])
             self._predicted[t] += (w * sigmoid(z_candidate))[finite].sum()
             self._labels[t] += (w * y)[finite].sum()
+        return champion
 
     @property
     def rows(self) -> int:

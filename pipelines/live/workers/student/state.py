@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
@@ -31,7 +32,7 @@ from pipelines.live.training.account import Account
 from pipelines.live.training.freshness import PublishedVersions, TeacherBehind
 from pipelines.live.training.live_metrics import FIGURES, TaskMetrics
 from pipelines.live.training.machine import software
-from pipelines.live.training.predictions import Predicted, PredictionLog, logged_columns, predictions_of
+from pipelines.live.training.predictions import CHAMPION, Predicted, PredictionLog, logged_columns, predictions_of
 from pipelines.live.workers.checkpointer import Checkpointer
 from pipelines.live.workers.ranks import ALONE, Ranks
 from pipelines.live.workers.stopwatch import Stopwatch
@@ -193,13 +194,14 @@ class StudentRecord:
         self._versions = versions
         self.behind = None if versions is None else TeacherBehind(versions)
 
-    def note(self, own: StudentBatch, judged: Judged, *, others: int = 0) -> None:
-        """Record one step over own rows, with the number of `others`."""
+    def note(self, own: StudentBatch, judged: Judged, champion: np.ndarray | None = None, *, others: int = 0) -> None:
+        """Record one step over own rows, with the number of `others`. `champion`: logits (B, T) of the version that is
+        served; None where it was not asked for."""
         rows, batch = own
         self.other_rows += others
         if not rows.num_rows:
             return
-        self.figures.judge(batch, judged.results)
+        self.figures.judge(batch, judged.results, champion)
         self.rows_without_logit += int((batch.label_mask.numpy() > batch.teacher_mask.numpy()).any(1).sum())
         self.event_time_ms = rows["event_time_ms"][-1].as_py()
         version = rows["teacher_version"][-1].as_py()
@@ -212,6 +214,7 @@ class StudentRecord:
             places = places.filter(pc.is_valid(places["teacher_version"]))
             self.behind.note(*(column.to_numpy() for column in places.columns))
         logits = {model: result.logits for model, result in judged.results.items()}
+        logits |= {} if champion is None else {CHAMPION: champion}
         weights = batch.label_weights.numpy() if self._weighted else None
         self._waiting.append(Predicted(rows.select(self._logged), logits, weights))
         self._rows_since_metrics += rows.num_rows

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
@@ -127,10 +128,12 @@ class Versions:
 
     # --- learning ----------------------------------------------------------------------------------------------
 
-    def judge(self, own: StudentBatch) -> None:
-        """Score the student's own rows with champion and candidate, before they are learned."""
-        if self.trial is not None and own.rows.num_rows:
-            self.trial.judge(own.rows, own.tensors)
+    def judge(self, own: StudentBatch) -> np.ndarray | None:
+        """Score the student's own rows with champion and candidate, before they are learned. Returns the champion's
+        logits (B, T), None where none were asked for."""
+        if self.trial is None or not own.rows.num_rows:
+            return None
+        return self.trial.judge(own.rows, own.tensors)
 
     def note(self, rows: pa.Table) -> None:
         """Record learned rows. Where the evidence is enough, a decision is made."""

@@ -217,7 +217,7 @@ class StudentWorker(Worker):
                 self.increments.forget(table, torch.tensor(ids))
         self._to_forget = []
         with self.watch("trial"):
-            state.versions.judge(own)
+            champion = state.versions.judge(own)
         (settled,) = progressive(state.engine, [IndexedBatch(batch.tensors, batch.tensors.own_places)])
         judged = settled.judged
         assert judged is not None
@@ -228,7 +228,7 @@ class StudentWorker(Worker):
             except Diverged:  # people find what was left out, though no checkpoint holds it
                 self.checkpointer.write_quarantine(state.account.quarantine_state())
                 raise
-            state.record.note(own, judged, others=batch.rows.num_rows - own.rows.num_rows)
+            state.record.note(own, judged, champion, others=batch.rows.num_rows - own.rows.num_rows)
             if state.record.metrics_due:
                 figures = {**state.record.values(), **state.engine.student.correction_figures()}
                 figures |= {} if state.record.behind is None else figures_of(state.record.behind.as_json())

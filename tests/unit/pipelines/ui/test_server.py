@@ -102,7 +102,11 @@ def test_curves_are_those_of_the_predictions(server):
     ctr = curves["ctr"]
     assert sum(ctr["rows"]) == 4000
     assert ctr["t"] == sorted(ctr["t"])
-    assert set(ctr["ne"]) == {"student", "no_teacher", "teacher"}
+    assert set(ctr["ne"]) == {"student", "no_teacher", "teacher", "champion"}
+    champion = ctr["ne"].pop("champion")
+    asked = [value is not None for value in champion]
+    assert asked == sorted(asked)  # of the later part alone
+    assert 0.4 < sum(asked) / len(asked) <= 0.5
     mean = {model: sum(values) / len(values) for model, values in ctr["ne"].items()}
     assert mean["student"] < mean["no_teacher"] < mean["teacher"] < 1.1
     assert curves["cvr"]["t"] == []

@@ -153,6 +153,26 @@ def test_steps_that_are_logged_together_are_logged_as_each_by_itself():
     assert pa.Table.from_batches([joined]).equals(pa.Table.from_batches(every).combine_chunks())
 
 
+def test_a_champion_that_was_asked_in_one_step_of_two_has_no_logit_in_the_other():
+    table = pa.table(
+        {
+            "lake_seq": [4, 7],
+            "impression_id": [40, 70],
+            "event_time_ms": [1, 2],
+            "label_ctr": pa.array([1, 0], pa.int8()),
+            "teacher_logit_ctr": pa.array([None, 0.25], pa.float32()),
+        }
+    )
+    z = np.array([[0.5]], np.float32)
+    steps = [
+        Predicted(table.slice(0, 1), {"student": z}),
+        Predicted(table.slice(1, 1), {"student": z, "champion": z}),
+    ]
+    joined = predictions_of(["ctr"], Predicted.joined(steps), group_by=None)
+    assert joined["champion_ctr"].to_pylist() == [None, 0.5]
+    assert joined["student_ctr"].to_pylist() == [0.5, 0.5]
+
+
 def test_the_oldest_parts_beyond_a_size_go_and_their_rows_are_counted_on(directory):
     parts = [(first, first + 9) for first in range(0, 100, 10)]
     log = PredictionLog(directory, keep_bytes=1)

@@ -12,6 +12,7 @@ from exfm.models.served import load_served
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.feeds.student import StudentBatch
+from pipelines.live.training.predictions import read_predictions
 from pipelines.live.workers.student import versions
 from pipelines.track.registry.aliases import Action, Aliases
 from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger
@@ -66,7 +67,7 @@ def starting_in(root, *settings):
     class Started:
         def __init__(self):
             self._context = starting(load(SMALL_RUN, [*SETTINGS, *settings]), root)
-            self.ledger = Ledger(RunDir(root), "feed")
+            self.root, self.ledger = root, Ledger(RunDir(root), "feed")
 
         def __enter__(self):
             self.start = self._context.__enter__()
@@ -138,6 +139,22 @@ def test_what_is_published_and_compared_changes_nothing_that_is_learned(tmp_path
         assert "trial" in dict(actions(publishing.ledger))
         assert actions(plain_start.ledger) == []
         assert same(worker.state.engine.student.state(), without.state.engine.student.state())
+
+
+def test_the_champions_logits_are_logged_for_the_rows_of_a_trial(student):
+    worker = student()
+    learn(worker, 0, 20)  # the first version is champion from 640 rows on, and is compared from 1,280 rows on
+    assert worker.state.record.figures.windows["ctr"].ne.keys() == {"student", "no_teacher"}
+    learn(worker, 20, 22)
+    worker.checkpoint()
+    eventually(lambda: worker.checkpointer.idle)
+    logged = read_predictions(RunDir(student.root).predictions("feed"))
+    champion = load_served(student.ledger.folder("v00000640"))
+    assert logged["champion_ctr"].null_count == 20 * ROWS
+    for step in (20, 21):
+        own = logged.slice(step * ROWS, ROWS)["champion_ctr"].to_numpy()
+        assert np.array_equal(own, champion.score(worker.build(rows_at(step)))[:, 0])
+    assert worker.state.record.figures.windows["ctr"].ne["champion"] is None  # it scored two steps of 22
 
 
 def test_an_export_that_is_another_model_is_refused_and_training_goes_on(student, monkeypatch):

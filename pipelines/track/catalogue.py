@@ -3,7 +3,8 @@
 A line names the field that the metric is read from, in `status.json` of a run (`RUN`) or among the figures of a server
 (`SERVER`): `workers.{worker}.ne.{task}`. A part in braces stands for every key there, and is a label. Of a list it
 names the fields of its items that are labels: `alarms.{alarm=state,severity,about}.for_s`. What a run does not have,
-or does not know yet, has no sample.
+or does not know yet, has no sample. A counter that a restart has taken back to a checkpoint stays at the most that it
+was until it is beyond that (`ahead` of the status): Prometheus would take what is left for an increase.
 
 What MLflow has of a run is a line of MLFLOW.
 
@@ -40,8 +41,8 @@ class MetricType(StrEnum):
 
 
 class Metered(NamedTuple):
-    """A metric: its name without `_total`, its type, where it is read, and its meaning. `exemplar`: the field beside
-    its own that OpenMetrics shows with each sample."""
+    """A metric: its name without `_total`, its type, where it is read, and its meaning. `exemplar`: fields beside
+    its own that OpenMetrics shows with each sample, as a part in braces names labels."""
 
     name: str
     type: MetricType
@@ -73,9 +74,12 @@ class Metered(NamedTuple):
         >>> list(lag.readings({"workers": {"a": {"lag": 3}, "b": {"lag": None}}}))
         [(('a',), 3)]
         """
+        ahead = value.get("ahead") or {}
         for labels, reading in _readings(self.path.split("."), value):
             if reading is None:
                 continue
+            if ahead and self.type in (MetricType.COUNTER, MetricType.HISTOGRAM):
+                reading = ahead.get(self._filled(labels), reading)
             if self.type is MetricType.INFO:
                 yield (*labels, str(reading)), 1
             elif isinstance(reading, str):
@@ -83,16 +87,25 @@ class Metered(NamedTuple):
             else:
                 yield labels, reading
 
+    def _filled(self, labels: Sequence[str]) -> str:
+        """Its path with these keys in place of its braces."""
+        keys = iter(labels)
+        return _BRACES.sub(lambda _: next(keys), self.path)
+
+    def beside(self, value: Any, labels: Sequence[str]) -> dict[str, str]:
+        """Labels of the exemplar of the sample with these labels; none where one of them is not known."""
+        fields, keys = _labels_of(self.exemplar) if self.exemplar else [], iter(labels)
+        for part in self.path.split(".")[:-1] if fields else ():
+            value = value[next(keys) if _BRACES.fullmatch(part) else part]
+        found = {label: value.get(name) for label, name in fields}
+        return {} if None in found.values() else {label: str(each) for label, each in found.items()}
+
 
 _BRACES = re.compile(r"\{([^}]*)\}")
 GAUGE, COUNTER, HISTOGRAM, INFO = MetricType
 _WORKER = "workers.{worker}"
 _WINDOW = f"{_WORKER}.windows.{{task}}"
 _COUNTS = "counts"
-
-RESUMED = (f"{_WORKER}.rows", f"{_WORKER}.quarantined_rows", f"{_COUNTS}.")
-"""Counters that a restart takes back to the last checkpoint, not to 0. Prometheus would take what is left for an
-increase, so they stay at the most that was shown until they are beyond it."""
 
 RUN = (
     Metered("exfm_run_state", INFO, "state", "State of the run."),
@@ -115,8 +128,8 @@ RUN = (
         "exfm_worker_rows",
         COUNTER,
         f"{_WORKER}.rows",
-        "Rows that a worker has read or learned; OpenMetrics has the last one's `lake_seq` as exemplar.",
-        exemplar="lake_seq",
+        "Rows that a worker has read or learned; OpenMetrics has the range of the lake that it did last as exemplar.",
+        exemplar="lake_from,lake_to=lake_seq",
     ),
     Metered("exfm_worker_rows_per_second", GAUGE, f"{_WORKER}.rows_per_s", "Rows a second, lately."),
     Metered("exfm_worker_lag_rows", GAUGE, f"{_WORKER}.lag_rows", "Rows that wait for a worker."),
@@ -296,11 +309,9 @@ def exposition(
     value: Mapping[str, Any],
     labels: Mapping[str, str],
     accept: str = "",
-    shown: dict[Any, float] | None = None,
 ) -> tuple[bytes, str]:
     """Prometheus' text of what `value` has of the catalogue, and its content type. `labels` stand before every sample's
-    own; `accept`: header of the request, which may ask for OpenMetrics; `shown`: the most that each counter of RESUMED
-    has shown, which is brought up to date.
+    own; `accept`: header of the request, which may ask for OpenMetrics.
 
     >>> text, _ = exposition(RUN, {"state": "running", "lake": {"rows": 5}}, {"run": "demo"})
     >>> [line for line in text.decode().splitlines() if not line.startswith("#")]
@@ -312,7 +323,7 @@ def exposition(
 
     class Families(Collector):
         def collect(self) -> Iterable[Metric]:
-            return _families(catalogue, value, labels, {} if shown is None else shown)
+            return _families(catalogue, value, labels)
 
     registry = CollectorRegistry()
     registry.register(Families())
@@ -320,9 +331,7 @@ def exposition(
     return encode(registry), content_type
 
 
-def _families(
-    catalogue: Sequence[Metered], value: Mapping[str, Any], labels: Mapping[str, str], most: dict[Any, float]
-) -> Iterator[Metric]:
+def _families(catalogue: Sequence[Metered], value: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily
 
     for series in catalogue:
@@ -337,17 +346,11 @@ def _families(
             yield histogram
             continue
         if series.type is MetricType.COUNTER:
-            beside = series._replace(path=f"{series.path.rpartition('.')[0]}.{series.exemplar}")
-            exemplars = dict(beside.readings(value)) if series.exemplar else {}
             counter = CounterMetricFamily(series.name, series.meaning, labels=names)
             for own, reading in readings:
-                key = series.name, *labels.values(), *own
-                number = float(reading)
-                if series.path.startswith(RESUMED):
-                    most[key] = number = max(number, most.get(key, number))
-                at = exemplars.get(own)
-                exemplar = None if at is None else Exemplar({series.exemplar: str(at)}, number)
-                counter.add_metric(key[1:], number, exemplar=exemplar)
+                number, beside = float(reading), series.beside(value, own)
+                exemplar = Exemplar(beside, number) if beside else None
+                counter.add_metric((*labels.values(), *own), number, exemplar=exemplar)
             yield counter
             continue
         gauge = GaugeMetricFamily(series.name, series.meaning, labels=names)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 from pipelines.core.access import Access, GuardedServer
 from pipelines.core.run_dir.paths import RunDir
@@ -27,13 +26,13 @@ POLL_S = 0.1
 """So long does `close` take at most."""
 
 
-def run_exposition(root: Path, accept: str = "", shown: dict[Any, float] | None = None) -> tuple[bytes, str]:
-    """Prometheus' text of the run in `root`, and its content type. `shown`: the most that each counter has shown.
+def run_exposition(root: Path, accept: str = "") -> tuple[bytes, str]:
+    """Prometheus' text of the run in `root`, and its content type.
 
     Raises BadInput where there is none, or its status is damaged."""
     status = read_status(root)
     try:
-        return exposition(RUN, status.as_json(), {"run": status.name}, accept, shown)
+        return exposition(RUN, status.as_json(), {"run": status.name}, accept)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{RunDir(root).status} is damaged ({error}); a run that lives writes it anew") from None
 
@@ -45,10 +44,6 @@ class MetricsEndpoint:
     """
 
     def __init__(self, root: Path, port: int, access: Access = Access()) -> None:
-        shown: dict[Any, float] = {}
-        with suppress(StreamingError):  # a new run has no status yet; of one that goes on, counters go on from there
-            run_exposition(root, shown=shown)
-
         class Request(BaseHTTPRequestHandler):
             timeout = IDLE_S
 
@@ -56,7 +51,7 @@ class MetricsEndpoint:
                 if (refusal := access.refusal(self.headers)) is not None:
                     code, body, content_type = refusal[0], f"{refusal[1]}\n".encode(), PLAIN
                 else:
-                    code, body, content_type = _answer(root, self.path, self.headers.get("Accept", ""), shown)
+                    code, body, content_type = _answer(root, self.path, self.headers.get("Accept", ""))
                 self.send_response(code)
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
@@ -105,10 +100,10 @@ def metrics_served(root: Path, port: int | None) -> Iterator[str | None]:
         thread.join()
 
 
-def _answer(root: Path, path: str, accept: str, shown: dict[Any, float]) -> tuple[int, bytes, str]:
+def _answer(root: Path, path: str, accept: str) -> tuple[int, bytes, str]:
     if path.partition("?")[0] != PATH:
         return 404, f"nothing is here; metrics for Prometheus are at {PATH}\n".encode(), PLAIN
     try:
-        return 200, *run_exposition(root, accept, shown)
+        return 200, *run_exposition(root, accept)
     except StreamingError as error:
         return 503, f"{error}\n".encode(), PLAIN

@@ -122,7 +122,7 @@ class Supervised:
         """Close it, and start it by its present spec; returns its last report."""
         self.ask_to_close()
         if (report := self.close(wait_s)) is not None:
-            self.status.report = report
+            self.status.take(report)
         self.status.before, self._rate = self.status.whole, None
         self._move(WorkerState.RESTARTING)
         self.start()
@@ -134,7 +134,7 @@ class Supervised:
         report = self.close(wait_s)
         self._restart_at = None
         if report is not None:
-            self.status.report = report
+            self.status.take(report)
         self.status.reason = self.status.cause = None
         self.status.silent_s, self.status.recent_rows_per_s = 0.0, None
         self._move(WorkerState.RETIRED)
@@ -185,7 +185,8 @@ class Supervised:
 
     def _note(self, report: Report, handle: Handle) -> None:
         now, status = self._rules.clock(), self.status
-        status.report, status.node = report, handle.node
+        status.take(report)
+        status.node = handle.node
         status.reason = status.cause = None
         status.silent_s, self._asked_at = 0.0, None
         self._move(WorkerState.DONE if report.done else WorkerState.RUNNING)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.rules.restarts import Cause
 from pipelines.live.rules.states import ENDED, RunState, WorkerState
+from pipelines.live.status.counters import Highest
 from pipelines.live.status.counts import Counts
 from pipelines.live.status.losses import Losses
 from pipelines.live.workers.report import Report
@@ -42,12 +43,13 @@ class EarlierWork:
 @dataclass(frozen=True)
 class EarlierAttempts:
     """Totals of the attempts before a run was resumed, one for each start of its coordinator; `started_at`: of the
-    first one, None without any."""
+    first one, None without any. `last`: status.json of the last one, whose counters are gone on from."""
 
     attempts: int = 0
     wall_s: float = 0.0
     started_at: str | None = None
     workers: Mapping[str, EarlierWork] = field(default_factory=dict)
+    last: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, worker: str) -> EarlierWork:
         return self.workers.get(worker, EarlierWork())
@@ -70,10 +72,19 @@ class WorkerStatus:
     """How long it has not reported, though it was asked."""
     alarms: list[str] = field(default_factory=list)
     """The states of `RunStatus.alarms` that are its own."""
+    lake_from: int | None = None
+    """The first row of the lake that it has done since its report before the last one, which reached `lake_seq`."""
     before: list[Report] = field(default_factory=list)
     """The last reports of this worker's processes that died."""
     earlier: EarlierWork = field(default_factory=EarlierWork)
     """What it did before the run was resumed, and before it left the run or was given up on."""
+
+    def take(self, report: Report) -> None:
+        """Take a report of its process. A position that did not move leaves the rows that were done last."""
+        last, now = None if self.report is None else self.report.lake_seq, report.lake_seq
+        if now is not None and now >= 0 and now != last:
+            self.lake_from = now if last is None or last > now else last + 1
+        self.report = report
 
     @property
     def whole(self) -> list[Report]:
@@ -155,6 +166,7 @@ class WorkerStatus:
             "cpu_s": {phase: round(seconds, 3) for phase, seconds in self.cpu_s.items()},
             "phases_s": {phase: round(seconds, 3) for phase, seconds in self.phases_s.items()},
             "peak_rss_bytes": self.peak_rss_bytes,
+            "lake_from": self.lake_from,
             "lake_seq": report.lake_seq,
             "lag_rows": self.lag_rows,
             "lag_known": self.lag_known,
@@ -268,6 +280,9 @@ class RunStatus:
     waiting: str | None = None
     """What the run itself waits for, apart from its workers."""
 
+    def __post_init__(self) -> None:
+        self._highest = Highest(self.earlier.last)
+
     @staticmethod
     def resuming(name: str, earlier: EarlierAttempts, lake_rows: int = 0) -> RunStatus:
         """Status of a run resumed after `earlier`, with `lake_rows` rows in its lake."""
@@ -373,6 +388,10 @@ class RunStatus:
         return min(1.0, settled / total) * min(1.0, slowest / lake_rows)
 
     def as_json(self) -> dict[str, Any]:
+        value = self._as_json()
+        return value | {"ahead": self._highest.ahead(value)}
+
+    def _as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "state": str(self.state),

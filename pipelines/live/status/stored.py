@@ -185,6 +185,7 @@ def earlier_attempts(root: Path) -> EarlierAttempts:
         status.wall_s,
         status.started_at,
         {name: _work(worker) for name, worker in status.workers.items()},
+        status.as_json(),
     )
 
 

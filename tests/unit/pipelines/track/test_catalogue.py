@@ -83,10 +83,10 @@ def test_a_histogram_of_moving_bounds_gets_fixed_ones_and_loses_no_row(status):
         assert buckets[bound] == sum(rows for upper, rows in recorded["histogram"] if upper <= bound)
 
 
-def test_openmetrics_has_the_last_row_of_the_lake_as_exemplar(status):
+def test_openmetrics_has_the_range_of_the_lake_that_was_done_last_as_exemplar(status):
     found = samples(text_of(status, OPEN), open_metrics)
-    teacher = found["exfm_worker_rows_total", ("worker", "teacher")]
-    assert teacher.exemplar.labels == {"lake_seq": str(status["workers"]["teacher"]["lake_seq"])}
+    teacher, last = found["exfm_worker_rows_total", ("worker", "teacher")], status["workers"]["teacher"]["lake_seq"]
+    assert teacher.exemplar.labels == {"lake_from": str(last - 511), "lake_to": str(last)}
     assert found["exfm_worker_rows_total", ("worker", "ingest")].exemplar is None
 
 
@@ -121,6 +121,21 @@ def test_a_server_has_the_figures_that_the_catalogue_names():
     assert 'exfm_request_seconds_bucket{le="0.1",model="feed",process="7"} 2.0' in text
     assert 'exfm_request_seconds_bucket{le="+Inf",model="feed",process="7"} 3.0' in text
     assert 'exfm_request_seconds_sum{model="feed",process="7"} 9.0' in text
+
+
+def test_a_counter_that_a_restart_took_back_stays_at_its_most(status):
+    feed = status["workers"]["student-feed"]
+    before = feed["freshness"]["behind_rows"] | {"rows": 10**6, "histogram": [[4.0, 10**6]]}
+    text = samples(text_of(status | {"ahead": {
+        "workers.student-feed.rows": 10**6, "counts.settled.ctr": 10**6, "counts.dead_letters": 9,
+        "workers.student-feed.freshness.behind_rows": before, "workers.gone.rows": 5,
+    }}))  # fmt: skip
+    of_feed = ("worker", "student-feed")
+    assert text["exfm_worker_rows_total", of_feed].value == 10**6
+    assert text["exfm_impressions_settled_total", ("group", "ctr")].value == 10**6
+    assert text["exfm_impressions_settled_total", ("group", "cvr")].value == status["counts"]["settled"]["cvr"]
+    assert text["exfm_teacher_behind_rows_bucket", ("le", "4.0"), of_feed].value == 10**6
+    assert ("exfm_worker_rows_total", ("worker", "gone")) not in text
 
 
 @pytest.mark.parametrize("value", [{}, {"workers": {}}, {"workers": {"a": {}}, "alarms": [], "counts": None}])

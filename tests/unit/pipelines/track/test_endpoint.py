@@ -11,6 +11,11 @@ import urllib.request
 import pytest
 
 from pipelines.cli.console import main
+from pipelines.live.rules.kinds import Kind
+from pipelines.live.status.file import StatusFile
+from pipelines.live.status.status import RunStatus, WorkerStatus
+from pipelines.live.status.stored import earlier_attempts
+from pipelines.live.workers.report import Report
 from pipelines.track.endpoint import metrics_served
 from streaming.errors import BadInput
 from tests.support.prometheus import recorded_status
@@ -40,28 +45,30 @@ def test_metrics_are_those_of_the_status_that_is_there_now(root):
 
 
 def test_a_count_that_a_restart_takes_back_waits_and_one_that_begins_anew_begins_anew(root):
-    def store(count, notices):
-        status = recorded_status()
-        status["workers"] = {"augmentation": status["workers"]["augmentation"] | {"rows": count}}
-        status["webhooks"] = {"sent": notices}
-        (root / "status.json").write_text(json.dumps(status))
+    file, worker = StatusFile(root / "status.json"), "student-feed"
 
-    def rows(count, notices):
-        store(count, notices)
+    def coordinator():
+        status = RunStatus.resuming("demo", earlier_attempts(root))
+        file.write(status.as_json())  # before any worker has reported
+        return status
+
+    def shown(status, rows, notices):
+        status.workers[worker] = WorkerStatus(worker, Kind.STUDENT, report=Report(worker, "student", rows=rows))
+        status.webhooks = {"sent": notices}
+        file.write(status.as_json())
         lines = dict(line.rsplit(" ", 1) for line in asked(url)[1].splitlines())
-        names = 'exfm_worker_rows_total{run="demo",worker="augmentation"}', 'exfm_webhook_notices_total{run="demo"}'
+        names = f'exfm_worker_rows_total{{run="demo",worker="{worker}"}}', 'exfm_webhook_notices_total{run="demo"}'
         return [float(lines[name]) for name in names]
 
-    store(900, 7)
+    (root / "status.json").unlink()
     with metrics_served(root, 0) as url:
-        assert [rows(1000, 7), rows(900, 0), rows(990, 1), rows(1100, 2)] == [
-            [1000, 7],
-            [1000, 0],
-            [1000, 1],
-            [1100, 2],
-        ]
-    with metrics_served(root, 0) as url:  # another coordinator, before it has written a status
-        assert [rows(700, 0), rows(1200, 0)] == [[1100, 0], [1200, 0]]
+        first = coordinator()
+        assert [shown(first, 1000, 7), shown(first, 900, 7)] == [[1000, 7], [1000, 7]]
+        coordinator()  # killed before a worker has reported
+        assert shown(coordinator(), 700, 0) == [1000, 0]  # killed before it has caught up
+        last = coordinator()
+        assert [shown(last, 800, 0), shown(last, 1200, 1)] == [[1000, 0], [1200, 1]]
+    assert json.loads((root / "status.json").read_text())["ahead"] == {}
 
 
 def test_a_connection_that_is_reset_prints_no_traceback(root, capfd):

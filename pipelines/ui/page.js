@@ -56,8 +56,8 @@ const WIDE = {
   at: { source: [4, 10], kafka: [256, 10], augmentation: [508, 10], lake: [760, 10], teacher: [634, 196], students: [1012, 10], registry: [1012, 196] },
 };
 const TALL = {
-  size: [344, 856], box: [160, 88],
-  at: { source: [4, 4], kafka: [4, 144], augmentation: [4, 284], lake: [4, 544], teacher: [180, 414], students: [4, 704], registry: [180, 764] },
+  size: [344, 924], box: [160, 88],
+  at: { source: [4, 4], kafka: [4, 144], augmentation: [4, 284], lake: [4, 544], teacher: [180, 414], students: [4, 704], registry: [180, 832] },
 };
 function side(layout, name, other) {
   const [w, h] = layout.box, [x, y] = layout.at[name], [u, v] = layout.at[other];

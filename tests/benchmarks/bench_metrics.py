@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pipelines.core.run_dir.logs import LogForm
+from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import read_status
 from pipelines.live.workers.block_spans import BlockRows, BlockSpans, file_exporter
 from pipelines.live.workers.stopwatch import Stopwatch
@@ -38,7 +39,7 @@ def main() -> None:
     status = read_status(asked.run)
     workers = [worker.model_dump() for worker in status.workers.values()]
     computed_s = sum(sum((worker["cpu_s"] or {}).values()) for worker in workers)
-    rows = (TableFiles(asked.run / "lake").identifier(LAKE_SEQ) or 0) + 1
+    rows = (TableFiles(RunDir(asked.run).lake).identifier(LAKE_SEQ) or 0) + 1
     learned = sum(worker["rows"] for worker in workers if worker["kind"] == "student")
     scrape_s, size = scrape_cost(asked.run)
     between_s = computed_s * asked.every_s / (status.wall_s or 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import urllib.request
+from http.client import HTTPException
 
 import pytest
 import yaml
@@ -32,7 +33,7 @@ class Scrapes:
             try:
                 with urllib.request.urlopen(self._url, timeout=10) as answer:
                     text = answer.read().decode()
-            except OSError:  # nobody is there
+            except (OSError, HTTPException):  # nobody is there, or is killed while it answers
                 continue
             self.pages += 1
             for family in text_string_to_metric_families(text):

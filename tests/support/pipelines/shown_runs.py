@@ -72,3 +72,31 @@ def predictions(folder: Path, days: float, parts: int, rows: int) -> None:
         if part >= parts // 2:
             columns |= {f"champion_{task}": columns[f"no_teacher_{task}"] + np.float32(0.1) for task in ("ctr", "cvr")}
         pq.write_table(pa.table(columns), folder / f"{seq[0]:014d}-{seq[-1]:014d}.parquet")
+
+
+DRAWN = "document.querySelectorAll('#charts .curve').length > 0"
+"""Holds in a browser once curves are on the page."""
+CUT_OFF = """(() => {
+  const wide = document.scrollingElement.scrollWidth - innerWidth, found = wide > 0 ? [`the page: ${wide} px`] : [];
+  for (const text of document.querySelectorAll("main svg text")) {
+    const own = text.getBoundingClientRect(), whole = text.ownerSVGElement.getBoundingClientRect();
+    const outside = own.left < whole.left - 1 || own.right > whole.right + 1 || own.bottom > whole.bottom + 1;
+    if (outside) found.push(text.textContent);
+    for (const box of text.ownerSVGElement.querySelectorAll("rect.box")) {
+      const its = box.getBoundingClientRect();
+      const touches = own.left < its.right && own.right > its.left && own.top < its.bottom && own.bottom > its.top;
+      const beyond = own.left < its.left || own.right > its.right || own.bottom > its.bottom;
+      if (touches && beyond) found.push(text.textContent);
+    }
+  }
+  for (const svg of document.querySelectorAll("main svg")) {
+    const texts = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+    texts.forEach(([words, a], at) => texts.slice(at + 1).forEach(([others, b]) => {
+      const over = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (a.left < b.right && b.left < a.right && over > 4) found.push(`${words} / ${others}`);
+    }));
+  }
+  return found;
+})()"""
+"""Words in a browser that are wider than their picture or their box, or lie on others; and how much too wide the page
+is."""

@@ -1,4 +1,8 @@
-"""Counters of status.json that a restart takes back to the last checkpoint, at the most that each has been."""
+"""Counters of status.json that a restart takes back to the last checkpoint, at the most that each has been.
+
+Of a distribution the one of the most rows counts: the number of rows never falls. Times that were taken again may come
+into other buckets.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,8 @@ def _counters(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for field in ("rows", "quarantined_rows"):
             if worker.get(field) is not None:
                 yield f"workers.{name}.{field}", worker[field]
+        for phase, seconds in (worker.get("cpu_s") or {}).items():
+            yield f"workers.{name}.cpu_s.{phase}", seconds  # of other threads: what is left over of the whole
         for what, spread in (worker.get("freshness") or {}).items():
             yield f"workers.{name}.freshness.{what}", spread
     for name, count in (value.get("counts") or {}).items():
@@ -58,7 +64,7 @@ def _numbers(path: str, value: Any) -> Iterator[tuple[str, int]]:
         yield path, value
 
 
-def _size(reading: Any) -> int:
+def _size(reading: Any) -> float:
     """Rows of a distribution, or the number; -1 of what is not there."""
     size = reading.get("rows") if isinstance(reading, Mapping) else reading
-    return size if isinstance(size, int) else -1
+    return size if isinstance(size, int | float) else -1

@@ -407,6 +407,7 @@ class RunStatus:
             "legs": self.attempts,
             "fraction": self.fraction,
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
+            "earlier": {name: asdict(work) for name, work in self.earlier.workers.items() if name not in self.workers},
             "broker": dict(self.broker),  # others write into these while they are turned into text
             "lake": asdict(self.lake),
             "follows": self.follows,

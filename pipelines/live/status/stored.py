@@ -61,6 +61,17 @@ class StoredWorker(BaseModel):
     ranks: list[dict[str, Any]]
 
 
+class StoredWork(BaseModel):
+    """What a worker that has not started yet did in earlier attempts."""
+
+    rows: Count
+    restarts: Count
+    busy_s: Seconds
+    peak_rss_bytes: Count
+    phases_s: dict[Name, Seconds]
+    cpu_s: dict[Name, Seconds]
+
+
 class StoredLake(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -111,6 +122,7 @@ class StoredStatus(BaseModel):
     alarms: list[StoredAlarm]
     fraction: Seconds | None
     workers: dict[Name, StoredWorker]
+    earlier: dict[Name, StoredWork] = {}
     lake: StoredLake
     broker: StoredBroker
     disk: dict[Name, Count]
@@ -184,12 +196,12 @@ def earlier_attempts(root: Path) -> EarlierAttempts:
         status.legs,
         status.wall_s,
         status.started_at,
-        {name: _work(worker) for name, worker in status.workers.items()},
+        {name: _work(worker) for name, worker in {**status.earlier, **status.workers}.items()},
         status.as_json(),
     )
 
 
-def _work(worker: StoredWorker) -> EarlierWork:
+def _work(worker: StoredWorker | StoredWork) -> EarlierWork:
     return EarlierWork(
         worker.rows, worker.restarts, worker.busy_s, worker.peak_rss_bytes, worker.phases_s, worker.cpu_s
     )

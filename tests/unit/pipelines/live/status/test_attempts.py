@@ -55,6 +55,14 @@ def test_before_its_first_report_a_worker_shows_the_rows_it_had(tmp_path):
     assert worker.as_json()["rows"] == 1000
 
 
+def test_a_start_that_is_killed_before_a_worker_has_started_hands_on_what_was_done(tmp_path):
+    written(tmp_path, at_work(tmp_path, rows=1000, restarts=2))
+    before = earlier_attempts(tmp_path)
+    written(tmp_path, RunStatus.resuming("small", before))
+    assert earlier_attempts(tmp_path).workers == before.workers
+    assert at_work(tmp_path, rows=1500).as_json()["earlier"] == {}
+
+
 def test_a_new_run_and_one_whose_status_is_damaged_begin_with_nothing(tmp_path):
     assert earlier_attempts(tmp_path) == EarlierAttempts()
     RunDir(tmp_path).status.write_text("{")

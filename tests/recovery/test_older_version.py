@@ -95,7 +95,7 @@ def test_a_run_that_the_tagged_version_began_is_resumed_by_this_one(code_of_it, 
         rest = counts["not_applicable"][group] + counts["pending"][group] + lost
         assert counts["impressions_read"] == settled + rest, group
     assert counts["impressions_read"] >= IMPRESSIONS
-    assert all(summary["students"][name]["ctr"]["rows"] > 300 for name in ("feed", "shop"))
+    assert all(summary["workers"][f"student-{name}"]["trained_rows"] > 2500 for name in ("feed", "shop"))
 
 
 def identities(run: Path) -> list[tuple[int, str]]:

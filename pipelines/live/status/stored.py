@@ -62,7 +62,7 @@ class StoredWorker(BaseModel):
 
 
 class StoredWork(BaseModel):
-    """What a worker that has not started yet did in earlier attempts."""
+    """Work of earlier attempts, of a worker that has not started yet."""
 
     rows: Count
     restarts: Count

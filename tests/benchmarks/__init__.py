@@ -2,7 +2,7 @@
 
 What a step, a row, a request costs:
 
-    python -m tests.benchmarks.bench_kinds FILE      kinds of tables at equal bytes, and what a step of each costs
+    python -m tests.benchmarks.bench_kinds STREAM    kinds of tables at equal bytes, and what a step of each costs
     python -m tests.benchmarks.bench_freshness       from learned to a logit, at half the teacher's highest rate
     python -m tests.benchmarks.bench_generator       impressions a second of the synthetic stream
     python -m tests.benchmarks.bench_settlement      rows merged and settled a second, bytes of a pending impression

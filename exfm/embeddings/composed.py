@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
@@ -62,7 +63,8 @@ class Composed(ABC):
     """A kind of table: `name` and `keys` of a feature, whose embeddings of `width` are composed of rows of `tables`.
 
     An id reads a row of each table; or several, its parts, where a table has several times the keys of the feature: key
-    by key, all parts of the first, then all of the next.
+    by key, all parts of the first, then all of the next. Plain tables of one name are one, which several kinds share:
+    each names the keys that are its own.
     """
 
     each = False
@@ -211,8 +213,11 @@ class ComposedTables(Tables):
 
     @cached_property
     def _composes(self) -> bool:
-        """True where the embedding of some key is not what is read of a plain table as it lies there."""
-        return any(isinstance(table, Composed) and table.composes for table in self.whole)
+        """True where the embeddings of all keys are not what is read of plain tables as it lies there."""
+        in_order = [key for table in self.whole for own in plain(table) for key in own.keys]
+        return in_order != [key for own in self.tables for key in own.keys] or any(
+            isinstance(table, Composed) and table.composes for table in self.whole
+        )
 
     def send(self, batch: HasIds) -> HasIds:
         """The batch itself. Nothing travels yet: which rows ids read is known once the step before was learned."""
@@ -241,7 +246,9 @@ class ComposedTables(Tables):
         if begun:
             for held in self.inner.values():
                 held.begin([of for own in begun.values() for of in own if any(of.table == t.name for t in held.tables)])
-            read = at.read | {table.name: self._read(table, at.bags) for table in self.whole if table.name in begun}
+            names = {of.table for own in begun.values() for of in own}
+            moved = [table for table in self.whole if names & {own.name for own in plain(table)}]
+            read = at.read | {table.name: self._read(table, at.bags) for table in moved}
             inner = {w: held.looked(held.send(_Given(self._rows(w, read, at.bags)))) for w, held in self.inner.items()}
         if not self._composes:
             self.inner[POOLED].learn(inner[POOLED], gradient)
@@ -307,7 +314,7 @@ class ComposedTables(Tables):
 
     def _rows(self, way: str, read: Mapping[str, list[Tensor]], bags: _Bags) -> KeyedJaggedTensor:
         """Rows of the plain tables that a batch reads: bags of examples, or of single ids."""
-        names, rows, lengths = list[str](), list[Tensor](), list[Tensor]()
+        found: dict[str, tuple[list[str], list[Tensor], list[Tensor]]] = {}  # by plain table
         own = [table for table in self.whole if way_of(table) == way]
         most = max(1, *(max(bags.counts(table.keys)) for table in own)) if way == EACH else 0
         for table in own:
@@ -315,6 +322,7 @@ class ComposedTables(Tables):
             if way == EACH:
                 lengths_P = torch.arange(most) < torch.tensor(bags.counts(table.keys))[:, None]
             for of in plain(table):
+                names, rows, lengths = found.setdefault(of.name, ([], [], []))
                 names += of.keys
                 C = len(of.keys) // K
                 parts = [next(of_parts) for _ in range(C)]
@@ -323,26 +331,35 @@ class ComposedTables(Tables):
                     parts = [part for of_key in by_key for part in of_key]
                 rows += parts
                 lengths.append(lengths_P.view(K, 1, -1).expand(-1, C, -1).flatten())
-        all_rows, all_lengths = torch.cat(rows), torch.cat(lengths).long()
+        all_rows = torch.cat([part for _, rows, _ in found.values() for part in rows])
+        all_lengths = torch.cat([part for _, _, lengths in found.values() for part in lengths]).long()
         there = keep_present(all_rows.numpy(), all_lengths.numpy())
-        return KeyedJaggedTensor(names, all_rows[:there], lengths=all_lengths)
+        keys = [name for names, _, _ in found.values() for name in names]
+        return KeyedJaggedTensor(keys, all_rows[:there], lengths=all_lengths)
 
     def _composed(
         self, leaves: Mapping[str, Tensor], weights: Mapping[str, Mapping[str, Tensor]], bags: _Bags
     ) -> Tensor:
         """Embeddings (B, E) of all keys, in order of the tables."""
         widths = {way: [of.width * len(of.keys) for of in self._physical[way]] for way in leaves}
-        columns = {way: iter(leaf.split(widths[way], dim=1)) for way, leaf in leaves.items()}
+        left = {
+            of.name: columns
+            for way, leaf in leaves.items()
+            for of, columns in zip(self._physical[way], leaf.split(widths[way], dim=1), strict=True)
+        }
         found: list[Tensor] = []
         for table in self.whole:
-            of_tables = [next(columns[way_of(table)]) for _ in plain(table)]
+            of_tables = list[Tensor]()
+            for of in plain(table):
+                own, left[of.name] = left[of.name].tensor_split([of.width * len(of.keys)], dim=1)
+                of_tables.append(own)
             if not isinstance(table, Composed) or not table.composes:
                 found += of_tables
                 continue
             K, parts = len(table.keys), list[Tensor]()
-            for own, of in zip(table.tables, of_tables, strict=True):
-                of_parts = of.view(len(of), K, len(own.keys) // K, own.width).unbind(2)
-                parts += [part.reshape(-1, own.width) for part in of_parts]
+            for of, own in zip(table.tables, of_tables, strict=True):
+                of_parts = own.view(len(own), K, len(of.keys) // K, of.width).unbind(2)
+                parts += [part.reshape(-1, of.width) for part in of_parts]
             composed = table.compose(parts, weights[table.name]).reshape(-1, K * table.width)
             found.append(bags.sums(table.keys, composed) if table.each else composed)
         return torch.cat(found, dim=1)
@@ -547,8 +564,12 @@ def _by_way(tables: Sequence[Table | Composed]) -> dict[str, list[Table]]:
 
 
 def physical(tables: Sequence[Table | Composed]) -> list[Table]:
-    """The plain tables behind tables, in order."""
-    return [own for table in tables for own in plain(table)]
+    """The plain tables behind tables, in order; one that several share has the keys of all."""
+    found: dict[str, Table] = {}
+    for own in (own for table in tables for own in plain(table)):
+        shared = found.get(own.name)
+        found[own.name] = own if shared is None else replace(shared, keys=shared.keys + own.keys)
+    return list(found.values())
 
 
 def check_device(tables: Sequence[Table | Composed], device: str) -> None:

@@ -65,11 +65,11 @@ def count_codes(address_VC, codes_VC, counts):
     return judged
 
 
-@loop("UniTuple(i8, 2)(i4[:, ::1], i2[:, ::1], i8, i8, i2, i8[::1], i8[::1])")
+@loop("UniTuple(i8, 3)(i4[:, ::1], i2[:, ::1], i8, i8, i2, i8[::1], i8[::1])")
 def prune(address_VC, codes_VC, least, ties, less, gained_P, lost_P):
     """Take the rows of all chunks of judged ids but those whose code is above `least`, and the first `ties` of those
     where it is equal; codes then fall by `less`, to 0 at least. Returns how many of the chunks that are to have rows
-    have none, whose numbers are written down, and how many rows were taken."""
+    have none, whose numbers are written down, how many rows were taken, and what is left of `ties`."""
     V, C = codes_VC.shape
     gained, lost = 0, 0
     for v in range(V):
@@ -90,4 +90,4 @@ def prune(address_VC, codes_VC, least, ties, less, gained_P, lost_P):
                 lost_P[lost] = row
                 lost += 1
                 address_VC[v, c] = PRUNED
-    return gained, lost
+    return gained, lost, ties

@@ -12,6 +12,9 @@ none free waits for it. So that new ids find rows, a pruning leaves H of the poo
 not yet seen can take: K = P − min(H, C · ids unseen). Where every chunk has a row (P = V · C) nothing is ever decided,
 and the table is the full one, cut in chunks.
 
+Tables of one width of chunk may share a pool, and its bytes: the K largest are then of the utilities of all of them,
+which are parts of one loss, and a chunk of one table takes the row that a chunk of another lost.
+
 The exact utility of FIITED is not published; this one is ours. It is kept in 16 bits, 512 log₂ u: a step adds nothing
 to a utility 1,477 times as large. Equal utilities: the lower id, then the lower chunk.
 
@@ -21,9 +24,11 @@ id: number i · C + c.
 
 from __future__ import annotations
 
+import copy
 import math
 from bisect import bisect_right
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +36,7 @@ from pydantic import Field
 from torch import Tensor
 
 from exfm.embeddings.composed import Composed, Seen
-from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Tabled
+from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Member, Tabled
 from exfm.embeddings.table import Begun, Table, keys_of
 from exfm.embeddings.weights import initial_rows
 from exfm.errors import ConfigError
@@ -53,6 +58,11 @@ class Fiited(EmbeddingSettings):
         gt=0,
         description="Bytes instead of a share: of weights with row-wise accumulators, addresses and utilities.",
     )
+    shares: str | None = Field(
+        default=None,
+        description="Table of kind fiited whose pool of rows this one shares: `keep` or `budget_bytes` there is of all "
+        "that share it, and so are all other settings but `rows`.",
+    )
     rows: int | None = Field(
         default=None, gt=0, description="Virtual rows, which ids are taken modulo; by default the feature's."
     )
@@ -66,21 +76,136 @@ class Fiited(EmbeddingSettings):
 
     learns: ClassVar[bool] = True
 
+    def host(self) -> str | None:
+        return self.shares
+
     def table(self, feature: Tabled, width: int) -> Composed:
-        if width % (4 * self.chunks):
+        return self.tables([Member(feature, width, self)])[0]
+
+    def tables(self, members: Sequence[Member]) -> list[Composed]:
+        host = next((of.feature for of in members if of.settings is self), members[0].feature)
+        whole = next(of.width for of in members if of.feature is host)
+        if self.shares is not None:
             raise ConfigError(
-                f"embeddings.{feature.name} cuts {width} columns in {self.chunks} chunks, and each must be a multiple "
+                f"embeddings.{host.name} shares rows of `{self.shares}`, and has none for others; name that table "
+                "there, too"
+            )
+        w = whole // self.chunks
+        if whole % (4 * self.chunks):
+            raise ConfigError(
+                f"embeddings.{host.name} cuts {whole} columns in {self.chunks} chunks, and each must be a multiple "
                 f"of 4 wide (FBGEMM's rows are); take a multiple of {4 * self.chunks} as width, or other `chunks`"
             )
-        if (self.rows or feature.rows) * self.chunks > MOST:
-            raise ConfigError(
-                f"embeddings.{feature.name} keeps an address for each of {self.chunks} chunks of "
-                f"{self.rows or feature.rows:,} ids; give it `rows`, which ids are taken modulo"
-            )
-        return FiitedTable(feature.name, keys_of(feature), width, self, feature.rows)
+        made = list[tuple[Tabled, int, int]]()  # of each table: its virtual rows and the width of its embeddings
+        for feature, width, own in members:
+            assert isinstance(own, Fiited)
+            self._check(feature, width, own, w)
+            made.append((feature, own.rows or feature.rows, width))
+        pool = Pool(host.name, w, self, [(virtual, width // w) for _, virtual, width in made])
+        return [FiitedTable(f.name, keys_of(f), width, self, virtual, pool) for f, virtual, width in made]
 
     def linear_rows(self, feature: Tabled) -> int:
         return self.rows or feature.rows
+
+    def _check(self, feature: Tabled, width: int, own: Fiited, w: int) -> None:
+        """Raise ConfigError where a table cannot be in the pool of these settings' table."""
+        of, fields = f"embeddings.{feature.name}", type(own).model_fields
+        given = {name for name in fields if getattr(own, name) != fields[name].default} - {"kind", "shares", "rows"}
+        if own.shares is not None and given:
+            raise ConfigError(
+                f"{of} shares the pool of `{own.shares}`, whose settings are of all that share it, and has "
+                f"{', '.join(f'`{name}`' for name in sorted(given))}; give them there, or leave `shares` out"
+            )
+        if width % w:
+            raise ConfigError(
+                f"{of} cuts {width} columns in chunks of {w}, as `{own.shares}` does whose pool it shares; take a "
+                f"multiple of {w} as width, or leave `shares` out"
+            )
+        if (virtual := own.rows or feature.rows) * (width // w) > MOST:
+            raise ConfigError(
+                f"{of} keeps an address for each of {width // w} chunks of {virtual:,} ids; give it `rows`, which ids "
+                "are taken modulo"
+            )
+
+
+class Pool:
+    """Rows for the chunks of one table, or of several that compete for them.
+
+    Ties, and who takes free rows first: tables in order of the model's, then the lower id, then the lower chunk.
+    """
+
+    def __init__(self, name: str, width: int, settings: Fiited, sizes: Sequence[tuple[int, int]]) -> None:
+        """`sizes`: virtual rows and chunks of each table; `width`: columns of a chunk."""
+        self.name, self.width, self.settings = name, width, settings
+        self.rows, self.headroom = _pool(name, width, settings, sizes)
+        self.bound, self.learns = sizes[0][0] ** -0.5, self.rows < _elements(sizes)
+        self.free = torch.zeros(max(1, self.headroom), dtype=torch.int32)  # a stack of rows that had owners
+        self.clock = torch.zeros(4, dtype=torch.int64)  # steps, rows that ever had owners, rows in `free`, the seed
+        self.members = list[FiitedTable]()
+
+    def draw(self, seed: int) -> None:
+        self.clock.copy_(torch.tensor([0, 0, 0, seed]))
+        self.free.zero_()
+
+    @property
+    def available(self) -> int:
+        return self.rows - int(self.clock[1]) + int(self.clock[2])
+
+    def prune(self) -> list[Begun]:
+        """Give the rows to the elements of the largest utilities, of all ids seen so far. Returns the rows of elements
+        that had none."""
+        counts = np.zeros(MOST_CODE + 1, np.int64)
+        held = [(of, of.address.numpy(), of.utility.numpy()) for of in self.members]
+        judged = [count_codes(address, codes, counts) for _, address, codes in held]
+        there = sum(ids * of.chunks for ids, of in zip(judged, self.members, strict=True))
+        unseen = sum(of.virtual * of.chunks for of in self.members) - there
+        most = self.rows - min(self.headroom, unseen)
+        least, ties = -1, 0  # all of them
+        if there > most:
+            at_least = counts[::-1].cumsum()[::-1]
+            least = int(np.flatnonzero(at_least >= most)[-1])
+            ties = most - int(at_least[least] - counts[least])
+        gained, lost = np.empty(self.rows, np.int64), np.empty(self.rows, np.int64)
+        G, L, ends = 0, 0, list[int]()
+        for _, address, codes in held:
+            g, lose, ties = prune(address, codes, least, ties, self._less(), gained[G:], lost[L:])
+            G, L = G + g, L + lose
+            ends.append(G)
+        ever, stacked = self.clock[1:3].tolist()
+        free = self.free.numpy()
+        back = np.sort(np.concatenate([free[:stacked], lost[:L]]))
+        reused = min(G, len(back))
+        rows = np.concatenate([back[:reused], np.arange(ever, ever + G - reused)])
+        left = back[reused:][::-1]  # fits: at most `headroom` rows are free once a chunk was lost
+        free[: len(left)] = left
+        self.clock[1], self.clock[2] = ever + G - reused, len(left)
+        begun = list[Begun]()
+        for (of, address, _), first, end in zip(held, [0, *ends], ends, strict=False):
+            address.reshape(-1)[gained[first:end]] = rows[first:end]
+            begun.append(of.begun(gained[first:end], rows[first:end]))
+        return begun
+
+    def take(self, count: int) -> np.ndarray:
+        """Free rows: of earlier owners, the lowest first, and then such as never had one."""
+        ever, stacked = self.clock[1:3].tolist()
+        reused = min(count, stacked)
+        rows = np.concatenate(
+            [self.free.numpy()[stacked - reused : stacked][::-1], np.arange(ever, ever + count - reused)]
+        )
+        self.clock[1], self.clock[2] = ever + count - reused, stacked - reused
+        return rows
+
+    def as_served(self) -> Pool:
+        """A pool of nothing, whose tables are looked up only."""
+        own = copy.copy(self)
+        own.free, own.clock, own.members = self.free.new_empty(0), self.clock.new_empty(0), []
+        return own
+
+    def _less(self) -> int:
+        """Steps that a code falls by at each pruning, at least one; those of a coin stay."""
+        if self.settings.rule == "random" or self.settings.decay == 1:
+            return 0
+        return min(MOST_CODE, max(1, round(-PER_OCTAVE * math.log2(self.settings.decay))))
 
 
 class FiitedTable(Composed):
@@ -99,17 +224,24 @@ class FiitedTable(Composed):
 
     served = ("address",)
 
-    def __init__(self, name: str, keys: tuple[str, ...], width: int, settings: Fiited, ids: int) -> None:
-        self.settings, self.virtual, self.chunks = settings, settings.rows or ids, settings.chunks
-        self.rows, self.headroom = _pool(name, self.virtual, width, settings)
+    def __init__(
+        self, name: str, keys: tuple[str, ...], width: int, settings: Fiited, ids: int, pool: Pool | None = None
+    ) -> None:
+        self.settings, self.virtual = settings, ids if pool else settings.rows or ids
+        self.pool = pool or Pool(name, width // settings.chunks, settings, [(self.virtual, settings.chunks)])
+        self.chunks = width // self.pool.width
         of_chunks = tuple(f"{key}~{c}" for key in keys for c in range(self.chunks))
-        pool = Table(name, self.rows, width // self.chunks, of_chunks, bound=self.virtual**-0.5)
-        super().__init__(name, keys, width, [pool])
+        super().__init__(
+            name,
+            keys,
+            width,
+            [Table(self.pool.name, self.pool.rows, self.pool.width, of_chunks, bound=self.pool.bound)],
+        )
         shape = (self.virtual, self.chunks)
         self.address = torch.empty(shape, dtype=torch.int32)  # row of the pool, or below 0
         self.utility = torch.zeros(shape, dtype=torch.int16)  # codes: 0 is none
-        self.free = torch.zeros(max(1, self.headroom), dtype=torch.int32)  # a stack of rows that had owners
-        self.clock = torch.zeros(4, dtype=torch.int64)  # steps, rows that ever had owners, rows in `free`, the seed
+        self._first = sum(of.address.numel() for of in self.pool.members)  # of its elements, among all of the pool
+        self.pool.members.append(self)
         self.draw(0)
 
     def read(self, ids_N: Tensor) -> list[Tensor]:
@@ -118,33 +250,38 @@ class FiitedTable(Composed):
         return list(rows_CN)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"address": self.address, "utility": self.utility, "free": self.free, "clock": self.clock}
+        own = {"address": self.address, "utility": self.utility}
+        return own | ({"free": self.pool.free, "clock": self.pool.clock} if self.pool.name == self.name else {})
 
     def draw(self, seed: int) -> None:
-        self.clock.copy_(torch.tensor([0, 0, 0, seed]))
+        if self.pool.name == self.name:
+            self.pool.draw(seed)
         self.utility.zero_()
-        self.free.zero_()
         if self.learns:
             self.address.fill_(UNSEEN)
         else:
-            torch.arange(self.rows, out=self.address.view(-1))
+            torch.arange(self._first, self._first + self.address.numel(), out=self.address.view(-1))
 
     @property
     def learns(self) -> bool:
-        return self.rows < self.virtual * self.chunks
+        return self.pool.learns
 
     def learn(self, seen: Seen) -> list[Begun]:
-        steps, seed = int(self.clock[0]), int(self.clock[3])
-        pruned = self._prune() if steps and steps % self.settings.every == 0 else _NONE
-        welcome = _NONE
+        pool, steps, begun = self.pool, int(self.pool.clock[0]), list[Begun]()
+        if self is pool.members[0] and steps and steps % self.settings.every == 0:
+            begun = pool.prune()
         if len(seen.ids):
-            welcome = self._welcome(self._note(seen, seed))
-        self.clock[0] += 1
-        elements, rows = (torch.from_numpy(np.concatenate(both)) for both in zip(pruned, welcome, strict=True))
-        if not len(rows):
-            return []
-        w = self.tables[0].width
-        return [Begun(self.name, rows, initial_rows(self.name, elements, w, seed, self.virtual**-0.5))]
+            begun.append(self.begun(*self._welcome(self._note(seen, int(pool.clock[3])))))
+        if self is pool.members[-1]:
+            pool.clock[0] += 1
+        return [of for of in begun if len(of.rows)]
+
+    def begun(self, elements: np.ndarray, rows: np.ndarray) -> Begun:
+        """Rows of elements, as these begin."""
+        values = initial_rows(
+            self.name, torch.from_numpy(elements), self.pool.width, int(self.pool.clock[3]), self.virtual**-0.5
+        )
+        return Begun(self.pool.name, torch.from_numpy(rows.astype(np.int64)), values)
 
     def forget(self, ids: Tensor) -> list[Begun]:
         """Drop ids, as far as they have rows: these begin anew, and so do their utilities."""
@@ -152,17 +289,23 @@ class FiitedTable(Composed):
         self.utility[torch.from_numpy(virtual)] = 0
         elements = (virtual[:, None] * self.chunks + np.arange(self.chunks)).ravel()
         rows = self.address.numpy().reshape(-1)[elements]
-        held, seed, w = rows >= 0, int(self.clock[3]), self.tables[0].width
-        values = initial_rows(self.name, torch.from_numpy(elements[held]), w, seed, self.virtual**-0.5)
-        return [Begun(self.name, torch.from_numpy(rows[held].astype(np.int64)), values)]
+        return [self.begun(elements[rows >= 0], rows[rows >= 0])]
+
+    def figures(self) -> dict[str, int]:
+        """Rows of the pool, and those that chunks of this table have."""
+        return {"rows": self.pool.rows, "taken": self.live} if self.learns else {}
+
+    def as_served(self: F) -> F:
+        own = copy.copy(self)
+        own.address, own.utility, own.pool = self.address.clone(), self.utility.new_empty(0), self.pool.as_served()
+        return own
 
     @property
     def live(self) -> int:
         """Chunks that have rows."""
-        return int(self.clock[1] - self.clock[2]) if self.learns else self.rows
-
-    def figures(self) -> dict[str, int]:
-        return {"rows": self.rows, "taken": self.live} if self.learns else {}
+        if len(self.pool.members) > 1:
+            return int((self.address >= 0).sum())
+        return self.pool.rows - self.pool.available if self.learns else self.pool.rows
 
     def _note(self, seen: Seen, seed: int) -> np.ndarray:
         """Add to the utilities of ids. Returns their virtual rows, distinct."""
@@ -186,52 +329,13 @@ class FiitedTable(Composed):
         rows."""
         address = self.address.numpy()
         new = np.sort(ids[address[ids, 0] == UNSEEN])
-        available = self.rows - int(self.clock[1]) + int(self.clock[2])
-        new = new[: available // self.chunks]
-        rows = self._taken(len(new) * self.chunks)
+        new = new[: self.pool.available // self.chunks]
+        rows = self.pool.take(len(new) * self.chunks)
         address[new] = rows.reshape(-1, self.chunks)
         return (new[:, None] * self.chunks + np.arange(self.chunks)).ravel(), rows
 
-    def _prune(self) -> tuple[np.ndarray, np.ndarray]:
-        """Give the rows to the elements of the largest utilities, of all ids seen so far. Returns the elements that had
-        no row, and their rows."""
-        address, codes, counts = self.address.numpy(), self.utility.numpy(), np.zeros(MOST_CODE + 1, np.int64)
-        judged = count_codes(address, codes, counts)
-        most = self.rows - min(self.headroom, (self.virtual - judged) * self.chunks)
-        least, ties = -1, 0  # all of them
-        if judged * self.chunks > most:
-            at_least = counts[::-1].cumsum()[::-1]
-            least = int(np.flatnonzero(at_least >= most)[-1])
-            ties = most - int(at_least[least] - counts[least])
-        gained, lost = np.empty(self.rows, np.int64), np.empty(self.rows, np.int64)
-        G, L = prune(address, codes, least, ties, self._less(), gained, lost)
-        gained = gained[:G]
-        ever, stacked = self.clock[1:3].tolist()
-        free = self.free.numpy()
-        back = np.sort(np.concatenate([free[:stacked], lost[:L]]))
-        reused = min(G, len(back))
-        rows = np.concatenate([back[:reused], np.arange(ever, ever + G - reused)])
-        left = back[reused:][::-1]  # fits: at most `headroom` rows are free once a chunk was lost
-        free[: len(left)] = left
-        self.clock[1], self.clock[2] = ever + G - reused, len(left)
-        address.reshape(-1)[gained] = rows
-        return gained, rows
 
-    def _taken(self, count: int) -> np.ndarray:
-        """Free rows: of earlier owners, the lowest first, and then such as never had one."""
-        ever, stacked = self.clock[1:3].tolist()
-        reused = min(count, stacked)
-        rows = np.concatenate(
-            [self.free.numpy()[stacked - reused : stacked][::-1], np.arange(ever, ever + count - reused)]
-        )
-        self.clock[1], self.clock[2] = ever + count - reused, stacked - reused
-        return rows
-
-    def _less(self) -> int:
-        """Steps that a code falls by at each pruning, at least one; those of a coin stay."""
-        if self.settings.rule == "random" or self.settings.decay == 1:
-            return 0
-        return min(MOST_CODE, max(1, round(-PER_OCTAVE * math.log2(self.settings.decay))))
+F = TypeVar("F", bound=FiitedTable)
 
 
 def encoded(utilities: np.ndarray) -> np.ndarray:
@@ -250,51 +354,59 @@ def decoded(codes: np.ndarray) -> np.ndarray:
     return np.where(codes > 0, np.exp2(codes / PER_OCTAVE - OCTAVES), 0.0)
 
 
-def bytes_of(virtual: int, width: int, chunks: int, rows: int, free: int) -> int:
-    """Bytes of a table in training: weights and row-wise accumulators of `rows` chunks; of `virtual` ids addresses and
-    utilities; so many places for free rows, and the clock.
+def bytes_of(sizes: Sequence[tuple[int, int]], width: int, rows: int, free: int) -> int:
+    """Bytes in training of tables with so many virtual rows and chunks: weights and row-wise accumulators of `rows`
+    chunks, each `width` wide; addresses and utilities of all ids; so many places for free rows, and the clock.
 
-    >>> bytes_of(1000, 16, 4, 1000, 100) == 16_000 + 4_000 + 16_000 + 8_000 + 400 + 32
+    >>> bytes_of([(1000, 4)], 4, 1000, 100) == 16_000 + 4_000 + 16_000 + 8_000 + 400 + 32
     True
     """
-    return (4 * (width // chunks) + 4) * rows + 6 * virtual * chunks + 4 * free + 32
+    return (4 * width + 4) * rows + 6 * _elements(sizes) + 4 * free + 32
 
 
-def keep_within(budget_bytes: int, virtual: int, width: int, chunks: int, headroom: float = 0.1) -> float:
-    """The largest share of chunks that a table can keep within so many bytes; 0 where there is none.
+def keep_within(budget_bytes: int, sizes: Sequence[tuple[int, int]], width: int, headroom: float = 0.1) -> float:
+    """The largest share of chunks that tables can keep within so many bytes; 0 where there is none.
 
-    >>> keep_within(44_432, 1000, 16, 4), keep_within(20_000, 1000, 16, 4)
+    >>> keep_within(44_432, [(1000, 4)], 4), keep_within(20_000, [(1000, 4)], 4)
     (0.25025, 0.0)
     """
 
     def total(millionths: int) -> int:
-        return bytes_of(virtual, width, chunks, *pool_of(virtual, chunks, millionths / 1e6, headroom))
+        rows, free = pool_of(sizes, millionths / 1e6, headroom)
+        return bytes_of(sizes, width, rows, max(1, free))
 
     return max(0, bisect_right(range(1_000_001), budget_bytes, key=total) - 1) / 1e6
 
 
-def pool_of(virtual: int, chunks: int, keep: float, headroom: float) -> tuple[int, int]:
-    """Rows of a pool, and how many of them a pruning leaves free at most: whole ids', and never all of them.
+def pool_of(sizes: Sequence[tuple[int, int]], keep: float, headroom: float) -> tuple[int, int]:
+    """Rows of a pool, and how many of them a pruning leaves free at most: whole ids', and an id of each table keeps
+    its own.
 
-    >>> pool_of(1000, 4, 0.25, 0.1), pool_of(1000, 4, 1.0, 0.1), pool_of(3, 4, 0.5, 0.1)
+    >>> pool_of([(1000, 4)], 0.25, 0.1), pool_of([(1000, 4)], 1.0, 0.1), pool_of([(3, 4)], 0.5, 0.1)
     ((1000, 100), (4000, 0), (6, 2))
     """
-    rows = int(keep * virtual * chunks)
+    rows, chunks = int(sum(keep * virtual * of_each for virtual, of_each in sizes)), sizes[0][1]
     whole = math.ceil(headroom * rows / chunks) * chunks
-    return rows, 0 if rows == virtual * chunks else max(0, min(whole, rows - chunks))
+    return rows, 0 if rows >= _elements(sizes) else max(0, min(whole, rows - sum(of_each for _, of_each in sizes)))
 
 
-def _pool(name: str, virtual: int, width: int, settings: Fiited) -> tuple[int, int]:
-    C, keep, asked = settings.chunks, settings.keep, f"keeps {settings.keep:g} of the chunks"
+def _elements(sizes: Sequence[tuple[int, int]]) -> int:
+    return sum(virtual * chunks for virtual, chunks in sizes)
+
+
+def _pool(name: str, width: int, settings: Fiited, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    keep, asked = settings.keep, f"keeps {settings.keep:g} of the chunks"
     if settings.budget_bytes is not None:
-        keep = keep_within(settings.budget_bytes, virtual, width, C, settings.headroom)
+        keep = keep_within(settings.budget_bytes, sizes, width, settings.headroom)
         asked = f"is to fit in {settings.budget_bytes:,} bytes"
-    rows, free = pool_of(virtual, C, keep, settings.headroom)
-    if rows < C:
-        least = bytes_of(virtual, width, C, C, 1)
+    rows, free = pool_of(sizes, keep, settings.headroom)
+    if rows < (least := sum(chunks for _, chunks in sizes)):
+        ids, bytes_ = sum(virtual for virtual, _ in sizes), bytes_of(sizes, width, least, 1)
+        have = f"one id has {least}" if len(sizes) == 1 else f"one id of each of {len(sizes)} tables has {least}"
         raise ConfigError(
-            f"embeddings.{name} {asked} of {virtual:,} ids, which leaves {rows} rows for chunks, and one id has {C}; "
-            f"give it at least {C / (virtual * C):.2g} (`keep`) or {least:,} bytes (`budget_bytes`), or fewer `rows`"
+            f"embeddings.{name} {asked} of {ids:,} ids, which leaves {rows} rows for chunks, and {have}; "
+            f"give it at least {least / _elements(sizes):.2g} (`keep`) or {bytes_:,} bytes (`budget_bytes`), or fewer "
+            "`rows`"
         )
     return rows, free
 
@@ -306,4 +418,3 @@ def _coins(name: str, elements: np.ndarray, seed: int) -> np.ndarray:
 
 
 UTILITIES = decoded(np.arange(MOST_CODE + 1))
-_NONE = (np.zeros(0, np.int64), np.zeros(0, np.int64))

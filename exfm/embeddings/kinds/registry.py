@@ -16,7 +16,7 @@ from exfm.embeddings.kinds.hashed import Hashed, HashedTable
 from exfm.embeddings.kinds.managed import Managed
 from exfm.embeddings.kinds.mixed import Mixed
 from exfm.embeddings.kinds.qr import QR
-from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Tabled
+from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Member, Tabled
 from exfm.embeddings.table import Table, keys_of
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
@@ -71,17 +71,35 @@ def tables_of(features: FeatureSet, width: int, embeddings: Embeddings) -> list[
         raise ConfigError(
             f"embeddings.{unknown[0]} is no table of this model; its tables are {', '.join(features.table_names)}"
         )
-    found: list[Table | Composed] = []
-    for feature in features.tabled:
-        own = getattr(feature, "width", None) or width
-        table = _settings(feature, embeddings).table(feature, own)
+    found: dict[str, Table | Composed] = {}
+    members = {
+        feature.name: Member(feature, getattr(feature, "width", None) or width, _settings(feature, embeddings))
+        for feature in features.tabled
+    }
+    for feature, own, settings in members.values():
+        host, sharing = settings.host() or feature.name, sharing_rows(feature.name, embeddings)
+        if host not in members:
+            raise ConfigError(
+                f"embeddings.{feature.name} shares rows of `{host}`, which is no table of this model; its tables are "
+                f"{', '.join(members)}"
+            )
+        if len(sharing) > 1 and feature.name not in found:
+            of_host = members[host].settings
+            found |= {of.name: of for of in of_host.tables([of for name, of in members.items() if name in sharing])}
+        table = found[feature.name] if len(sharing) > 1 else settings.table(feature, own)
         if (most := max(of.rows for of in plain(table))) > MOST:
             raise ConfigError(
                 f"embeddings.{feature.name} has a table of {most:,} rows, of at most {MOST:,}; make it smaller: fewer "
                 f"`rows` of the feature, more partitions of `qr`, or another kind"
             )
-        found.append(table)
-    return found
+        found[feature.name] = table
+    return [found[name] for name in members]
+
+
+def sharing_rows(name: str, embeddings: Embeddings) -> set[str]:
+    """Tables that share rows with one, itself among them."""
+    host = embeddings.get(name, FULL).host() or name
+    return {host, *(of for of, settings in embeddings.items() if settings.host() == host)}
 
 
 def check_tables(features: FeatureSet, width: int, embeddings: Embeddings) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from exfm.embeddings.composed import Composed
 from exfm.embeddings.table import Table
+from exfm.errors import ConfigError
 from exfm.features.sparse import SequenceFeature, SparseFeature
 
 Tabled = SparseFeature | SequenceFeature
@@ -36,3 +38,24 @@ class EmbeddingSettings(BaseModel, ABC):
     @abstractmethod
     def linear_rows(self, feature: Tabled) -> int:
         """Rows that the feature has in a linear part, which its ids are taken modulo."""
+
+    def host(self) -> str | None:
+        """The table whose rows this one shares; None: it has its own."""
+        return None
+
+    def tables(self, members: Sequence[Member]) -> list[Composed]:
+        """Tables that share rows: that of these settings, and those that name it. Raises ConfigError where there can be
+        none."""
+        sharing = next(of for of in members if of.settings.host() is not None)
+        raise ConfigError(
+            f"embeddings.{sharing.feature.name} shares rows of `{sharing.settings.host()}`, whose table of kind "
+            f"`{self.kind}` shares none; name one of kind fiited that shares no other's itself"
+        )
+
+
+class Member(NamedTuple):
+    """One of several tables that share rows."""
+
+    feature: Tabled
+    width: int
+    settings: EmbeddingSettings

@@ -158,7 +158,7 @@ class Oracle:
 )
 def test_over_thousands_of_steps_it_is_a_dictionary_of_chunks_that_come_and_go(steps, more):
     kind, random = kind_of(**more), np.random.default_rng(0)
-    tables, oracle = held(kind, seed=5), Oracle(5, settings(**more), kind.rows, kind.headroom)
+    tables, oracle = held(kind, seed=5), Oracle(5, settings(**more), kind.pool.rows, kind.pool.headroom)
     changed_owner, owners, codes = 0, dict[int, int](), kind.utility
     for n in range(steps):
         bags = skewed(random, n)
@@ -170,8 +170,8 @@ def test_over_thousands_of_steps_it_is_a_dictionary_of_chunks_that_come_and_go(s
         address = kind.address.numpy().ravel()
         elements = np.flatnonzero(address >= 0)
         rows = address[elements]
-        assert len(set(rows.tolist())) == len(rows) == kind.live <= kind.rows
-        assert rows.max() < kind.rows
+        assert len(set(rows.tolist())) == len(rows) == kind.live <= kind.pool.rows
+        assert rows.max() < kind.pool.rows
         assert {(int(e) // C, int(e) % C) for e in elements} == set(oracle.weights)
         now = dict(zip(rows.tolist(), elements.tolist(), strict=True))
         changed_owner += sum(owners.get(row, element) != element for row, element in now.items())
@@ -372,7 +372,7 @@ def test_utility_keeps_chunks_frequency_keeps_ids_and_a_coin_is_drawn_once():
 
 def test_more_new_ids_than_rows_wait_for_the_pruning_and_the_lower_ids_go_first():
     kind = kind_of(ids=10, keep=0.4, every=3, headroom=0.25)
-    assert (kind.rows, kind.headroom) == (8, 2)
+    assert (kind.pool.rows, kind.pool.headroom) == (8, 2)
     (begun,) = kind.learn(seen(range(10), norms=[[i + 1.0] * C for i in range(10)]))
     assert (begun.rows.tolist(), whole_ids(kind)) == (list(range(8)), {0, 1, 2, 3})
     assert int((kind.address == UNSEEN).sum()) == 6 * C
@@ -418,7 +418,7 @@ def test_an_id_of_nine_rows_in_ten_keeps_its_chunks_and_leaves_the_others_theirs
         step(tables, Events(ad=bags), torch.randn(20, WIDTH))
         assert n == 0 or (kind.address[17] >= 0).all()
     assert int(kind.utility[17].max()) < 32767
-    assert kind.live >= kind.rows - kind.headroom
+    assert kind.live >= kind.pool.rows - kind.pool.headroom
     assert torch.isfinite(tables.tensors()["ad/weight"]).all()
 
 
@@ -469,16 +469,16 @@ def test_what_cannot_be_had_is_refused_with_what_can():
 def test_bytes_saved_are_those_of_the_methods(keep, width, percent):
     V, chunks = 10_000, 4
     full, rows = V * (4 * width + 4), V * chunks // keep
-    own = bytes_of(V, width, chunks, rows, 0)
+    own = bytes_of([(V, chunks)], width // chunks, rows, 0)
     assert round(100 * (1 - own / full)) == percent
-    assert bytes_of(V, width, chunks, rows, rows // 10) - own <= 0.01 * full
+    assert bytes_of([(V, chunks)], width // chunks, rows, rows // 10) - own <= 0.01 * full
 
 
 @pytest.mark.parametrize("more", [{}, {"keep": 1}, {"budget_bytes": 3_000}])
 def test_bytes_are_those_of_the_tensors_and_a_budget_is_kept_and_used(more):
     kind = kind_of(ids=100, width=16, **more)
     of_tensors = held(kind).nbytes
-    assert bytes_of(100, 16, kind.chunks, kind.rows, len(kind.free)) == of_tensors
+    assert bytes_of([(100, kind.chunks)], 16 // kind.chunks, kind.pool.rows, len(kind.pool.free)) == of_tensors
     if "budget_bytes" in more:
         assert 2_900 <= of_tensors <= 3_000
 

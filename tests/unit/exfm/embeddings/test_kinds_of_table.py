@@ -66,6 +66,18 @@ class TestChunksThatAreAllKept(TableContract):
     kind: ClassVar = {"kind": "fiited", "chunks": 2, "keep": 1}
 
 
+class TestChunksOfOnePool(TableContract):
+    """Tables that share one, apart from each other among the model's; one is a sequence's, one twice as wide."""
+
+    kind: ClassVar = {"kind": "fiited", "chunks": 2, "keep": 0.5, "every": 2}
+
+    @property
+    def embeddings(self):
+        return {name: settings_of(of) for name, of in self.all_kinds.items()}
+
+    all_kinds: ClassVar = {"user": kind, **dict.fromkeys(("ad", "seen"), {"kind": "fiited", "shares": "user"})}
+
+
 class TestManaged(TableContract):
     kind: ClassVar = {"kind": "managed", "rows": 30, "fallback_rows": 3}
 

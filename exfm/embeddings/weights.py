@@ -121,6 +121,30 @@ class Appended:
             fill_window(out[stored:], self._longer, (offsets[0] + stored, *offsets[1:]))
 
 
+class Cut:
+    """Rows of `source` (R, D), each cut in so many: (R · chunks, D / chunks).
+
+    >>> out = torch.empty(3, 2)
+    >>> Cut(torch.arange(8).view(2, 4).float(), 2).fill(out, (1, 0))
+    >>> out.tolist()
+    [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+    """
+
+    def __init__(self, source: TensorSource, chunks: int):
+        self._source, self._chunks = source, chunks
+        self.shape, self.dtype = (source.shape[0] * chunks, source.shape[1] // chunks), source.dtype
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        C, (row, column) = self._chunks, offsets
+        while len(out):
+            first = row // C
+            whole = torch.empty(min(self._source.shape[0] - first, CHUNK), self._source.shape[1], dtype=out.dtype)
+            fill_window(whole, self._source, (first, 0))
+            cut = whole.view(-1, self.shape[1])[row - first * C :, column : column + out.shape[1]][: len(out)]
+            out[: len(cut)] = cut
+            row, out = row + len(cut), out[len(cut) :]
+
+
 def zeros(shape: Sequence[int]) -> Tensor:
     """Zeros that take no memory; read-only."""
     return torch.zeros(()).expand(tuple(shape))

@@ -6,6 +6,7 @@
     feature added           its table, and what else it alone has, start from the seed; its slices of the dense part
                             (which the layers declare as `feature_axes`) from 0, so that they add nothing yet; Adam's
                             moments of them are 0; its weights in the linear part are 0
+    table of another kind   where that is exact (kinds.py): bit for bit
     feature dropped         its table and slices are left out; what the model says changes, so it has to be asked for
 
 Whatever stays is kept bit for bit: weights, accumulators, Adam's moments and counts of steps. What a teacher says after
@@ -38,6 +39,7 @@ from exfm.features.histories.history import BY_ID
 from exfm.features.sparse import SequenceFeature, SparseFeature
 from exfm.features.statistics import Statistics
 from exfm.interactions.interaction import Axes
+from exfm.models.growth.kinds import changed_kinds, converted
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.units import input_labels
 from exfm.snapshots.changed import ChangedTensor
@@ -136,6 +138,7 @@ def fitted_teacher(
     from exfm.models.teacher_net import TeacherNet
 
     _same_model(was, now)
+    tensors = converted(tensors, was, now)
     if (dropped := [c.text for c in feature_changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
         raise ModelError(f"{'; '.join(dropped)}: that has to be asked for")
     cfg = TeacherConfig.model_validate(now.model)
@@ -194,6 +197,8 @@ def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: Made
     if was == now:
         return dict(tensors)
     _same_model(was, now)
+    if changed_kinds(was, now):
+        raise ModelError("a student's tables keep the kinds they began with; begin another one")
     if other := [c.text for c in feature_changes(was.features, now.features) if c.kind != "grown"]:
         raise ModelError(f"{'; '.join(other)}: a student keeps the features it began with; begin another one")
     if was.features.names != now.features.names:
@@ -265,7 +270,7 @@ def _same_model(was: MadeWith, now: MadeWith) -> None:
                 f"`{name}` had {grown[0]:,} ids, and {grown[1]:,} are wanted: what an id reads of a table of kind "
                 f"`{kind.kind}` depends on how many there are; leave it as it was, or begin another model"
             )
-    for key in sorted(now.model.keys() | was.model.keys()):
+    for key in sorted((now.model.keys() | was.model.keys()) - {"embeddings"}):
         if was.model.get(key) != now.model.get(key):
             raise ModelError(
                 f"the state is of a model whose `{key}` was {was.model.get(key)}, and is wanted for "

@@ -1,10 +1,11 @@
 """Evolution of a run: continues with other features, columns, students, or more partitions.
 
-Features may differ where there is a rule for it (exfm/models/growth/refit.py): tables that grow, features that only the
-teacher reads. So may the columns of rows that others send (streaming/evolution.py). Input topics that others feed may
-have more partitions. Students may join and leave, for nothing depends on them; one that has learned keeps its settings.
-All of it is planned from the two configs alone and announced line by line before anything happens; the run directory
-remembers it (lineage.py). What a checkpoint was made with (`made_with` in its meta) decides how it is fitted.
+Features may differ where there is a rule for it (exfm/models/growth/refit.py): tables that grow, features that only
+the teacher reads; and kinds of the teacher's tables, where a table of one is exactly one of the other. So may the
+columns of rows that others send (streaming/evolution.py). Input topics that others feed may have more partitions.
+Students may join and leave, for nothing depends on them; one that has learned keeps its settings. All of it is planned
+from the two configs alone and announced line by line before anything happens; the run directory remembers it
+(lineage.py). What a checkpoint was made with (`made_with` in its meta) decides how it is fitted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from exfm.errors import ModelError
+from exfm.models.growth.kinds import changed_kinds
 from exfm.models.growth.refit import MadeWith, feature_changes, fitted_teacher
 from pipelines.core.config.identity import INPUTS, own_section
 from pipelines.core.config.settings import Config, StudentSettings
@@ -89,15 +91,21 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
     """Effects of continuing a run of `before` under `now`, line by line. Both have the same students, whose sections
     say the same except for features.
 
-    Raises BadInput where more than features, columns and partitions differ, or there is no rule for what differs.
+    Raises BadInput where more than these differ, or there is no rule for what differs.
     """
     columns = _other_columns(before, now)
     if decisive_for_all(_but_what_may_differ(now, before)) != decisive_for_all(before):
-        raise BadInput("more than features, columns and partitions differ")
+        raise BadInput("more than features, kinds of the teacher's tables, columns and partitions differ")
+    kinds = list[str]()
     try:
         changes = feature_changes(before.features, now.features)
         if now.follows is None:
-            fitted_teacher({}, made_with_teacher(before), made_with_teacher(now), drop=True)
+            was, is_ = made_with_teacher(before), made_with_teacher(now)
+            fitted_teacher({}, was, is_, drop=True)
+            kinds = [
+                f"`{name}` becomes `{kind.kind}`: the teacher's table is cut in chunks, and nothing it says changes"
+                for name, kind in changed_kinds(was, is_).items()
+            ]
     except ModelError as error:
         raise BadInput(str(error)) from None
     dropped = {change.feature for change in changes if change.kind == "dropped"}
@@ -110,7 +118,7 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
         raise BadInput(f"--drop {idle[0]}: the config still has that feature, or the run never had it; leave it out")
     for old, new in zip(before.students, now.students, strict=True):
         _same_for_student(before, old, now, new)
-    lines = [*columns, *_repartitioned(before, now), *(change.text for change in changes)]
+    lines = [*columns, *_repartitioned(before, now), *(change.text for change in changes), *kinds]
     for change in changes:
         readers = [s.name for s in now.students if change.feature in now.student_features(s).names]
         if readers:
@@ -119,9 +127,10 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
 
 
 def _but_what_may_differ(now: Config, before: Config) -> Config:
-    """`now` with the features of `before`, the teacher's choice of them, its columns, and the partitions of its input
-    topics."""
-    teacher = now.teacher.model_copy(update={"only": before.teacher.only})
+    """`now` with the features of `before`, the teacher's choice of them and its kinds of tables, its columns, and the
+    partitions of its input topics."""
+    model = now.teacher.model.model_copy(update={"embeddings": before.teacher.model.embeddings})
+    teacher = now.teacher.model_copy(update={"only": before.teacher.only, "model": model})
     topics = {
         kind: getattr(now.kafka, kind).model_copy(update={"partitions": getattr(before.kafka, kind).partitions})
         for kind in INPUTS

@@ -75,7 +75,8 @@ class TestChunksOfOnePool(TableContract):
     def embeddings(self):
         return {name: settings_of(of) for name, of in self.all_kinds.items()}
 
-    all_kinds: ClassVar = {"user": kind, **dict.fromkeys(("ad", "seen"), {"kind": "fiited", "shares": "user"})}
+    shared: ClassVar = {"kind": "fiited", "shares": "user"}
+    all_kinds: ClassVar = {"user": kind, "ad": shared, "seen": shared}
 
 
 class TestManaged(TableContract):

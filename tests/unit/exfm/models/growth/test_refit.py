@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from exfm.embeddings.kinds.registry import settings_of
 from exfm.errors import ModelError
 from exfm.features.batch import BatchBuilder
 from exfm.features.dense import DenseFeature
@@ -335,3 +336,21 @@ def test_a_student_keeps_the_features_it_began_with():
     cfg = StudentConfig(width=8)
     with pytest.raises(ModelError, match=r"`age` is added: .* a student keeps the features it began with"):
         fitted_student({}, made(cfg, BASE), made(cfg, changed(AGE)))
+
+
+def test_a_full_table_becomes_chunks_that_are_all_kept_and_goes_on_to_the_last_bit(group, tmp_path):
+    """Weights, element-wise accumulators and logits; from a checkpoint on disk, read by window."""
+    full = WUKONG.model_copy(update={"sparse_optimizer": "adagrad"})
+    kinds = {name: settings_of({"kind": "fiited", "keep": 1, "chunks": n}) for name, n in (("ad", 1), ("user", 2))}
+    chunks = full.model_copy(update={"embeddings": kinds})
+    straight, build = trained(group, full), BatchBuilder(BASE, TASKS)
+    path = save_checkpoint(tmp_path, "v1", straight.state(), {})
+    resumed = Teacher(chunks, BASE, TASKS, SEED, group=group)
+    resumed.load_state(fitted_teacher(open_checkpoint(path).tensors, made(full, BASE), made(chunks, BASE)))
+    for n in range(4):
+        one, other = (teacher.train_step(build(rows(50 + n))).logits for teacher in (straight, resumed))
+        assert np.array_equal(one, other)
+    before, after = (teacher.tables.copies() for teacher in (straight, resumed))
+    for name in ("ad/weight", "ad/accumulator", "user/weight", "user/accumulator"):
+        assert torch.equal(before[name].view_as(after[name]), after[name])
+    assert after["user/weight"].shape == (60, 4)

@@ -75,7 +75,32 @@ def test_features_are_dropped_only_by_name():
 
 def test_what_has_no_rule_is_refused():
     assert "`user_id` had 100 rows, and 150 are wanted" in refused(config(sparse(user_id=150)))
-    assert refused(config(sparse(user_id=200), seed=2)) == "more than features, columns and partitions differ"
+    more = "more than features, kinds of the teacher's tables, columns and partitions differ"
+    assert refused(config(sparse(user_id=200), seed=2)) == more
+
+
+def of_kind(kind, optimizer: str = "adagrad") -> Config:
+    raw = yaml.safe_load(dump(BEFORE))
+    raw["teacher"]["model"] |= {"sparse_optimizer": optimizer, "embeddings": {"user_id": kind} if kind else {}}
+    return parse(raw)
+
+
+def test_a_full_table_may_become_chunks_that_are_all_kept_and_no_other_kind_another():
+    kept = {"kind": "fiited", "keep": 1}
+    (said,) = evolution(of_kind(None), of_kind(kept))
+    assert said == "`user_id` becomes `fiited`: the teacher's table is cut in chunks, and nothing it says changes"
+    for before, now, words in (
+        (of_kind(None, "row_wise_adagrad"), of_kind(kept, "row_wise_adagrad"), "wanted as `fiited, keep: 1.0`"),
+        (of_kind(None), of_kind(kept | {"rows": 50}), "keep: 1.0, rows: 50"),
+        (of_kind(None), of_kind({"kind": "fiited"}), "was `full`, and is wanted as `fiited`"),
+        (of_kind(kept), of_kind(None), "was `fiited, keep: 1.0`, and is wanted as `full`"),
+        (of_kind(None), of_kind({"kind": "qr"}), "was `full`, and is wanted as `qr`"),
+        (of_kind({"kind": "managed", "rows": 30}), of_kind({"kind": "managed", "rows": 40}), "rows: 30`, .* rows: 40`"),
+    ):
+        with pytest.raises(
+            BadInput, match=rf"table `user_id` .*{words}.* Exact is only `full` to `fiited` with `keep: 1`"
+        ):
+            evolution(before, now)
 
 
 def with_topics(impressions, feedback, **changes) -> Config:
@@ -143,9 +168,7 @@ def test_a_run_grows_only_when_it_is_asked_to_and_from_then_on_is_that_run(run_d
 
 
 def test_other_differences_are_refused_with_evolve_too(run_dir):
-    with pytest.raises(
-        BadInput, match=r"seed was 1, is 2.* --evolve cannot: more than features, columns and partitions differ"
-    ):
+    with pytest.raises(BadInput, match=r"seed was 1, is 2.* --evolve cannot: more than features, kinds of "):
         prepare(config(sparse(user_id=200), seed=2), run_dir, evolve=True)
     assert not run_dir.lineage.exists()
 

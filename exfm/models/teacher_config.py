@@ -109,6 +109,12 @@ class TeacherConfig(WukongSizes):
                 f"precision `bf16` computes products of a float32 teacher, and dense_dtype is `{self.dense_dtype}`; "
                 "leave one of them out"
             )
+        budgets = [name for name, kind in self.embeddings.items() if getattr(kind, "budget_bytes", None) is not None]
+        if self.sparse_optimizer == "adagrad" and budgets:
+            raise ConfigError(
+                f"embeddings.{budgets[0]}.budget_bytes counts an accumulator a row, and sparse_optimizer `adagrad` "
+                "keeps one a weight; give `keep` (fiited) or `width` (mixed), or leave `sparse_optimizer` row-wise"
+            )
         if self.options and self.interaction in _OWN_FIELDS:
             raise ConfigError(
                 f"a teacher whose interaction is `{self.interaction}` takes "

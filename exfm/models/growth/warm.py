@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from exfm.embeddings.composed import Composed
-from exfm.embeddings.kinds.registry import FULL, tables_of
+from exfm.embeddings.kinds.registry import FULL, sharing_rows, tables_of
 from exfm.embeddings.table import Table
 from exfm.models.growth.refit import MadeWith, fitted_tables, why_not_grown
 from exfm.snapshots.windows import TensorSource, whole_tensor
@@ -69,7 +69,7 @@ def warm_start(
 
 def _tables(other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:
     """Weights of the tables that fit; AdaGrad begins anew, so that they can move."""
-    before = {feature.name: feature for feature in was.features.tabled}
+    before, after = ({feature.name: feature for feature in made.features.tabled} for made in (was, now))
     configs: list[Table | Composed] = []
     kinds = was.embeddings, now.embeddings
     tables = tables_of(now.features, now.model["width"], kinds[1])
@@ -77,7 +77,10 @@ def _tables(other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> 
         if kinds[0].get(table.name, FULL) != kinds[1].get(table.name, FULL):
             continue
         if isinstance(table, Composed):
-            same = was.model["width"] == now.model["width"] and before.get(feature.name) == feature
+            sharing = set[str]().union(*(sharing_rows(table.name, of) for of in kinds))
+            same = was.model["width"] == now.model["width"] and all(
+                before.get(name) == after.get(name) and kinds[0].get(name) == kinds[1].get(name) for name in sharing
+            )
             configs += [table] if same else []
             continue
         stored, had = other.get(f"table/{table.name}/weight"), before.get(feature.name)

@@ -47,8 +47,24 @@ def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
     if run_dir.replacement.exists():
         lines.append("  the candidate for the teacher's place: where the teacher does, or at its next block if later")
     lines += [f"  {said}" for said in dict.fromkeys(_shared(config, worker, table) for worker in holders) if said]
-    lines.append("  Rows of the lake, predictions, and snapshots from before keep what they hold of it (--everywhere).")
+    left = ["rows of the lake", "predictions", "snapshots from before", *_kept_by_settlement(config, table)]
+    lines.append(f"  These keep what they hold of it, until --everywhere: {', '.join(left)}.")
     return "\n".join(lines)
+
+
+def _kept_by_settlement(config: Config, table: str) -> list[str]:
+    """What the settlement keeps, in words, of the columns that a table's ids are of: counts and histories of events."""
+    columns = {name for f in config.features.sparse if f.name == table for name in f.reads}
+    by = [f for f in config.rows.asof.features if columns & set(f.by)]
+    listed = [f for f in config.rows.asof.features if f not in by and columns & set(f.of or ())]
+    found = []
+    if by:
+        found.append(
+            f"as-of counts and lists of events by {' and '.join(sorted(columns))} ({', '.join(f.name for f in by)})"
+        )
+    if listed:
+        found.append(f"lists of events in which it stands ({', '.join(f.name for f in listed)})")
+    return found
 
 
 def _done(run_dir: RunDir, number: int, workers: dict[str, FeatureSet]) -> dict[str, int]:

@@ -195,14 +195,15 @@ def table_bytes(
     optimizer: SparseOptimizer,
     ids: np.ndarray | None = None,
 ) -> KindBytes:
-    """Bytes of a table in training. Nothing is allocated. Raises ConfigError where it cannot be had."""
+    """Bytes of a table in training; rows that it shares are those of the table that has the budget of them. Nothing is
+    allocated. Raises ConfigError where it cannot be had."""
     with torch.device("meta"):
         table = tables_of(features, width, embeddings)[features.table_names.index(name)]
-    plain = physical([table])
+    settings = embeddings.get(name)
+    plain = physical([table]) if settings is None or settings.host() is None else []
     weights = sum(4 * of.rows * of.width for of in plain)
     accumulators = sum(4 * of.rows * (of.width if optimizer == "adagrad" else 1) for of in plain)
     state = sum(t.nbytes for t in table.tensors().values()) if isinstance(table, Composed) else 0
-    settings = embeddings.get(name)
     words = "full" if settings is None else _words(settings)
     return KindBytes(words, weights, accumulators, state, _colliding(table, features, name, ids))
 
@@ -239,7 +240,8 @@ def _kinds(
     for settings in [own, *asked]:
         try:
             kind = None if settings is None else settings_of(settings)
-            found = table_bytes(features, width, {} if kind is None else {of.table: kind}, of.table, optimizer, of.ids)
+            kinds = embeddings if settings is own else {} if kind is None else {of.table: kind}
+            found = table_bytes(features, width, kinds, of.table, optimizer, of.ids)
         except (ConfigError, ValueError, RuntimeError):
             if settings is own:
                 raise

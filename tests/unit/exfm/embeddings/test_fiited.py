@@ -24,11 +24,13 @@ from exfm.embeddings.kinds.fiited import (
     decoded,
     encoded,
 )
-from exfm.embeddings.kinds.registry import KINDS
+from exfm.embeddings.kinds.registry import KINDS, tables_of
 from exfm.embeddings.table import Table, Tables
 from exfm.embeddings.weights import initial_rows
 from exfm.errors import ConfigError
+from exfm.features.features import FeatureSet
 from exfm.features.sparse import SequenceFeature, SparseFeature
+from exfm.models.teacher_config import TeacherConfig
 from tests.support.models.states import same
 
 LR, EPS = 0.1, 1e-3
@@ -82,6 +84,10 @@ def skewed(random: np.random.Generator, step: int, B: int = 6, most: int = 3) ->
         [(int(i) + step // 50) % IDS for i in np.minimum(random.geometric(0.05, random.integers(0, most + 1)) - 1, 59)]
         for _ in range(B)
     ]
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(8)
 
 
 class Oracle:
@@ -458,6 +464,140 @@ def test_what_cannot_be_had_is_refused_with_what_can():
     assert KINDS["fiited"] is Fiited
     shared = settings().table(SequenceFeature(name="seen", rows=50, length=2), 8)
     assert shared.tables[0].keys == tuple(f"{key}~{c}" for key in shared.keys for c in range(C))
+
+
+# one pool for several tables
+
+ADS, USERS = 40, 20
+
+
+def sharing(width: int = WIDTH, **more: Any) -> list[FiitedTable]:
+    """Tables of two features that share a pool; another lies between them."""
+    features = FeatureSet(sparse=[SparseFeature(name=name, rows=n) for name, n in (("ad", ADS), ("user", USERS))])
+    kinds = {"ad": settings(**more), "user": Fiited(kind="fiited", shares="ad")}
+    return tables_of(features, width, kinds)  # type: ignore[return-value]
+
+
+def both(random: np.random.Generator, n: int, rows: int = 6) -> dict[str, list[list[int]]]:
+    """Ids of both; which of the two is looked up more often moves with time."""
+    often = 0.9 if n // 40 % 2 else 0.2
+
+    def bags(ids: int, share: float) -> list[list[int]]:
+        drawn = np.minimum(random.geometric(0.1, (rows, 3)) - 1, ids - 1)
+        return [[int(i) for i in of if random.random() < share] for of in drawn]
+
+    return {"ad": bags(ADS, often), "user": bags(USERS, 1.1 - often)}
+
+
+def test_a_pool_of_two_tables_is_that_of_one_table_with_the_ids_of_both():
+    """Which chunk has which row, and all utilities: ties between tables go by their order."""
+    ad, user = sharing()
+    whole = kind_of("both", ("ad", "user"))
+    shared, one, random = held(ad, Table("plain", 5, 4, ("plain",)), user, seed=5), held(whole, seed=5), rng()
+    moved = 0
+    for n in range(400):
+        bags, gradient = both(random, n), torch.randn(6, 2 * WIDTH)
+        offset = {"ad": bags["ad"], "user": [[i + ADS for i in bag] for bag in bags["user"]]}
+        before = int((ad.address >= 0).sum())
+        between = torch.cat([gradient[:, :WIDTH], torch.randn(6, 4), gradient[:, WIDTH:]], dim=1)
+        step(shared, Events(ad=bags["ad"], plain=[[n % 5]] * 6, user=bags["user"]), between)
+        step(one, Events(**offset), gradient)
+        assert torch.equal(torch.cat([ad.address, user.address]), whole.address)
+        assert torch.equal(torch.cat([ad.utility, user.utility]), whole.utility)
+        moved += abs(int((ad.address >= 0).sum()) - before)
+    assert torch.equal(ad.pool.clock, whole.pool.clock)
+    assert moved > 50
+    rows = torch.cat([of.address[of.address >= 0] for of in (ad, user)])
+    assert len(rows) == len(rows.unique()) == ad.live + user.live <= ad.pool.rows
+    read = Events(ad=[[3]], plain=[[]], user=[[7]])
+    pooled = shared.lookup(shared.send(read)).pooled[0]
+    pool = torch.cat([shared.tensors()["ad/weight"], torch.zeros(1, W)])
+    assert torch.equal(pooled[:WIDTH], pool[ad.address[3].clamp(min=-1).long()].flatten())
+    assert torch.equal(pooled[WIDTH + 4 :], pool[user.address[7].clamp(min=-1).long()].flatten())
+
+
+def test_a_hot_table_takes_what_a_cold_one_gives_up_within_the_same_bytes():
+    ad, user = sharing(budget_bytes=2_000, every=5, decay=0.5)
+    tables = held(ad, user, seed=1)
+    nbytes = tables.nbytes
+    for n in range(40):
+        step(tables, Events(ad=[[n % ADS]] * 4, user=[[]] * 4), torch.randn(4, 2 * WIDTH))
+    cold = (ad.live, user.live)
+    for n in range(60):
+        step(tables, Events(ad=[[]] * 4, user=[[n % USERS]] * 4), torch.randn(4, 2 * WIDTH))
+    assert cold[1] == 0
+    assert user.live > cold[0] // 2
+    assert ad.live < cold[0] // 2
+    assert 1_900 <= nbytes == tables.nbytes <= 2_000
+    assert tables.figures() == {
+        "ad": {"rows": ad.pool.rows, "taken": ad.live},
+        "user": {"rows": ad.pool.rows, "taken": user.live},
+    }
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_pool_of_two_tables_does_not_depend_on_ranks_nor_on_where_it_was_killed(ranks):
+    random, batches = rng(), []
+    for n in range(90):
+        batches.append((both(random, n), torch.randn(6, 2 * WIDTH)))
+    alone = sharing()
+    tables = held(*alone, seed=4)
+    for bags, gradient in batches:
+        step(tables, Events(**bags), gradient)
+    group, kinds = Threads(ranks), [sharing() for _ in range(ranks)]
+    killed_at = {*random.choice(90, 20, replace=False).tolist(), 7, 8, 49}
+    resumed = held(*sharing(), seed=4)
+    for n, (bags, gradient) in enumerate(batches):
+        if n in killed_at:
+            state, resumed = resumed.copies(), held(*sharing(), seed=100 + n)
+            resumed.load(state)
+        step(resumed, Events(**bags), gradient)
+    assert same(tables.copies(), resumed.copies())
+
+    def of_rank(rank: int) -> None:
+        own = held(*kinds[rank], seed=4, group=group)
+        for n, (bags, gradient) in enumerate(batches):
+            mine = [at for at in range(6) if (at + n) % ranks == rank]
+            step(own, Events(**{name: [of[at] for at in mine] for name, of in bags.items()}), gradient[mine])
+
+    group.run(of_rank)
+    for own in kinds:
+        assert all(same(one.tensors(), other.tensors()) for one, other in zip(alone, own, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ({"user": {"shares": "add"}}, r"`add`, which is no table of this model; its tables are ad, user"),
+        ({"user": {"shares": "ad"}}, r"user shares rows of `ad`, whose table of kind `full` shares none"),
+        ({"ad": {"shares": "user"}, "user": {"shares": "ad"}}, "has none for others"),
+        ({"ad": {}, "user": {"shares": "ad", "keep": 0.5}}, "user shares the pool of `ad`, .* has `keep`"),
+        ({"ad": {"budget_bytes": 800}, "user": {"shares": "ad"}}, "one id of each of 2 tables has 4; .* 836 bytes"),
+    ],
+)
+def test_a_pool_that_cannot_be_shared_is_refused_with_what_can(kinds, message):
+    features = FeatureSet(sparse=[SparseFeature(name=name, rows=n) for name, n in (("ad", ADS), ("user", USERS))])
+    asked = {
+        name: Fiited(kind="fiited", **({"chunks": C} if "shares" not in of else {}), **of) for name, of in kinds.items()
+    }
+    with pytest.raises(ConfigError, match=message):
+        tables_of(features, WIDTH, asked)
+
+
+def test_a_table_of_another_width_shares_chunks_of_the_same_width_or_is_refused():
+    features = FeatureSet(sparse=[SparseFeature(name="ad", rows=40), SparseFeature(name="user", rows=20, width=16)])
+    asked = {"ad": settings(), "user": Fiited(kind="fiited", shares="ad")}
+    ad, user = tables_of(features, WIDTH, asked)
+    assert (ad.chunks, user.chunks, ad.tables[0].width) == (2, 4, 4)
+    with pytest.raises(ConfigError, match=r"user cuts 16 columns in chunks of 12, .* a multiple of 12"):
+        tables_of(features, 24, asked)
+
+
+def test_a_budget_that_counts_fewer_accumulators_than_the_teacher_has_is_refused():
+    for kind in ({"kind": "fiited", "budget_bytes": 10_000}, {"kind": "mixed", "budget_bytes": 10_000}):
+        with pytest.raises(ValueError, match=r"embeddings.ad.budget_bytes counts .*`keep` \(fiited\) or `width`"):
+            TeacherConfig(sparse_optimizer="adagrad", embeddings={"ad": kind})
+        assert TeacherConfig(embeddings={"ad": kind}).embeddings["ad"].kind == kind["kind"]
 
 
 # bytes

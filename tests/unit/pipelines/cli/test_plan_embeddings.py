@@ -37,6 +37,17 @@ def test_bytes_are_those_of_the_tables_in_training(name, optimizer):
     assert planned == held.nbytes
 
 
+def test_rows_of_a_pool_are_counted_once_and_the_budget_is_of_all_that_share_it():
+    kinds = {
+        "user": settings_of({"kind": "fiited", "budget_bytes": 900_000}),
+        "ad": settings_of({"kind": "fiited", "shares": "user"}),
+    }
+    planned = [table_bytes(FEATURES, 16, kinds, table, "row_wise_adagrad") for table in ("user", "ad")]
+    held = tables_held(tables_of(FEATURES, 16, kinds), lambda of: FusedTables(of, lr=0.1, eps=1e-8), lr=0.1, eps=1e-8)
+    assert 890_000 < sum(of.total for of in planned) == held.nbytes <= 900_000
+    assert (planned[1].weights, planned[1].optimizer, planned[1].state) == (0, 0, 900 * 4 * 6)
+
+
 @pytest.mark.parametrize("mib", [0.41, 0.5, 0.9, 1.2, 2.0])
 def test_a_budget_is_never_exceeded_and_tables_are_as_wide_as_it_allows(mib):
     budget = int(mib * MIB)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from exfm.snapshots.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
@@ -116,4 +117,43 @@ def test_a_run_grows_and_gains_a_feature_and_loses_no_row(broker, tmp_path):
     assert meta["config_hash"] == more.identity("teacher")
     assert "bid_bucket" in [feature["name"] for feature in meta["made_with"]["features"]["sparse"]]
     # A replay grows where the run did.
+    assert_replays(root)
+
+
+def test_a_full_table_becomes_chunks_that_are_all_kept_in_mid_run_and_no_bit_changes(broker, tmp_path):
+    """Of a teacher by element-wise AdaGrad. Rows, logits, students and the rest of its state are those of a run whose
+    table stayed full; another kind is refused before anything is touched."""
+
+    def of_kind(config: Config, **embeddings: Any) -> Config:
+        raw = yaml.safe_load(dump(config))
+        raw["teacher"]["model"] |= {"sparse_optimizer": "adagrad", "embeddings": embeddings}
+        return parse(raw)
+
+    began = of_kind(config_of(broker.bootstrap_servers))
+    undisturbed = to_the_end(began, tmp_path / "undisturbed")
+    root, begin = tmp_path / "run", of_kind(config_of(broker.bootstrap_servers))
+    stopped(begin, root, 700)
+    before = version(root)
+    chunks = of_kind(begin, user_id={"kind": "fiited", "keep": 1, "chunks": 2})
+    pruned = of_kind(begin, user_id={"kind": "fiited", "keep": 0.5, "chunks": 2})
+    with pytest.raises(BadInput, match=r"Or continue it with --evolve"):
+        run(chunks, RunDir(root), local=True, until_end=True)
+    with pytest.raises(BadInput, match=r"table `user_id` was `full`, and is wanted as `fiited, chunks: 2, keep: 0.5`"):
+        run(pruned, RunDir(root), local=True, until_end=True, evolve=True)
+    said = stopped(chunks, root, 1400, evolve=True)
+    assert any("`user_id` becomes `fiited`: the teacher's table is cut in chunks" in line for line in said)
+    assert version(root) > before
+    finished = to_the_end(chunks, root)
+
+    assert finished.summary["counts"] == undisturbed.summary["counts"]
+    for name in ("impression_id", "teacher_version", "teacher_logit_ctr"):
+        assert finished.lake[name].equals(undisturbed.lake[name])
+    ours, theirs = (
+        load_checkpoint(latest_checkpoint(RunDir(at).checkpoints("teacher"))).tensors
+        for at in (root, tmp_path / "undisturbed")
+    )
+    for name in ("weight", "accumulator"):
+        assert ours[f"table/user_id/{name}"].shape == (2000, 4)
+        assert torch.equal(ours[f"table/user_id/{name}"].view(1000, 8), theirs[f"table/user_id/{name}"])
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs if not name.startswith("table/user_id/"))
     assert_replays(root)

@@ -16,23 +16,27 @@ pytestmark = pytest.mark.check
 TABLES = ("user", "bag", "seen")
 
 
-def settings(kind: dict[str, Any]) -> dict[str, Any]:
-    return {"embeddings": dict.fromkeys(TABLES, kind)}
+IN_THE_POOL = {"kind": "fiited", "shares": "user"}
+EMBEDDINGS: dict[str, dict[str, Any]] = {
+    **{name: dict.fromkeys(TABLES, kind) for name, kind in KINDS.items()},
+    "fiited in one pool": {"user": KINDS["fiited"], **dict.fromkeys(TABLES[1:], IN_THE_POOL)},
+}
+"""Of three tables each, by name."""
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("kinds")
     jobs = []
-    for name, kind in KINDS.items():
+    for name, embeddings in EMBEDDINGS.items():
         for ranks in (1, 2):
             made = job(f"{name} on {ranks}", ranks, "row_wise", "row_wise_adagrad", double=False)
-            jobs.append(made | {"cfg": made["cfg"] | settings(kind)})
+            jobs.append(made | {"cfg": made["cfg"] | {"embeddings": embeddings}})
     run(jobs, root)
     return root
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", EMBEDDINGS)
 def test_two_ranks_learn_what_one_process_learns(root, name):
     assert apart(root, f"{name} on 2", f"{name} on 1") <= 1e-5
     one, two = (read(root, f"{name} on {ranks}")["state"] for ranks in (1, 2))
@@ -42,9 +46,9 @@ def test_two_ranks_learn_what_one_process_learns(root, name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", EMBEDDINGS)
 def test_one_two_and_four_ranks_take_over_from_each_other(name, tmp_path):
     cuts = {"types": ["row_wise"]}
-    plans = {f"{ranks}": [ranks, cuts, settings(KINDS[name])] for ranks in (1, 2, 4)}
+    plans = {f"{ranks}": [ranks, cuts, {"embeddings": EMBEDDINGS[name]}] for ranks in (1, 2, 4)}
     restored(plans, tmp_path, 300)
     check(plans, tmp_path)

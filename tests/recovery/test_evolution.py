@@ -18,7 +18,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from streaming.errors import BadInput
-from tests.support.pipelines.small_runs import assert_replays, everything, slow_commits, stop_after, to_the_end
+from tests.support.pipelines.small_runs import assert_replays, everything, slow_commits, small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 
@@ -120,6 +120,7 @@ def test_a_run_grows_and_gains_a_feature_and_loses_no_row(broker, tmp_path):
     assert_replays(root)
 
 
+@pytest.mark.timeout(900)
 def test_a_full_table_becomes_chunks_that_are_all_kept_in_mid_run_and_no_bit_changes(broker, tmp_path):
     """Of a teacher by element-wise AdaGrad. Rows, logits, students and the rest of its state are those of a run whose
     table stayed full; another kind is refused before anything is touched."""
@@ -129,10 +130,12 @@ def test_a_full_table_becomes_chunks_that_are_all_kept_in_mid_run_and_no_bit_cha
         raw["teacher"]["model"] |= {"sparse_optimizer": "adagrad", "embeddings": embeddings}
         return parse(raw)
 
-    began = of_kind(config_of(broker.bootstrap_servers))
-    undisturbed = to_the_end(began, tmp_path / "undisturbed")
-    root, begin = tmp_path / "run", of_kind(config_of(broker.bootstrap_servers))
-    stopped(begin, root, 700)
+    def began() -> Config:
+        return of_kind(small(broker.bootstrap_servers, source__impressions=1500, pace__block_rows=128))
+
+    undisturbed = to_the_end(began(), tmp_path / "undisturbed")
+    root, begin = tmp_path / "run", began()
+    stopped(begin, root, 400)
     before = version(root)
     chunks = of_kind(begin, user_id={"kind": "fiited", "keep": 1, "chunks": 2})
     pruned = of_kind(begin, user_id={"kind": "fiited", "keep": 0.5, "chunks": 2})
@@ -140,10 +143,10 @@ def test_a_full_table_becomes_chunks_that_are_all_kept_in_mid_run_and_no_bit_cha
         run(chunks, RunDir(root), local=True, until_end=True)
     with pytest.raises(BadInput, match=r"table `user_id` was `full`, and is wanted as `fiited, chunks: 2, keep: 0.5`"):
         run(pruned, RunDir(root), local=True, until_end=True, evolve=True)
-    said = stopped(chunks, root, 1400, evolve=True)
+    said = list[str]()
+    finished = to_the_end(chunks, root, evolve=True, say=said.append)
     assert any("`user_id` becomes `fiited`: the teacher's table is cut in chunks" in line for line in said)
     assert version(root) > before
-    finished = to_the_end(chunks, root)
 
     assert finished.summary["counts"] == undisturbed.summary["counts"]
     for name in ("impression_id", "teacher_version", "teacher_logit_ctr"):

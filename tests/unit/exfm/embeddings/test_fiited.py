@@ -529,6 +529,12 @@ def test_a_hot_table_takes_what_a_cold_one_gives_up_within_the_same_bytes():
     assert user.live > cold[0] // 2
     assert ad.live < cold[0] // 2
     assert 1_900 <= nbytes == tables.nbytes <= 2_000
+    kept, mine = ad.utility.clone(), int(user.address[3, 0])
+    tables.forget("user", torch.tensor([3]), 1)
+    assert torch.equal(ad.utility, kept)
+    assert not user.utility[3].any()
+    begun = initial_rows("user", torch.tensor([3 * C]), W, 1, USERS**-0.5)[0]
+    assert torch.equal(tables.tensors()["ad/weight"][mine], begun)
     assert tables.figures() == {
         "ad": {"rows": ad.pool.rows, "taken": ad.live},
         "user": {"rows": ad.pool.rows, "taken": user.live},

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import socket
 
+import pyarrow as pa
 import pytest
 from kafka import KafkaProducer
 
 from pipelines.data.checks.check import check_config
 from pipelines.data.findings import Severity
 from streaming.kafka.topics import ensure_topics
+from streaming.partitioner import Partitioner
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import make_inputs, send
 
@@ -50,6 +52,52 @@ def test_topics_are_looked_at_and_left_as_they_were(broker):
     some = check_config(fed_by_hand(broker), rows=100)
     assert 90 <= some.profile.looked_at <= 110
     assert not some.profile.whole
+
+
+@pytest.mark.parametrize("rows", [100_000, 50], ids=["all", "a sample"])
+def test_partitions_whose_rows_belong_to_others_are_named_where_each_is_settled_by_itself(broker, rows):
+    """By hand, ids go to the partition of their last bit, which is neither partitioner's."""
+    config = fed_by_hand(broker, settlement__by="partition")
+    report = check_config(config, rows=rows)
+    topic = config.kafka.impressions.topic
+    named = [finding for finding in report.findings if finding.id == "rows.elsewhere"]
+    assert [(finding.where, finding.seen.split(":")[0]) for finding in named] == [
+        (f"topic {name}", f"partition {number}")
+        for name, number in ((config.kafka.feedback.topic, 0), (topic, 0), (topic, 1))
+    ]  # feedback is of every tenth id, and in partition 0 alone
+    assert "% of the rows looked at (16 of 40) lie in another partition than their ids'" in said(report)
+    assert "have the producers of both topics choose the partition by the impression's id" in said(report).lower()
+    assert "exfm ingest FILE --config CONFIG" in said(report)
+    stream = check_config(config.model_copy(update={"settlement": type(config.settlement)()}), rows=rows)
+    assert "another partition" not in said(stream)
+
+
+@pytest.mark.parametrize("by", ["exfm", "kafka"])
+def test_topics_keyed_by_another_partitioner_are_told_which(broker, by):
+    config = fed_by_hand(broker, settlement__by="partition", settlement__partitioner=by)
+    kafka, other = config.kafka, {"exfm": "kafka", "kafka": "exfm"}[by]
+    for name in (by, other):
+        topics = {
+            kind: topic.model_copy(update={"topic": f"{topic.topic}-{name}"})
+            for kind, topic in (("impressions", kafka.impressions), ("feedback", kafka.feedback))
+        }
+        keyed = config.model_copy(update={"kafka": kafka.model_copy(update=topics)})
+        make_inputs(keyed)
+        partition = Partitioner(name, 2)(pa.array(range(400))).tolist()
+        shown = {"event_time_ms": DAY_MS, "vertical": "feed", "user_id": 1, "ad_id": 1, "bid": 0.5, "interest_0": 1}
+        kinds = (
+            (topics["impressions"].topic, shown),
+            (topics["feedback"].topic, {"event_time_ms": DAY_MS, "task": "ctr"}),
+        )
+        messages = [
+            (topic, partition[n], json.dumps({"impression_id": n} | row).encode())
+            for topic, row in kinds
+            for n in range(400)
+        ]
+        send(broker.bootstrap_servers, messages)
+        report = check_config(keyed)
+        assert ("rows.elsewhere" in {finding.id for finding in report.findings}) == (name != by)
+        assert (f"set settlement.partitioner to {other}" in said(report)) == (name != by)
 
 
 def test_clicks_later_than_their_window_stop_a_run(broker):

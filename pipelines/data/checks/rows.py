@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pipelines.live.training.live_metrics import HEAVY, HEAVY_ROWS
 from pipelines.report.results.losses import judged
 from pipelines.report.results.remedies import remedy_of
 from streaming.messages.dead_letters import TOMBSTONE
+from streaming.partitioner import PartitionerName
 from streaming.schema import SAMPLE_WEIGHT
 
 RULES = Rules("""
@@ -27,6 +29,10 @@ note|warn|stop  rows.refused-in-all  {what}
     -> mend the columns named for them
 note|warn|stop  rows.refused  {where}
     {share} of {what} ({rows:,} of {of:,}) would become dead letters: {reason}; for example {example}
+    -> {remedy}
+note|warn|stop  rows.elsewhere  topic {topic}
+    partition {number}: {share} of the rows looked at ({rows:,} of {of:,}) lie in another partition than their ids',
+    would miss their impression and become dead letters (wrong_partition); for example {example}
     -> {remedy}
 warn|stop  rows.id-repeats  source.impression_id
     {share} of rows repeat the id of another one ({ids:,} ids in {rows:,} rows), and repeats are dropped{key}
@@ -66,6 +72,7 @@ def judge_rows(config: Config, profile: Profile) -> Iterator[Finding]:
     limits = config.losses
     yield from _refused(profile.refused, profile.looked_at, "rows", limits)
     yield from _refused(profile.feedback_refused, profile.feedback_looked_at, "rows of feedback", limits)
+    yield from _elsewhere(config, profile)
     yield from _repeated_ids(profile, limits)
     yield from _weights(profile)
     if SAMPLE_WEIGHT in config.teacher_features.needs_columns():
@@ -96,6 +103,22 @@ def _refused(refused: Mapping[str, RefusedRows], looked_at: int, what: str, limi
             share=percent(seen.rows / of), rows=seen.rows, of=of, example=seen.example,
             remedy=remedy_of(reason, None) or "",
         )  # fmt: skip
+
+
+def _elsewhere(config: Config, profile: Profile) -> Iterator[Finding]:
+    """Rows in another partition than their id's, where partitions are settled by themselves."""
+    all_placed = profile.placed.values()
+    wrong, by_the_other = sum(p.elsewhere for p in all_placed), sum(p.by_the_other for p in all_placed)
+    other = next(name for name in get_args(PartitionerName) if name != config.settlement.partitioner)
+    remedy = remedy_of("wrong_partition", None) or ""
+    if by_the_other < wrong / 100:
+        remedy = f"set settlement.partitioner to {other}: by that one they lie where they belong"
+    for (topic, number), seen in sorted(profile.placed.items()):
+        if seen.elsewhere:
+            about = {"share": percent(seen.elsewhere / seen.rows), "rows": seen.elsewhere, "of": seen.rows}
+            severity = severity_of(seen.elsewhere, seen.rows, config.losses)
+            about |= {"topic": topic, "number": number, "example": seen.example, "remedy": remedy}
+            yield RULES("rows.elsewhere", severity, **about)
 
 
 def _repeated_ids(profile: Profile, limits: LossLimits) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from pipelines.data.profile.column import ColumnProfile, refused_by_column
 from streaming.messages.times import Unit
+from streaming.position import Partition
 from streaming.schema import RowSchema
 
 MOST_DELAYS = 1_000_000
@@ -70,6 +71,17 @@ class RefusedRows:
 
 
 @dataclass
+class PlacedRows:
+    """Rows looked at in one partition, of which so many lie `elsewhere` than their ids belong, with an example; and how
+    many would under the other partitioner (`settlement.partitioner`)."""
+
+    rows: int = 0
+    elsewhere: int = 0
+    by_the_other: int = 0
+    example: str = ""
+
+
+@dataclass
 class Profile:
     """A sample: `rows` in total, None if unknown; `looked_at` of them in every column. `whole`: times, labels and
     verticals are of all rows. `batch`: the good rows among those looked at, in the schema of impressions."""
@@ -86,6 +98,7 @@ class Profile:
     refused: dict[str, RefusedRows] = field(default_factory=dict)
     feedback_refused: dict[str, RefusedRows] = field(default_factory=dict)
     feedback_looked_at: int = 0
+    placed: dict[Partition, PlacedRows] = field(default_factory=dict)
     matched: int = 0
     unmatched: int = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +13,23 @@ from pipelines.core.config.settings import Config
 from pipelines.core.config.topics import Kafka, Topic
 from pipelines.data.findings import Finding, Rules
 from pipelines.data.profile.messages import Offsets, messages_at, newest, offsets_of
-from pipelines.data.profile.profile import Profile, RefusedRows, Times, count_refused, count_verticals, match_feedback
+from pipelines.data.profile.profile import (
+    PlacedRows,
+    Profile,
+    RefusedRows,
+    Times,
+    count_refused,
+    count_verticals,
+    match_feedback,
+)
 from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka.topics import require_topics
 from streaming.messages.codecs import make_codec
 from streaming.messages.dead_letters import TOMBSTONE, Kind
 from streaming.messages.message import RawMessage, envelope_in, framed, whole_keys
 from streaming.messages.times import ClockChanges, ahead_ms, believed, in_seconds, unit_hint
+from streaming.partitioner import Partitioner, PartitionerName
+from streaming.position import Partition
 
 RULES = Rules("""
 stop  topic.broker  kafka.bootstrap_servers
@@ -87,10 +98,12 @@ class _Reader:
             return None
         names = f"topics {kafka.impressions.topic} and {kafka.feedback.topic} at {kafka.bootstrap_servers}"
         profile = Profile(names, None, 0, False, schema.impression.empty_table())
-        whole, rows = self._rows(kafka.impressions, "impression", wanted, profile.refused)
+        whole, rows = self._rows(kafka.impressions, "impression", wanted, profile.refused, profile.placed)
         profile.batch = rows.select(schema.impression.names)
         profile.looked_at = rows.num_rows + sum(refused.rows for refused in profile.refused.values())
-        whole_feedback, feedback = self._rows(kafka.feedback, "feedback", wanted, profile.feedback_refused)
+        whole_feedback, feedback = self._rows(
+            kafka.feedback, "feedback", wanted, profile.feedback_refused, profile.placed
+        )
         profile.feedback_looked_at = feedback.num_rows + sum(r.rows for r in profile.feedback_refused.values())
         for (topic, _), looked_at in zip(topics, (profile.looked_at, profile.feedback_looked_at), strict=True):
             if not looked_at:
@@ -113,8 +126,16 @@ class _Reader:
             changes.add(pc.local_timestamp(pa.array(times).cast(pa.timestamp("ms", zone))))
             self.findings += [RULES("topic.zone", said=text) for text in changes.words]
 
-    def _rows(self, topic: Topic, kind: Kind, wanted: int, refused: dict[str, RefusedRows]) -> tuple[bool, pa.Table]:
-        """Good rows, and whether those are all; the others are counted."""
+    def _rows(
+        self,
+        topic: Topic,
+        kind: Kind,
+        wanted: int,
+        refused: dict[str, RefusedRows],
+        placed: dict[Partition, PlacedRows],
+    ) -> tuple[bool, pa.Table]:
+        """Good rows, and whether those are all; the others are counted, and where a partition is settled by itself,
+        rows that lie in another partition than their id's."""
         most, limits = self._kafka.max_message_bytes, self._config.limits
         codec = make_codec(
             topic.codec,
@@ -126,13 +147,15 @@ class _Reader:
             unwrap=topic.unwrap,
             id_of_key=topic.impression_id == "key",
         )
-        whole, pieces = self._pieces(topic, wanted)
+        offsets = offsets_of(self._kafka, topic.topic, topic.partitions)
+        whole, pieces = self._pieces(offsets, wanted)
         batches = []
         for piece in pieces:
             left = wanted // len(pieces) or 1
             for messages in messages_at(self._kafka, piece):
                 batch, dead = codec.decode(messages)
                 batches.append(self._in_time(batch, refused))
+                self._look_at_places(batch, placed)
                 count_refused(
                     refused, ((d.reason, f"{d.topic}/{d.partition} offset {d.offset}: {d.detail}") for d in dead)
                 )
@@ -143,7 +166,33 @@ class _Reader:
                         whole and len(pieces) == 1 and messages[-1].offset + 1 >= max(of.stop for of in piece.values())
                     )
                     break
+        unseen = {partition: of[-1:] for partition, of in offsets.items() if of and partition not in placed}
+        if self._config.settlement.by == "partition" and unseen:
+            for messages in messages_at(self._kafka, unseen):
+                self._look_at_places(codec.decode(messages)[0], placed)
         return whole, pa.Table.from_batches(batches, codec.schema)
+
+    def _look_at_places(self, batch: pa.RecordBatch, placed: dict[Partition, PlacedRows]) -> None:
+        """Count the rows of each partition whose ids belong to another one."""
+        settlement = self._config.settlement
+        if settlement.by != "partition" or not batch.num_rows:
+            return
+        partitions = self._kafka.impressions.partitions
+        here, offset = (batch[name].to_numpy() for name in PLACE[1:])
+        ids = batch["impression_id"]
+        owners = {name: Partitioner(name, partitions)(ids) for name in get_args(PartitionerName)}
+        owner = owners.pop(settlement.partitioner)
+        (other,) = owners.values()
+        for number in np.unique(here).tolist():
+            partition, mine = Partition(batch["source_topic"][0].as_py(), number), here == number
+            seen = placed.setdefault(partition, PlacedRows())
+            wrong = np.flatnonzero(mine & (owner != number))
+            if len(wrong) and not seen.example:
+                row = wrong[0]
+                seen.example = f"id {ids[int(row)]} at offset {offset[row]} belongs to partition {owner[row]}"
+            seen.rows += int(mine.sum())
+            seen.elsewhere += len(wrong)
+            seen.by_the_other += int((mine & (other != number)).sum())
 
     def _in_time(self, batch: pa.RecordBatch, refused: dict[str, RefusedRows]) -> pa.RecordBatch:
         """The rows whose event times a run would take (`Merge`); the others are counted, and the first timestamp of a
@@ -169,9 +218,8 @@ class _Reader:
         count_refused(refused, (("bad_event_time", f"{place[n]}: event time is {event[n]}{hint}") for n, hint in hints))
         return batch.filter(pa.array(~(seconds | future)))
 
-    def _pieces(self, topic: Topic, wanted: int) -> tuple[bool, list[Offsets]]:
+    def _pieces(self, offsets: Offsets, wanted: int) -> tuple[bool, list[Offsets]]:
         """The whole topic, or its begin and its end."""
-        offsets = offsets_of(self._kafka, topic.topic, topic.partitions)
         if sum(map(len, offsets.values())) <= wanted:
             return True, [offsets]
         each = max(1, wanted // 2 // len(offsets))

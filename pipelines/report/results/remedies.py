@@ -30,6 +30,9 @@ REMEDIES = {
     "in_the_future": "Correct the producer's clock. settlement.max_future_skew_s may be raised to the seconds by which "
     "clocks differ, not further: one row that is far ahead closes every window",
     "too_old": "Send the stream in order of event time, or raise settlement.dedup_horizon_s",
+    "wrong_partition": "Have the producers of both topics choose the partition by the impression's id "
+    "(settlement.partitioner says how), or write a recording anew: exfm ingest FILE --config CONFIG. "
+    "settlement.by: stream takes rows in any partitions, with one worker",
     "bad_vertical": "Give every impression the name of its vertical",
     "too_many_verticals": "Name a column of few values as the vertical, or raise lake.max_verticals",
     TOMBSTONE: "Nothing was lost with it; send messages without a value to another topic",

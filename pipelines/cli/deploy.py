@@ -15,6 +15,11 @@ class DeployTarget(StrEnum):
     K8S = "k8s"
 
 
+class ServeOn(StrEnum):
+    PODS = "pods"
+    RAY = "ray"
+
+
 def register(app: typer.Typer) -> None:
     app.command()(deploy)
 
@@ -33,6 +38,9 @@ def deploy(
         str | None, typer.Option("--storage-class", help="Of the run directory's volume, which all machines write to.")
     ] = None,
     serving: Annotated[int, typer.Option("--serving", min=0, help="Copies of exfm serve.")] = 2,
+    serve_on: Annotated[
+        ServeOn, typer.Option("--serve-on", help="pods: a Deployment of exfm serve; ray: a RayService of KubeRay.")
+    ] = ServeOn.PODS,
     impressions: Annotated[
         float | None,
         typer.Option("--impressions-per-s", help="At the peak: sizes are those of exfm capacity; else placeholders."),
@@ -64,7 +72,9 @@ def deploy(
     if impressions is not None:
         pricing = Pricing(settings, read_rates(None), students)
         price = pricing.price(pricing.workload(impressions), cores_per_machine, memory_gb * 1e9)
-    target = Target(image=image, bucket=bucket, storage_class=storage_class, serving=serving)
+    target = Target(
+        image=image, bucket=bucket, storage_class=storage_class, serving=serving, serve_on=serve_on.value
+    )
     for file, text in rendered(settings, target, price).items():
         if out is None:
             typer.echo(f"# --- {file}\n{text}", nl=False)

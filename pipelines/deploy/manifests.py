@@ -4,7 +4,7 @@
     kafka.yaml     Kafka by Strimzi and the run's topics; not where the config names a Kafka
     mlflow.yaml    MLflow on PostgreSQL and object storage; not where the config names a server, or tracking is off
     run.yaml       a RayJob by KubeRay: a head, a machine near Kafka (the resource `broker`), and further ones
-    serve.yaml     exfm serve over the run directory
+    serve.yaml     exfm serve over the run directory, or a RayService by KubeRay (Target.serve_on)
 
 The templates are YAML in `k8s/`. A value that is `$name` alone becomes the value itself, `${name}` inside a text its
 text. No manifest holds a secret: passwords are references to Secrets, which whoever deploys makes.
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -42,6 +42,7 @@ GIB = 1 << 30
 UNPRICED = {"cores": 4, "memory": 16, "machines": 2, "kafka": 100, "runs": 200}
 """Sizes, in GiB, without a rate to take them from."""
 MLFLOW = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+RAY_VARIABLE = {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}
 _ALONE, _INSIDE, _NAME = re.compile(r"\$(\w+)"), re.compile(r"\$\{(\w+)\}"), re.compile(r"[^a-z0-9-]+")
 
 
@@ -53,12 +54,14 @@ class Target:
     bucket          of S3, for MLflow's files: BUCKET/PREFIX
     storage_class   of volumes that many machines write to; None: the cluster's default
     serving         copies of `exfm serve`
+    serve_on        pods: a Deployment, which needs no Ray; ray: a RayService, whose replicas Ray Serve starts
     """
 
     image: str
     bucket: str | None = None
     storage_class: str | None = None
     serving: int = 2
+    serve_on: Literal["pods", "ray"] = "pods"
 
 
 def rendered(config: Config, target: Target, price: Price | None = None) -> dict[str, str]:
@@ -78,6 +81,7 @@ def rendered(config: Config, target: Target, price: Price | None = None) -> dict
         "serving": target.serving,
         "config": dump(_as_deployed(config, name, own_kafka=own_kafka, own_mlflow=own_mlflow)),
         "env": _environment(config, name),
+        "serve_env": [RAY_VARIABLE, _from_secret("EXFM_TOKEN", f"{name}-serve", "token")],
         "ray_version": metadata.version("ray"),
         "max_message_bytes": config.kafka.max_message_bytes,
         "entrypoint": shlex.join(["exfm", "stream", "/config/config.yaml", "--run-dir", f"{RUNS}/{name}"]),
@@ -88,7 +92,7 @@ def rendered(config: Config, target: Target, price: Price | None = None) -> dict
     if own_mlflow:
         manifests["mlflow.yaml"] = _filled("mlflow", values)
     manifests["run.yaml"] = _run(values)
-    manifests["serve.yaml"] = _filled("serve", values)
+    manifests["serve.yaml"] = _filled("serve" if target.serve_on == "pods" else "serve-ray", values)
     header = f"# {name}: rendered by exfm deploy; {_of(price)}\n"
     return {file: header + "---\n".join(map(_text, documents)) for file, documents in manifests.items()}
 
@@ -168,10 +172,7 @@ def _environment(config: Config, name: str) -> list[dict[str, Any]]:
     """Variables of the run's processes; passwords by the name of a Secret."""
     secrets = [value for value in config.kafka.security.values() if isinstance(value, SecretFrom)]
     named = sorted({secret.env for secret in secrets if secret.env is not None})
-    references = [
-        {"name": variable, "valueFrom": {"secretKeyRef": {"name": f"{name}-kafka", "key": variable}}}
-        for variable in named
-    ]
+    references = [_from_secret(variable, f"{name}-kafka", variable) for variable in named]
     if config.tracking.enabled and config.tracking.uri is not None:  # a server of yours, which may ask for them
         references += [
             {
@@ -180,7 +181,11 @@ def _environment(config: Config, name: str) -> list[dict[str, Any]]:
             }
             for variable in MLFLOW
         ]
-    return [{"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}, *references]
+    return [RAY_VARIABLE, *references]
+
+
+def _from_secret(variable: str, secret: str, key: str) -> dict[str, Any]:
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def _sizes(config: Config, price: Price | None) -> dict[str, Any]:

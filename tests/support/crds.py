@@ -24,6 +24,7 @@ from tests.support.places import ROOT
 FOLDER = ROOT / "tests" / "fixtures" / "crds"
 FILES = {
     "RayJob": (0, "ray-operator/config/crd/bases/ray.io_rayjobs.yaml"),
+    "RayService": (0, "ray-operator/config/crd/bases/ray.io_rayservices.yaml"),
     "Kafka": (1, "install/cluster-operator/040-Crd-kafka.yaml"),
     "KafkaNodePool": (1, "install/cluster-operator/045-Crd-kafkanodepool.yaml"),
     "KafkaTopic": (1, "install/cluster-operator/043-Crd-kafkatopic.yaml"),
@@ -35,7 +36,7 @@ Document = dict[str, Any]
 
 
 def documents(config: str = "configs/demo.yaml", *overrides: str, **target: Any) -> list[Document]:
-    """What is rendered of a config, as parsed YAML."""
+    """What is rendered of a config, as parsed YAML; `target`: of `Target`."""
     options = {"image": "exfm:1", "bucket": "models/demo"} | target
     texts = rendered(load(config, list(overrides)), Target(**options)).values()
     return [document for text in texts for document in yaml.safe_load_all(text)]
@@ -77,7 +78,7 @@ def cut(schema: Document, values: list[Any]) -> Document:
 
 
 def _cut_all(checkouts: list[Path]) -> None:
-    found = documents()
+    found = [*documents(), *documents(serve_on="ray")]
     for kind, (checkout, path) in FILES.items():
         definition = yaml.safe_load((checkouts[checkout] / path).read_text())
         (version,) = (each for each in definition["spec"]["versions"] if each["name"] == "v1")

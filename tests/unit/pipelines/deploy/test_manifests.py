@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from ray.serve.schema import ServeDeploySchema
 
 from pipelines.capacity.price import Pricing
 from pipelines.capacity.rates import read_rates
 from pipelines.core.config.settings import load, parse
 from pipelines.deploy.manifests import Target, rendered
+from pipelines.serve.ray_serve import RaySettings
 from streaming.errors import BadInput
 from tests.support.crds import FILES, POD, documents, pods, schema_of
 
@@ -28,7 +31,7 @@ def demo(*overrides: str):
 
 @pytest.mark.parametrize("kind", FILES)
 def test_the_operators_schemas_hold_for_what_is_rendered(kind):
-    found = of_kind(documents(), kind)
+    found = of_kind(documents(serve_on="ray"), kind)
     assert found
     for document in found:
         jsonschema.validate(document, schema_of(kind))
@@ -53,10 +56,13 @@ def test_pods_of_deployments_are_pods():
         ("RayJob", "spec.rayClusterSpec.headGroupSpec.rayStartParams", {"num-cpus": 0}),
         ("RayJob", "spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0.imagee", "exfm:1"),
         ("RayJob", "spec.backoffLimit", "ten"),
+        ("RayService", "spec.serveConfigV2", {"applications": []}),
+        ("RayService", "spec.rayClusterConfig.workerGroupSpecs.0.replicas", "2"),
+        ("RayService", "spec.rayClusterSpec", {}),
     ],
 )
 def test_a_mistake_in_a_template_is_refused_by_the_schema(kind, path, value):
-    document: Any = of_kind(documents(), kind)[0]
+    document: Any = of_kind(documents(serve_on="ray"), kind)[0]
     *parents, last = path.split(".")
     node = document
     for name in parents:
@@ -86,6 +92,27 @@ def test_whoever_asks_a_pod_that_serves_needs_the_token_of_a_secret():
     assert "--host=0.0.0.0" in container["args"]
     reference = {"secretKeyRef": {"name": "demo-serve", "key": "token"}}
     assert container["env"] == [{"name": "EXFM_TOKEN", "valueFrom": reference}]
+
+
+def test_a_ray_service_serves_the_run_by_the_application_that_there_is():
+    found = documents(serve_on="ray", serving=3)
+    (service,) = of_kind(found, "RayService")
+    assert not [each for each in found if each["kind"] == "Deployment" and "serve" in each["metadata"]["name"]]
+    deployed = ServeDeploySchema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))
+    (app,) = deployed.applications
+    assert (deployed.http_options.host, deployed.http_options.port) == ("0.0.0.0", 8000)
+    module, name = app.import_path.split(":")
+    assert callable(getattr(import_module(module), name))
+    settings = RaySettings.model_validate(app.args)
+    assert (str(settings.run_dir), settings.replicas) == ("/runs/demo", 3)
+    cluster = service["spec"]["rayClusterConfig"]
+    (replicas,) = cluster["workerGroupSpecs"]
+    assert replicas["replicas"] == 3
+    reference = {"secretKeyRef": {"name": "demo-serve", "key": "token"}}
+    for group in (cluster["headGroupSpec"], replicas):
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"name": "EXFM_TOKEN", "valueFrom": reference} in container["env"]
+        assert container["image"] == "exfm:1"
 
 
 def test_topics_have_the_partitions_of_the_config_and_keep_what_the_run_needs():

@@ -159,7 +159,7 @@ class RankHandle:
         if len(reports) == 1:
             return reports[0]
         each = [
-            RankReport(rank, r.pid, self._nodes[rank], r.own_rows, r.rss_bytes, r.peak_rss_bytes)
+            RankReport(rank, r.pid, self._nodes[rank], r.own_rows, r.rss_bytes, r.peak_rss_bytes, r.cpu_s)
             for rank, r in enumerate(reports)
         ]
         return replace(

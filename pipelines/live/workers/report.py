@@ -10,7 +10,8 @@ from pipelines.live.training.judged_windows import JudgedWindow
 
 @dataclass(frozen=True)
 class RankReport:
-    """One process of a worker that runs as several. `rows`: those that this process read."""
+    """One process of a worker that runs as several. `rows`: those that this process read; `cpu_s`: CPU seconds of its
+    turns by phase."""
 
     rank: int
     pid: int
@@ -18,6 +19,7 @@ class RankReport:
     rows: int
     rss_bytes: int
     peak_rss_bytes: int
+    cpu_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

@@ -11,6 +11,7 @@ and no time-out runs.
 from __future__ import annotations
 
 import json
+import time
 from abc import abstractmethod
 from contextlib import ExitStack
 from typing import Any
@@ -66,8 +67,9 @@ class FurtherRank(Worker):
 
     def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
         """Take part in a round as long as rank 0's."""
-        self.orders = orders
+        self.orders, computed = orders, time.process_time()
         self._follow_round()
+        self._cpu_s += time.process_time() - computed
         return self.report()
 
     def _follow_round(self) -> None:

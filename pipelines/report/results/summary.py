@@ -67,11 +67,12 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RankWork:
-    """Work of one process of a worker of several."""
+    """Work of one process of a worker of several; `cpu_s`: CPU seconds by phase."""
 
     rank: int
     rows: int
     peak_rss_bytes: int
+    cpu_s: Annotated[Mapping[str, float], Absent] = field(default_factory=dict)
 
 
 Known = Field(exclude_if=lambda value: value is None)
@@ -310,10 +311,15 @@ def _worker(worker: WorkerStatus, labelled_rows: int | None) -> WorkerTotals:
 
 
 def _ranks(whole: list[Report]) -> list[RankWork]:
-    """Rows and peak memory of each rank; empty for a worker of a single process."""
+    """Rows, peak memory and CPU seconds of each rank; empty for a worker of a single process."""
     ranks = sorted({rank.rank for report in whole for rank in report.ranks})
     each = {n: [rank for report in whole for rank in report.ranks if rank.rank == n] for n in ranks}
     return [
-        RankWork(rank=n, rows=sum(r.rows for r in of), peak_rss_bytes=max(r.peak_rss_bytes for r in of))
+        RankWork(
+            rank=n,
+            rows=sum(r.rows for r in of),
+            peak_rss_bytes=max(r.peak_rss_bytes for r in of),
+            cpu_s={phase: round(sum(r.cpu_s.get(phase, 0.0) for r in of), 3) for phase in of[-1].cpu_s},
+        )
         for n, of in each.items()
     ]

@@ -1,0 +1,163 @@
+"""Where several augmentation workers end: blocks played for 1 to 64 ranks from the part costs that runs recorded.
+
+    python -m tests.benchmarks.bench_partitions RUN… [--block-rows 16384]
+
+RUN: finished runs of one stream with `settlement.by: partition` and several numbers of `augmentation.workers`. Each
+phase of each rank (`workers.augmentation.ranks[].cpu_s` of summary.json) is fitted by
+
+    CPU seconds a block = shared / N + own + (committer + hears · N on rank 0)      none below zero
+
+and blocks are played with rows drawn by partition: the slowest rank reads and settles, then the slowest scores and
+writes, the committer commits, then the slowest publishes. Every rank has a core; disks, networks and teachers take no
+time. Beside it a commit of as many files as N ranks write is made and timed, at every N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from scipy.optimize import nnls
+
+from pipelines.core.config.settings import load
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.augmentation.shards import numbers_of
+from pipelines.report.results.stored import read_summary
+from streaming.lake.delta.files import DataFile, TableFiles
+from streaming.lake.delta.identifiers import BLOCK
+from streaming.lake.delta.table import write_rows
+from streaming.lake.writer import LakeTable
+from tests.support.streams.wide_rows import SCHEMA, batch
+
+RANKS = (1, 2, 4, 8, 16, 32, 64)
+STAGES = (
+    ("score and write", ("load", "score", "write")),
+    ("save state", ("save state",)),
+    ("commit", ("commit", "deliver")),
+    ("publish", ("publish",)),
+)
+SETTLE = "read and settle"
+"""All other phases, other threads too."""
+PLAYED, COMMITS = 200, 20
+
+
+class Cost(NamedTuple):
+    """CPU seconds of a stage a block: what ranks share, what each has anew, and what rank 0 has beside them."""
+
+    shared: float
+    own: float
+    committer: float
+    hears: float
+
+
+class Recorded(NamedTuple):
+    """One rank of a run: CPU seconds a block by stage."""
+
+    ranks: int
+    rank: int
+    seconds: Mapping[str, float]
+
+
+def stages_of(phases: Mapping[str, float], blocks: float) -> dict[str, float]:
+    """CPU seconds a block by stage.
+
+    >>> stages_of({"score": 2.0, "write": 1.0, "decode": 3.0}, 2)["read and settle"]
+    1.5
+    """
+    seconds = {stage: sum(phases.get(phase, 0.0) for phase in names) / blocks for stage, names in STAGES}
+    return {SETTLE: sum(phases.values()) / blocks - sum(seconds.values()), **seconds}
+
+
+def recorded(root: Path, block_rows: int) -> list[Recorded]:
+    """The ranks of a run, per block of so many rows."""
+    run_dir, summary = RunDir(root), read_summary(RunDir(root))
+    worker, N = summary.workers["augmentation"], load(run_dir.config).augmentation.workers
+    rows, blocks = summary.counts.lake_rows, (TableFiles(run_dir.lake).identifier(BLOCK) or 0) + 1
+    each = [rank.cpu_s for rank in worker.ranks] or [worker.cpu_s]
+    total = sum(sum(phases.values()) for phases in each)
+    print(f"{root}: {N} ranks, {rows:,} rows in {blocks} blocks, {total:.2f} CPU s, {1e6 * total / rows:.1f} µs a row")
+    return [Recorded(N, rank, stages_of(phases, rows / block_rows)) for rank, phases in enumerate(each)]
+
+
+def fitted(runs: Sequence[Recorded], stage: str) -> Cost:
+    """The cost of a stage by least squares over all ranks.
+
+    >>> runs = [Recorded(N, r, {"x": 8 / N + 1 + (r == 0) * 2}) for N in (1, 2, 4) for r in range(N)]
+    >>> [round(float(part), 6) for part in fitted(runs, "x")]
+    [8.0, 1.0, 2.0, 0.0]
+    """
+    terms = np.array([[1 / run.ranks, 1, run.rank == 0, run.ranks * (run.rank == 0)] for run in runs], float)
+    return Cost(*nnls(terms, np.array([run.seconds[stage] for run in runs]))[0])
+
+
+def played(costs: Mapping[str, Cost], ranks: int, partitions: int, block_rows: int) -> tuple[float, float]:
+    """Seconds a block, and those of them that are the committer's alone."""
+    random, of = np.random.default_rng(0), [numbers_of(partitions, rank, ranks) for rank in range(ranks)]
+    rows = random.multinomial(block_rows, np.full(partitions, 1 / partitions), PLAYED)
+    slowest = np.mean([max(row[list(numbers)].sum() for numbers in of) / block_rows for row in rows])
+    alone = sum(cost.committer + cost.hears * ranks for cost in costs.values())
+    return sum(cost.shared * float(slowest) + cost.own for cost in costs.values()) + alone, alone
+
+
+class Written:
+    """A block's rows as files of so many ranks, written before they are asked for."""
+
+    def __init__(self, lake: LakeTable, rows: pa.Table, ranks: int, by: Sequence[str]) -> None:
+        self.facts, step = rows.select(["lake_seq", "block", "event_time_ms", "vertical"]), -(-rows.num_rows // ranks)
+        parts = [rows.slice(first, step) for first in range(0, rows.num_rows, step)]
+        self.written = [file for part in parts for file in write_rows(lake.path, part, by, ("lake_seq",))]
+
+    def files(self, by: Sequence[str], statistics: Sequence[str]) -> list[DataFile]:
+        return self.written
+
+
+def commit_seconds(ranks: int, block_rows: int) -> tuple[float, int]:
+    """CPU seconds of a commit (median) of the files of so many ranks, and how many those are."""
+    with tempfile.TemporaryDirectory() as folder:
+        lake = LakeTable(Path(folder) / "lake", SCHEMA, "verticals")
+        writer, took = lake.open_writer(), []
+        for number in range(COMMITS):
+            block = pa.Table.from_batches([batch(writer.last_lake_seq + 1, block_rows)])
+            held = Written(lake, block, ranks, ("vertical",))
+            began = time.process_time()
+            writer.commit(None, state=number, metadata={}, elsewhere=held)
+            took.append(time.process_time() - began)
+        return float(np.median(took)), len(held.written)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    options.add_argument("--block-rows", type=int, default=16384)
+    asked = options.parse_args()
+    runs = [rank for root in asked.runs for rank in recorded(root, asked.block_rows)]
+    partitions = load(RunDir(asked.runs[0]).config).kafka.impressions.partitions
+    measured, names = {run.ranks for run in runs}, [SETTLE, *(stage for stage, _ in STAGES)]
+    costs = {stage: fitted(runs, stage) for stage in names}
+    print("\n| CPU ms a block | shared | each rank's own | committer's | committer's, a rank |\n|---|---|---|---|---|")
+    for stage, cost in costs.items():
+        print(f"| {stage} | {' | '.join(f'{1e3 * part:.1f}' for part in cost)} |")
+    print(
+        "\n| ranks | | rows/s | a rank's own | committer, ms a block | its share | a commit of files, ms |\n"
+        + "|---" * 7
+        + "|"
+    )
+    for ranks in [n for n in RANKS if n <= partitions]:
+        seconds, alone = played(costs, ranks, partitions, asked.block_rows)
+        own, (commit_s, files) = sum(cost.own for cost in costs.values()), commit_seconds(ranks, asked.block_rows)
+        print(
+            f"| {ranks} | {'recorded' if ranks in measured else 'extrapolated'} | {asked.block_rows / seconds:,.0f} | "
+            f"{own / seconds:.2f} | {1e3 * alone:.0f} | {alone / seconds:.2f} | {files}: {1e3 * commit_s:.0f} |"
+        )
+    never = costs and sum(cost.own + cost.committer for cost in costs.values())
+    print(f"\nwithout what grows with ranks, no number of them passes {asked.block_rows / never:,.0f} rows/s")
+
+
+if __name__ == "__main__":
+    main()

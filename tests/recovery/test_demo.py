@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 
-from pipelines.core.config.settings import Config, parse
+from pipelines.core.config.settings import Config, load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
@@ -28,15 +27,16 @@ IMPRESSIONS = int(os.environ.get("IMPRESSIONS", "80000"))
 def demo(servers: str, **resources: Any) -> Config:
     """The demo, shorter; `tablet` joins at half of it. Topics that no other run uses, and no MLflow."""
     number = next(NUMBERS)
-    raw = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text())
-    raw["source"]["impressions"] = IMPRESSIONS
-    raw["students"][-1]["joins_at_rows"] = IMPRESSIONS // 2
-    raw["tracking"] = {"enabled": False}
-    raw["resources"] = resources
-    raw["kafka"] |= {"bootstrap_servers": servers, "connect_timeout_s": 60, "request_timeout_s": 60}
-    for topic in ("impressions", "feedback", "examples", "dead_letters"):
-        raw["kafka"][topic] = {"topic": f"demo-{topic}-{number}"}
-    return parse(raw)
+    settings = {"kafka.bootstrap_servers": servers, "source.impressions": IMPRESSIONS, "tracking.enabled": "false"}
+    settings |= {f"kafka.{of}_timeout_s": 60 for of in ("connect", "request")}
+    settings |= {
+        f"kafka.{of}.topic": f"demo-{of}-{number}" for of in ("impressions", "feedback", "examples", "dead_letters")
+    }
+    settings |= {f"resources.{name}": value for name, value in resources.items()}
+    config = load(ROOT / "configs" / "demo.yaml", [f"{path}={value}" for path, value in settings.items()])
+    *students, tablet = config.students
+    tablet = tablet.model_copy(update={"joins_at_rows": IMPRESSIONS // 2})
+    return config.model_copy(update={"students": (*students, tablet)})
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def most(seen: list[dict[str, int]], name: str) -> int:
     return max(each[name] for each in seen)
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_thousand_commits_of_eight_workers_leave_everything_bounded(broker, tmp_path, monkeypatch):
     for name in ("LOG_RETENTION", "TOMBSTONE_RETENTION"):  # properties of the table, which the coordinator makes
         monkeypatch.setattr(f"streaming.lake.delta.table.{name}", f"interval {KEPT_S} seconds")

@@ -6,6 +6,7 @@ What a step, a row, a request costs:
     python -m tests.benchmarks.bench_freshness       from learned to a logit, at half the teacher's highest rate
     python -m tests.benchmarks.bench_generator       impressions a second of the synthetic stream
     python -m tests.benchmarks.bench_settlement      rows merged and settled a second, bytes of a pending impression
+    python -m tests.benchmarks.bench_partitions RUN…  blocks of up to 64 augmentation workers, from recorded costs
     python -m tests.benchmarks.bench_pending         what a tenth of a day at 1,000 impressions a second takes
     python -m tests.benchmarks.bench_lake            commits, polls and reads of the lake
     python -m tests.benchmarks.bench_metrics RUN     what scrapes and spans cost of the CPU seconds of a run

@@ -37,13 +37,15 @@ from tests.support.streams.wide_rows import SCHEMA, batch
 
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 STAGES = (
-    ("score and write", ("load", "score", "write")),
+    ("read and settle", ("wait for messages", "poll", "decode", "merge", "settle")),
+    ("load, score, write", ("load", "score", "write")),
     ("save state", ("save state",)),
     ("commit", ("commit", "deliver")),
     ("publish", ("publish",)),
+    ("orders, answers", ("wait for orders", "wait for ranks")),
 )
-SETTLE = "read and settle"
-"""All other phases, other threads too."""
+REST = "other threads, status"
+"""All other phases."""
 PLAYED, COMMITS = 200, 20
 
 
@@ -67,11 +69,11 @@ class Recorded(NamedTuple):
 def stages_of(phases: Mapping[str, float], blocks: float) -> dict[str, float]:
     """CPU seconds a block by stage.
 
-    >>> stages_of({"score": 2.0, "write": 1.0, "decode": 3.0}, 2)["read and settle"]
+    >>> stages_of({"score": 2.0, "write": 1.0, "status": 3.0}, 2)["load, score, write"]
     1.5
     """
     seconds = {stage: sum(phases.get(phase, 0.0) for phase in names) / blocks for stage, names in STAGES}
-    return {SETTLE: sum(phases.values()) / blocks - sum(seconds.values()), **seconds}
+    return seconds | {REST: sum(phases.values()) / blocks - sum(seconds.values())}
 
 
 def recorded(root: Path, block_rows: int) -> list[Recorded]:
@@ -138,7 +140,7 @@ def main() -> None:
     asked = options.parse_args()
     runs = [rank for root in asked.runs for rank in recorded(root, asked.block_rows)]
     partitions = load(RunDir(asked.runs[0]).config).kafka.impressions.partitions
-    measured, names = {run.ranks for run in runs}, [SETTLE, *(stage for stage, _ in STAGES)]
+    measured, names = {run.ranks for run in runs}, [*(stage for stage, _ in STAGES), REST]
     costs = {stage: fitted(runs, stage) for stage in names}
     print("\n| CPU ms a block | shared | each rank's own | committer's | committer's, a rank |\n|---|---|---|---|---|")
     for stage, cost in costs.items():

@@ -85,7 +85,7 @@ class ShardHost:
         self.numbers = numbers_of(self.partitions, at.rank, at.ranks)
         self.rows, self._rank = 0, at.rank
         self.steady = steady
-        self._given, self._run_dir, self._watch = config, run_dir, watch
+        self._given, self._run_dir, self.watch = config, run_dir, watch
         self._until_end, self._clock = until_end, clock
         self._scorer = ReplicaScorer(config)
         self._shard: Shard | None = None
@@ -117,7 +117,7 @@ class ShardHost:
             config,
             self._run_dir,
             until_end=self._until_end,
-            watch=self._watch,
+            watch=self.watch,
             now_ms=self.steady,
             clock=self._clock,
             row_bytes=row_bytes,
@@ -153,26 +153,27 @@ class ShardHost:
 
     def front(self, rows_came: bool) -> RankAnswer:
         """Place that the partitions have reached (`Front`), and whether all has been read."""
-        front = self.shard.front(rows_came=rows_came)
-        return RankAnswer({"front": list(front), "finished": self.shard.intake.finished})
+        with self.watch("merge"):
+            front = self.shard.front(rows_came=rows_came)
+            return RankAnswer({"front": list(front), "finished": self.shard.intake.finished})
 
     def pop(self, cut: int, verticals: Sequence[str]) -> RankAnswer:
         self.shard.verticals.declare(verticals)
-        with self._watch("settle"):
+        with self.watch("settle"):
             return RankAnswer(self.shard.pop(cut))
 
     def join(self, known: Sequence[str]) -> RankAnswer:
         """The events of each partition, for as-of features: how many are of impressions, and all of them."""
-        with self._watch("settle"):
+        with self.watch("settle"):
             events = self.shard.join(known)
             return RankAnswer([each.shown for each in events], [each.events.as_batch() for each in events])
 
     def rates(self, cut: int, shown: Sequence[Sequence[int]], *events: pa.RecordBatch) -> RankAnswer:
         """Values that other ranks need of the rows that were joined; `events` and `shown` are those of all ranks."""
         each = iter(events)
-        ranks = [[self.shard.events_of(next(each), count) for count in counts] for counts in shown]
-        others = [new for rank, of in enumerate(ranks) if rank != self._rank for new in of]
-        with self._watch("settle"):
+        with self.watch("settle"):
+            ranks = [[self.shard.events_of(next(each), count) for count in counts] for counts in shown]
+            others = [new for rank, of in enumerate(ranks) if rank != self._rank for new in of]
             weights = self.shard.rates(others, cut)
         names = list(map(str, range(weights.shape[1])))
         return RankAnswer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, weights.T.copy())), names)])
@@ -181,24 +182,24 @@ class ShardHost:
         """`weights`: `rates` of all ranks; none without as-of features."""
         others = [batch for rank, batch in enumerate(weights) if rank != self._rank and batch.num_columns]
         columns = [np.stack([column.to_numpy() for column in batch.columns], axis=1) for batch in others]
-        with self._watch("settle"):
+        with self.watch("settle"):
             settled = self.shard.absorb(np.concatenate(columns) if columns else np.empty((0, 0)))
         return RankAnswer({"due": self.shard.count_due, "rows": self.shard.rows_popped}, (settled.late, settled.dead))
 
     def end(self) -> RankAnswer:
-        with self._watch("settle"):
+        with self.watch("settle"):
             settled = self.shard.end()
         return RankAnswer({"due": self.shard.count_due}, (settled.late, settled.dead))
 
     def due(self, max_rows: int) -> RankAnswer:
-        with self._watch("settle"):
+        with self.watch("settle"):
             due = self.shard.due(max_rows)
         numbers = np.repeat(np.array(list(due), np.int64), [len(each.deadlines) for each in due.values()])
         columns = [numbers, *(np.concatenate(each) for each in zip(*due.values(), strict=True))]
         return RankAnswer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=DUE)])
 
     def take(self, counts: Mapping[str, int]) -> RankAnswer:
-        with self._watch("settle"):
+        with self.watch("settle"):
             taken = self.shard.take({int(number): count for number, count in counts.items()})
         self._taken, self._answers = {number: each.batch for number, each in taken.items()}, {}
         rows, late, dead = (
@@ -209,7 +210,7 @@ class ShardHost:
     # --- a block: scored, written, published ---------------------------------------------------------------------
 
     def load_snapshot(self, name: str) -> RankAnswer:
-        with self._watch("load"):
+        with self.watch("load"):
             try:
                 return RankAnswer(("", dict(self._scorer.load(self._run_dir.snapshots / name))))
             except ModelError as error:
@@ -217,7 +218,7 @@ class ShardHost:
 
     def score(self, part_rows: int) -> RankAnswer:
         """Score the rows taken last; scoring batches end where a partition's rows do."""
-        with self._watch("score"):
+        with self.watch("score"):
             self._answers = {n: self._scorer.score(rows, part_rows) for n, rows in self._taken.items() if rows.num_rows}
         self.rows += sum(rows.num_rows for rows in self._taken.values())
         return RankAnswer()
@@ -229,7 +230,7 @@ class ShardHost:
         many messages the rows make in each partition of the examples topic. `how`: for `augment`; `first_seqs`: the
         first `lake_seq` of each partition's rows."""
         schema = self._config.rows
-        with self._watch("write"):
+        with self.watch("write"):
             rows = pa.Table.from_batches(
                 (
                     augment(taken, self._answers.get(n), schema, **{**how, "first_seq": first_seqs[str(n)]})
@@ -239,14 +240,14 @@ class ShardHost:
                 schema.augmented,
             )
             files = write_rows(self._run_dir.lake, rows, by, statistics)
-        with self._watch("publish"):
+        with self.watch("publish"):
             whole = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
             self._messages = [values for _, values in self.examples.encoded(whole[0], range(self.examples.partitions))]
         return RankAnswer({"files": files, "messages": list(map(len, self._messages))})
 
     def publish(self, headers: Sequence[Sequence[Mapping[str, Any]]]) -> RankAnswer:
         """Write the messages of the rows that were written last. `headers`: of each rank's first in each partition."""
-        with self._watch("publish"):
+        with self.watch("publish"):
             for partition, values in enumerate(self._messages):
                 self.examples.write(partition, values, Header(**headers[self._rank][partition]))
             self.examples.flush()
@@ -256,27 +257,30 @@ class ShardHost:
     # --- commits and reports -------------------------------------------------------------------------------------
 
     def save(self, number: int, keep: int) -> RankAnswer:
-        self.shard.save(self._states, str(number), [str(keep)])
+        with self.watch("save state"):
+            self.shard.save(self._states, str(number), [str(keep)])
         return RankAnswer()
 
     def position(self) -> RankAnswer:
-        self.shard.check_accounts()
-        return RankAnswer(self.shard.intake.position())
+        with self.watch("save state"):
+            self.shard.check_accounts()
+            return RankAnswer(self.shard.intake.position())
 
     def lag(self) -> RankAnswer:
         return RankAnswer(self.shard.intake.known_lag_rows)
 
     def status(self) -> RankAnswer:
         shard = self.shard
-        status = FeedStatus.of(
-            shard.intake,
-            self.steady,
-            counters=shard.counters(),
-            examples=shard.examples,
-            bytes=shard.bytes_held,
-            first_wait_s=shard.first_wait_s,
-        )
-        return RankAnswer(status._asdict())
+        with self.watch("status"):
+            status = FeedStatus.of(
+                shard.intake,
+                self.steady,
+                counters=shard.counters(),
+                examples=shard.examples,
+                bytes=shard.bytes_held,
+                first_wait_s=shard.first_wait_s,
+            )
+            return RankAnswer(status._asdict())
 
     def show_lag(self) -> RankAnswer:
         self.shard.intake.show_lag()
@@ -309,13 +313,14 @@ class ShardGroup:
         answers, found = [own], list(new)
         for rank in range(1, self.ranks):
             assert self._group is not None
-            said = json.loads(self._group.hear(note := f"answer/{call}/{rank}"))
-            self._group.forget(note)
-            if said["bytes"]:  # a rank that sends waits for half a minute only: it is told when it is heard
-                self._group.tell(ready := f"ready/{call}/{rank}", "")
-            rows = [decoded(self._group.receive(size, rank)) for size in said["bytes"]]
-            if said["bytes"]:
-                self._group.forget(ready)
+            with self.local.watch("wait for ranks"):
+                said = json.loads(self._group.hear(note := f"answer/{call}/{rank}"))
+                self._group.forget(note)
+                if said["bytes"]:  # a rank that sends waits for half a minute only: it is told when it is heard
+                    self._group.tell(ready := f"ready/{call}/{rank}", "")
+                rows = [decoded(self._group.receive(size, rank)) for size in said["bytes"]]
+                if said["bytes"]:
+                    self._group.forget(ready)
             answers.append(RankAnswer(said["value"], rows))
             found += [Column.model_validate(column) for column in said["columns"]]
         if found:

@@ -91,6 +91,7 @@ def test_on_object_storage_it_goes_on_where_its_machines_were_lost_with_their_di
 ):
     config = demo(broker.bootstrap_servers)
     machines = Machines(config, "s3://bucket/runs/demo", tmp_path, monkeypatch)
+    machines.patience_s = 3000
     try:
         s3_server.fail(0.0)  # counts begin
         for share in (0.1, 0.6):

@@ -20,6 +20,7 @@ class Machines:
 
     def __init__(self, config: Config, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.url, self._folder, self._monkeypatch, self._count = url, folder, monkeypatch, 0
+        self.patience_s = 300.0
         self.commands: list[Command] = []
         self._config = folder / "config.yaml"
         self._config.write_text(dump(config.model_copy(update={"run_dir": url})))
@@ -33,7 +34,7 @@ class Machines:
 
     def start(self) -> Command:
         root = self.another()
-        command = Command(self._config, Path(self.url), self._folder / "log", options=["--local"])
+        command = Command(self._config, Path(self.url), self._folder / "log", self.patience_s, options=["--local"])
         command.run_dir = RunDir(root)
         self.commands.append(command)
         return command

@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.bench_partitions RUN… [--block-rows 16384]
 
-RUN: finished runs of one stream with `settlement.by: partition` and several numbers of `augmentation.workers`. Each
+RUN: finished runs of one stream with `settlement.by: partition` and several numbers of `augmentation.workers`; as
+RUN@STATUS, without what a copy of its status.json that was made in its midst had already (its start, for one). Each
 phase of each rank (`workers.augmentation.ranks[].cpu_s` of summary.json) is fitted by
 
     CPU seconds a block = shared / N + own + (committer + hears · N on rank 0)      none below zero
@@ -15,8 +16,10 @@ time. Beside it a commit of as many files as N ranks write is made and timed, at
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +32,7 @@ from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.shards import numbers_of
 from pipelines.report.results.stored import read_summary
-from streaming.lake.delta.files import DataFile, TableFiles
-from streaming.lake.delta.identifiers import BLOCK
+from streaming.lake.delta.files import DataFile
 from streaming.lake.delta.table import write_rows
 from streaming.lake.writer import LakeTable
 from tests.support.streams.wide_rows import SCHEMA, batch
@@ -76,14 +78,20 @@ def stages_of(phases: Mapping[str, float], blocks: float) -> dict[str, float]:
     return seconds | {REST: sum(phases.values()) / blocks - sum(seconds.values())}
 
 
-def recorded(root: Path, block_rows: int) -> list[Recorded]:
+def recorded(run: str, block_rows: int) -> list[Recorded]:
     """The ranks of a run, per block of so many rows."""
-    run_dir, summary = RunDir(root), read_summary(RunDir(root))
+    root, _, since = run.partition("@")
+    run_dir, summary = RunDir(Path(root)), read_summary(RunDir(Path(root)))
     worker, N = summary.workers["augmentation"], load(run_dir.config).augmentation.workers
-    rows, blocks = summary.counts.lake_rows, (TableFiles(run_dir.lake).identifier(BLOCK) or 0) + 1
-    each = [rank.cpu_s for rank in worker.ranks] or [worker.cpu_s]
+    rows, each = summary.counts.lake_rows, [Counter(rank.cpu_s) for rank in worker.ranks] or [Counter(worker.cpu_s)]
+    if since:
+        before = json.loads(Path(since).read_text())
+        own = before["workers"]["augmentation"]
+        rows -= before["lake"]["rows"]
+        for phases, earlier in zip(each, own["ranks"] or [own], strict=True):
+            phases.subtract(earlier["cpu_s"])
     total = sum(sum(phases.values()) for phases in each)
-    print(f"{root}: {N} ranks, {rows:,} rows in {blocks} blocks, {total:.2f} CPU s, {1e6 * total / rows:.1f} µs a row")
+    print(f"{root}: {N} ranks, {rows:,} rows, {total:.2f} CPU s, {1e6 * total / rows:.1f} µs a row")
     return [Recorded(N, rank, stages_of(phases, rows / block_rows)) for rank, phases in enumerate(each)]
 
 
@@ -135,11 +143,11 @@ def commit_seconds(ranks: int, block_rows: int) -> tuple[float, int]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    options.add_argument("runs", nargs="+", metavar="RUN[@STATUS]")
     options.add_argument("--block-rows", type=int, default=16384)
     asked = options.parse_args()
     runs = [rank for root in asked.runs for rank in recorded(root, asked.block_rows)]
-    partitions = load(RunDir(asked.runs[0]).config).kafka.impressions.partitions
+    partitions = load(RunDir(Path(asked.runs[0].partition("@")[0])).config).kafka.impressions.partitions
     measured, names = {run.ranks for run in runs}, [*(stage for stage, _ in STAGES), REST]
     costs = {stage: fitted(runs, stage) for stage in names}
     print("\n| CPU ms a block | shared | each rank's own | committer's | committer's, a rank |\n|---|---|---|---|---|")

@@ -61,7 +61,10 @@ PHASES: dict[str, Callable[[RunStatus], bool]] = {
 def test_a_node_of_three_is_lost_in_each_phase(broker, tmp_path, undisturbed):
     """The node with most workers, each time, and another comes in its place."""
     lost: dict[str, set[str]] = {}
-    with nodes(3) as cluster:
+    patient = {
+        "_system_config": {"health_check_timeout_ms": 20_000}
+    }  # three nodes start at once; a kill is seen anyhow
+    with nodes(3, head=patient) as cluster:
         config = demo(broker.bootstrap_servers, address=cluster.address, max_restarts=100)
 
         def watch(status: RunStatus) -> None:

@@ -72,9 +72,7 @@ def deploy(
     if impressions is not None:
         pricing = Pricing(settings, read_rates(None), students)
         price = pricing.price(pricing.workload(impressions), cores_per_machine, memory_gb * 1e9)
-    target = Target(
-        image=image, bucket=bucket, storage_class=storage_class, serving=serving, serve_on=serve_on.value
-    )
+    target = Target(image=image, bucket=bucket, storage_class=storage_class, serving=serving, serve_on=serve_on.value)
     for file, text in rendered(settings, target, price).items():
         if out is None:
             typer.echo(f"# --- {file}\n{text}", nl=False)

@@ -2,15 +2,14 @@
 
     python -m tests.benchmarks.bench_partitions RUN… [--block-rows 16384]
 
-RUN: finished runs of one stream with `settlement.by: partition` and several numbers of `augmentation.workers`; as
-RUN@STATUS, without what a copy of its status.json that was made in its midst had already (its start, for one). Each
-phase of each rank (`workers.augmentation.ranks[].cpu_s` of summary.json) is fitted by
+RUN: finished runs of one stream with `settlement.by: partition`, several numbers of `augmentation.workers` and two of
+partitions; as RUN@STATUS, without what a copy of its status.json that was made in its midst had already. Each phase of each rank (`workers.augmentation.ranks[].cpu_s` of summary.json) is fitted by
 
-    CPU seconds a block = shared / N + own + (committer + hears · N on rank 0)      none below zero
+    CPU seconds a block = (shared + P · partition) / N + own + (committer + hears · N on rank 0)   none below zero
 
-and blocks are played with rows drawn by partition: the slowest rank reads and settles, then the slowest scores and
-writes, the committer commits, then the slowest publishes. Every rank has a core; disks, networks and teachers take no
-time. Beside it a commit of as many files as N ranks write is made and timed, at every N.
+and blocks are played with N partitions, at least as many as runs had, and rows drawn by partition: a stage takes as long
+as its slowest rank, and the committer comes on top. Every rank has a core; disks, networks and teachers take no time.
+Beside it a commit of as many files as N ranks write is made and timed, at every N.
 """
 
 from __future__ import annotations
@@ -44,17 +43,19 @@ STAGES = (
     ("save state", ("save state",)),
     ("commit", ("commit", "deliver")),
     ("publish", ("publish",)),
-    ("orders, answers", ("wait for orders", "wait for ranks")),
+    ("orders, answers", ("order", "wait for orders", "answer", "wait for ranks")),
 )
 REST = "other threads, status"
 """All other phases."""
-PLAYED, COMMITS = 200, 20
+PLAYED, COMMITS = 200, 5
 
 
 class Cost(NamedTuple):
-    """CPU seconds of a stage a block: what ranks share, what each has anew, and what rank 0 has beside them."""
+    """CPU seconds of a stage a block: what ranks share, of the rows and of each partition, what each rank has anew, and
+    what rank 0 has beside them."""
 
     shared: float
+    partition: float
     own: float
     committer: float
     hears: float
@@ -64,6 +65,7 @@ class Recorded(NamedTuple):
     """One rank of a run: CPU seconds a block by stage."""
 
     ranks: int
+    partitions: int
     rank: int
     seconds: Mapping[str, float]
 
@@ -82,7 +84,8 @@ def recorded(run: str, block_rows: int) -> list[Recorded]:
     """The ranks of a run, per block of so many rows."""
     root, _, since = run.partition("@")
     run_dir, summary = RunDir(Path(root)), read_summary(RunDir(Path(root)))
-    worker, N = summary.workers["augmentation"], load(run_dir.config).augmentation.workers
+    config, worker = load(run_dir.config), summary.workers["augmentation"]
+    N, P = config.augmentation.workers, config.kafka.impressions.partitions
     rows, each = summary.counts.lake_rows, [Counter(rank.cpu_s) for rank in worker.ranks] or [Counter(worker.cpu_s)]
     if since:
         before = json.loads(Path(since).read_text())
@@ -91,18 +94,21 @@ def recorded(run: str, block_rows: int) -> list[Recorded]:
         for phases, earlier in zip(each, own["ranks"] or [own], strict=True):
             phases.subtract(earlier["cpu_s"])
     total = sum(sum(phases.values()) for phases in each)
-    print(f"{root}: {N} ranks, {rows:,} rows, {total:.2f} CPU s, {1e6 * total / rows:.1f} µs a row")
-    return [Recorded(N, rank, stages_of(phases, rows / block_rows)) for rank, phases in enumerate(each)]
+    print(f"{root}: {N} ranks, {P} partitions, {rows:,} rows, {total:.2f} CPU s, {1e6 * total / rows:.1f} µs a row")
+    return [Recorded(N, P, rank, stages_of(phases, rows / block_rows)) for rank, phases in enumerate(each)]
 
 
 def fitted(runs: Sequence[Recorded], stage: str) -> Cost:
     """The cost of a stage by least squares over all ranks.
 
-    >>> runs = [Recorded(N, r, {"x": 8 / N + 1 + (r == 0) * 2}) for N in (1, 2, 4) for r in range(N)]
+    >>> sizes = [(N, P) for N in (1, 2, 4) for P in (4, 8)]
+    >>> runs = [Recorded(N, P, r, {"x": (8 + P) / N + 1 + (r == 0) * 2}) for N, P in sizes for r in range(N)]
     >>> [round(float(part), 6) for part in fitted(runs, "x")]
-    [8.0, 1.0, 2.0, 0.0]
+    [8.0, 1.0, 1.0, 2.0, 0.0]
     """
-    terms = np.array([[1 / run.ranks, 1, run.rank == 0, run.ranks * (run.rank == 0)] for run in runs], float)
+    terms = np.array(
+        [[1 / r.ranks, r.partitions / r.ranks, 1, r.rank == 0, r.ranks * (r.rank == 0)] for r in runs], float
+    )
     return Cost(*nnls(terms, np.array([run.seconds[stage] for run in runs]))[0])
 
 
@@ -112,7 +118,8 @@ def played(costs: Mapping[str, Cost], ranks: int, partitions: int, block_rows: i
     rows = random.multinomial(block_rows, np.full(partitions, 1 / partitions), PLAYED)
     slowest = np.mean([max(row[list(numbers)].sum() for numbers in of) / block_rows for row in rows])
     alone = sum(cost.committer + cost.hears * ranks for cost in costs.values())
-    return sum(cost.shared * float(slowest) + cost.own for cost in costs.values()) + alone, alone
+    stages = (cost.shared * float(slowest) + cost.partition * partitions / ranks + cost.own for cost in costs.values())
+    return sum(stages) + alone, alone
 
 
 class Written:
@@ -147,10 +154,14 @@ def main() -> None:
     options.add_argument("--block-rows", type=int, default=16384)
     asked = options.parse_args()
     runs = [rank for root in asked.runs for rank in recorded(root, asked.block_rows)]
-    partitions = load(RunDir(Path(asked.runs[0].partition("@")[0])).config).kafka.impressions.partitions
+    least = min(run.partitions for run in runs)
     measured, names = {run.ranks for run in runs}, [*(stage for stage, _ in STAGES), REST]
     costs = {stage: fitted(runs, stage) for stage in names}
-    print("\n| CPU ms a block | shared | each rank's own | committer's | committer's, a rank |\n|---|---|---|---|---|")
+    print(
+        "\n| CPU ms a block | shared | each partition | each rank | committer | committer, a rank |\n"
+        + "|---" * 6
+        + "|"
+    )
     for stage, cost in costs.items():
         print(f"| {stage} | {' | '.join(f'{1e3 * part:.1f}' for part in cost)} |")
     print(
@@ -158,8 +169,8 @@ def main() -> None:
         + "|---" * 7
         + "|"
     )
-    for ranks in [n for n in RANKS if n <= partitions]:
-        seconds, alone = played(costs, ranks, partitions, asked.block_rows)
+    for ranks in RANKS:
+        seconds, alone = played(costs, ranks, max(ranks, least), asked.block_rows)
         own, (commit_s, files) = sum(cost.own for cost in costs.values()), commit_seconds(ranks, asked.block_rows)
         print(
             f"| {ranks} | {'recorded' if ranks in measured else 'extrapolated'} | {asked.block_rows / seconds:,.0f} | "

@@ -347,11 +347,12 @@ class ShardGroup:
     def _call(self, name: str, values: Sequence[Any], rows: Sequence[pa.RecordBatch]) -> int:
         if self._group is None:
             return 0
-        messages = [encoded(batch) for batch in rows]
-        call = self._lead.order([name, values, list(map(len, messages))])
-        for rank in range(1, self.ranks):
-            for message in messages:
-                self._group.send(message, rank)
+        with self.local.watch("order"):
+            messages = [encoded(batch) for batch in rows]
+            call = self._lead.order([name, values, list(map(len, messages))])
+            for rank in range(1, self.ranks):
+                for message in messages:
+                    self._group.send(message, rank)
         return call
 
 
@@ -402,17 +403,19 @@ class ShardWorker(FurtherRank):
         with self.watch("wait for orders"):
             values += [decoded(self._group.receive(size, 0)) for size in sizes]
         answer, columns = _tried(self.host, name, values)
-        rows = [encoded(batch) for batch in answer.rows]
-        said = {
-            "value": answer.value,
-            "bytes": [len(each) for each in rows],
-            "columns": [column.model_dump(mode="json") for column in columns],
-        }
-        self._group.tell(f"answer/{self._heard}/{self._group.rank}", json.dumps(said))
-        if rows:
-            self._group.hear(f"ready/{self._heard}/{self._group.rank}")
-        for each in rows:
-            self._group.send(each, 0)
+        with self.watch("answer"):
+            rows = [encoded(batch) for batch in answer.rows]
+            said = {
+                "value": answer.value,
+                "bytes": [len(each) for each in rows],
+                "columns": [column.model_dump(mode="json") for column in columns],
+            }
+            self._group.tell(f"answer/{self._heard}/{self._group.rank}", json.dumps(said))
+            if rows:
+                with self.watch("wait for orders"):
+                    self._group.hear(f"ready/{self._heard}/{self._group.rank}")
+            for each in rows:
+                self._group.send(each, 0)
         self.rows = self.host.rows
 
 

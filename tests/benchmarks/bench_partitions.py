@@ -3,13 +3,14 @@
     python -m tests.benchmarks.bench_partitions RUN… [--block-rows 16384]
 
 RUN: finished runs of one stream with `settlement.by: partition`, several numbers of `augmentation.workers` and two of
-partitions; as RUN@STATUS, without what a copy of its status.json that was made in its midst had already. Each phase of each rank (`workers.augmentation.ranks[].cpu_s` of summary.json) is fitted by
+partitions; as RUN@STATUS, without what a copy of its status.json that was made in its midst had already. Each phase of
+each rank (`workers.augmentation.ranks[].cpu_s` of summary.json) is fitted by
 
     CPU seconds a block = (shared + P · partition) / N + own + (committer + hears · N on rank 0)   none below zero
 
-and blocks are played with N partitions, at least as many as runs had, and rows drawn by partition: a stage takes as long
-as its slowest rank, and the committer comes on top. Every rank has a core; disks, networks and teachers take no time.
-Beside it a commit of as many files as N ranks write is made and timed, at every N.
+and blocks are played with N partitions, at least as many as runs had, and rows drawn by partition: a stage takes as
+long as its slowest rank, and the committer comes on top. Every rank has a core; disks, networks and teachers take no
+time. Beside it a commit of as many files as N ranks write is made and timed, at every N.
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ PHASES: dict[str, Callable[[RunStatus], bool]] = {
 
 
 @pytest.mark.ray
-def test_a_node_of_three_is_lost_in_each_phase(broker, tmp_path, undisturbed):
+def test_a_node_of_three_is_lost_in_each_phase(broker, tmp_path, undisturbed, monkeypatch):
     """The node with most workers, each time, and another comes in its place."""
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")
     lost: dict[str, set[str]] = {}
     patient = {
         "_system_config": {"health_check_timeout_ms": 20_000}

@@ -121,11 +121,11 @@ class Appended:
             fill_window(out[stored:], self._longer, (offsets[0] + stored, *offsets[1:]))
 
 
-class Cut:
+class CutRows:
     """Rows of `source` (R, D), each cut in so many: (R · chunks, D / chunks).
 
     >>> out = torch.empty(3, 2)
-    >>> Cut(torch.arange(8).view(2, 4).float(), 2).fill(out, (1, 0))
+    >>> CutRows(torch.arange(8).view(2, 4).float(), 2).fill(out, (1, 0))
     >>> out.tolist()
     [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
     """

@@ -36,7 +36,7 @@ from pydantic import Field
 from torch import Tensor
 
 from exfm.embeddings.composed import Composed, Seen
-from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Member, Tabled
+from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, SharingTable, Tabled
 from exfm.embeddings.table import Begun, Table, keys_of
 from exfm.embeddings.weights import initial_rows
 from exfm.errors import ConfigError
@@ -80,9 +80,9 @@ class Fiited(EmbeddingSettings):
         return self.shares
 
     def table(self, feature: Tabled, width: int) -> Composed:
-        return self.tables([Member(feature, width, self)])[0]
+        return self.tables([SharingTable(feature, width, self)])[0]
 
-    def tables(self, members: Sequence[Member]) -> list[Composed]:
+    def tables(self, members: Sequence[SharingTable]) -> list[Composed]:
         host = next((of.feature for of in members if of.settings is self), members[0].feature)
         whole = next(of.width for of in members if of.feature is host)
         if self.shares is not None:
@@ -101,7 +101,7 @@ class Fiited(EmbeddingSettings):
             assert isinstance(own, Fiited)
             self._check(feature, width, own, w)
             made.append((feature, own.rows or feature.rows, width))
-        pool = Pool(host.name, w, self, [(virtual, width // w) for _, virtual, width in made])
+        pool = ChunkPool(host.name, w, self, [(virtual, width // w) for _, virtual, width in made])
         return [FiitedTable(f.name, keys_of(f), width, self, virtual, pool) for f, virtual, width in made]
 
     def linear_rows(self, feature: Tabled) -> int:
@@ -128,7 +128,7 @@ class Fiited(EmbeddingSettings):
             )
 
 
-class Pool:
+class ChunkPool:
     """Rows for the chunks of one table, or of several that compete for them.
 
     Ties, and who takes free rows first: tables in order of the model's, then the lower id, then the lower chunk.
@@ -195,7 +195,7 @@ class Pool:
         self.clock[1], self.clock[2] = ever + count - reused, stacked - reused
         return rows
 
-    def as_served(self) -> Pool:
+    def as_served(self) -> ChunkPool:
         """A pool of nothing, whose tables are looked up only."""
         own = copy.copy(self)
         own.free, own.clock, own.members = self.free.new_empty(0), self.clock.new_empty(0), []
@@ -225,10 +225,10 @@ class FiitedTable(Composed):
     served = ("address",)
 
     def __init__(
-        self, name: str, keys: tuple[str, ...], width: int, settings: Fiited, ids: int, pool: Pool | None = None
+        self, name: str, keys: tuple[str, ...], width: int, settings: Fiited, ids: int, pool: ChunkPool | None = None
     ) -> None:
         self.settings, self.virtual = settings, ids if pool else settings.rows or ids
-        self.pool = pool or Pool(name, width // settings.chunks, settings, [(self.virtual, settings.chunks)])
+        self.pool = pool or ChunkPool(name, width // settings.chunks, settings, [(self.virtual, settings.chunks)])
         self.chunks = width // self.pool.width
         of_chunks = tuple(f"{key}~{c}" for key in keys for c in range(self.chunks))
         super().__init__(

@@ -16,7 +16,7 @@ from exfm.embeddings.kinds.hashed import Hashed, HashedTable
 from exfm.embeddings.kinds.managed import Managed
 from exfm.embeddings.kinds.mixed import Mixed
 from exfm.embeddings.kinds.qr import QR
-from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, Member, Tabled
+from exfm.embeddings.kinds.settings import MOST, EmbeddingSettings, SharingTable, Tabled
 from exfm.embeddings.table import Table, keys_of
 from exfm.errors import ConfigError
 from exfm.features.features import FeatureSet
@@ -73,7 +73,7 @@ def tables_of(features: FeatureSet, width: int, embeddings: Embeddings) -> list[
         )
     found: dict[str, Table | Composed] = {}
     members = {
-        feature.name: Member(feature, getattr(feature, "width", None) or width, _settings(feature, embeddings))
+        feature.name: SharingTable(feature, getattr(feature, "width", None) or width, _settings(feature, embeddings))
         for feature in features.tabled
     }
     for feature, own, settings in members.values():

@@ -43,7 +43,7 @@ class EmbeddingSettings(BaseModel, ABC):
         """The table whose rows this one shares; None: it has its own."""
         return None
 
-    def tables(self, members: Sequence[Member]) -> list[Composed]:
+    def tables(self, members: Sequence[SharingTable]) -> list[Composed]:
         """Tables that share rows: that of these settings, and those that name it. Raises ConfigError where there can be
         none."""
         sharing = next(of for of in members if of.settings.host() is not None)
@@ -53,7 +53,7 @@ class EmbeddingSettings(BaseModel, ABC):
         )
 
 
-class Member(NamedTuple):
+class SharingTable(NamedTuple):
     """One of several tables that share rows."""
 
     feature: Tabled

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from exfm.embeddings.kinds.fiited import Fiited
 from exfm.embeddings.kinds.registry import FULL, sharing_rows
 from exfm.embeddings.kinds.settings import EmbeddingSettings
-from exfm.embeddings.weights import Cut
+from exfm.embeddings.weights import CutRows
 from exfm.errors import ModelError
 from exfm.snapshots.windows import TensorSource
 
@@ -54,7 +54,7 @@ def converted(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith)
     for name, kind in changed_kinds(was, now).items():
         for what in ("weight", "accumulator"):
             if (stored := tensors.get(key := f"table/{name}/{what}")) is not None:
-                found[key] = Cut(stored, kind.chunks)
+                found[key] = CutRows(stored, kind.chunks)
     return found
 
 

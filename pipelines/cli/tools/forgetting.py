@@ -53,7 +53,7 @@ def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
 
 
 def _kept_by_settlement(config: Config, table: str) -> list[str]:
-    """What the settlement keeps, in words, of the columns that a table's ids are of: counts and histories of events."""
+    """Counts and histories of events that the settlement keeps of a table's ids, in words."""
     columns = {name for f in config.features.sparse if f.name == table for name in f.reads}
     by = [f for f in config.rows.asof.features if columns & set(f.by)]
     listed = [f for f in config.rows.asof.features if f not in by and columns & set(f.of or ())]

@@ -192,11 +192,12 @@ def earlier_attempts(root: Path) -> EarlierAttempts:
         status = read_status(root)
     except StreamingError:
         return EarlierAttempts()
+    workers: dict[str, StoredWorker | StoredWork] = {**status.earlier, **status.workers}
     return EarlierAttempts(
         status.legs,
         status.wall_s,
         status.started_at,
-        {name: _work(worker) for name, worker in {**status.earlier, **status.workers}.items()},
+        {name: _work(worker) for name, worker in workers.items()},
         status.as_json(),
     )
 

@@ -105,8 +105,9 @@ def test_ten_thousand_requests_change_no_digit_of_a_run(tmp_path):
 @needs_browser
 def test_the_page_of_a_live_run_is_drawn_whole(tmp_path):
     pictures = Path(os.environ.get("EXFM_SCREENSHOTS", tmp_path))
-    with demo(tmp_path / "live", "source.rate=600") as live:
-        live.until(worker_pid("student-feed", 3000))
+    settings = ("source.rate=600", "student_defaults.checkpoint_every_rows=2000")  # a checkpoint adds to the curves
+    with demo(tmp_path / "live", *settings) as live:
+        live.until(worker_pid("student-feed", 5000))
         with page_of(live.run_dir.root) as port, Browser(tmp_path / "profile") as browser:
             for width in (375, 1280):
                 for dark in (False, True):

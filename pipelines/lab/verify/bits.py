@@ -16,7 +16,7 @@ from torch import Tensor
 from exfm.errors import ModelError
 from exfm.snapshots.stored import as_bytes
 from exfm.snapshots.windows import TensorSource, whole_tensor
-from pipelines.live.training.predictions import PredictionLog, parts_of
+from pipelines.live.training.predictions import CHAMPION, PredictionLog, parts_of
 
 COUNTS = (
     "rows",
@@ -98,7 +98,7 @@ class ComparedLog(PredictionLog):
         self._waiting = []
 
     def write(self, taken: list[pa.RecordBatch]) -> None:
-        taken = [*self._last, *taken]
+        taken = [*self._last, *map(_without_champion, taken)]
         if not taken:
             return
         found = pa.Table.from_batches(taken).combine_chunks()
@@ -121,6 +121,11 @@ class ComparedLog(PredictionLog):
         if mismatch is not None:
             before = self.mismatch
             self.mismatch = mismatch if before is None else before._replace(rows=before.rows + mismatch.rows)
+
+
+def _without_champion(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch without its champion's logits: who that is, people decide too; the registry's tensors are compared."""
+    return batch.drop_columns([name for name in batch.schema.names if name.startswith(f"{CHAMPION}_")])
 
 
 def _first_mismatch(logged: pa.Table, found: pa.Table) -> RowMismatch | None:

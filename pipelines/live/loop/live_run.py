@@ -247,7 +247,7 @@ class LiveRun:
         if self.over:
             status.raise_alarms([])
             self._notices.close(status.reason if status.state is RunState.FAILED else None)
-            self._file.write(status.as_json())  # whoever reads it need not wait for those who are told
+            self._file.write(status.as_json)  # whoever reads it need not wait for those who are told
             self._webhooks.close()
         else:
             for worker in status.workers.values():
@@ -257,7 +257,7 @@ class LiveRun:
             self._notices.look(status.alarms)
             status.reason = status.trouble
         status.webhooks = self._webhooks.as_json() if self.config.alarms.webhooks else None
-        self._file.write(status.as_json())
+        self._file.write(status.as_json)
         watch(status)
         if self._mirrors is not None:
             self._mirrors.look(self.config)

@@ -6,9 +6,10 @@ into other buckets.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from pipelines.live.rules.states import RunState
 
 GAUGES = ("pending", "waiting_feedback", "lake_rows")
 """Counts that go up and down: what a restart makes of them is what they are."""
@@ -28,17 +29,19 @@ class Highest:
     def __init__(self, before: Mapping[str, Any]) -> None:
         ahead = before.get("ahead")
         self._most = dict(_counters(before)) | (dict(ahead) if isinstance(ahead, Mapping) else {})
-        self._lock = threading.Lock()  # a status is written by two threads
 
     def ahead(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Counters of the status `value` that are below the most that they have been, or not there yet: that most, by
-        path. Those that have caught up, or are new, are taken up."""
+        path. Those that have caught up, or are new, are taken up; those of workers that are no more are dropped, once
+        all have been started."""
         now = dict(_counters(value))
-        with self._lock:
-            for path, reading in now.items():
-                if _size(reading) >= _size(self._most.get(path, 0)):
-                    self._most[path] = reading
-            return {path: most for path, most in self._most.items() if _size(now.get(path)) < _size(most)}
+        for path, reading in now.items():
+            if _size(reading) >= _size(self._most.get(path, 0)):
+                self._most[path] = reading
+        if value.get("state") == RunState.RUNNING:
+            there = ("counts.", *(f"workers.{name}." for name in value["workers"]))
+            self._most = {path: most for path, most in self._most.items() if path.startswith(there)}
+        return {path: most for path, most in self._most.items() if _size(now.get(path)) < _size(most)}
 
 
 def _counters(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

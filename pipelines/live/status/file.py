@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +32,7 @@ class StatusFile:
 
     >>> import tempfile
     >>> file = StatusFile(Path(tempfile.mkdtemp()) / "status.json")
-    >>> file.write({"state": "running"}); file.write({"state": "done"})
+    >>> file.write(lambda: {"state": "running"}); file.write(lambda: {"state": "done"})
     >>> json.loads(file.path.read_text())
     {'state': 'done'}
     """
@@ -41,10 +42,11 @@ class StatusFile:
         self._new, self._spare, self._old = (path.with_name(f".{path.name}.{kind}") for kind in ("new", "spare", "old"))
         self._lock = threading.Lock()
 
-    def write(self, value: Any) -> None:
-        """Write the file; on a full or read-only disk the earlier text stays, and the log says so."""
-        text = json.dumps(value, indent=2, allow_nan=False).encode()
+    def write(self, make: Callable[[], Any]) -> None:
+        """Write what `make` makes now: of two threads that write, the later has the newer. On a full or read-only disk
+        the earlier text stays, and the log says so."""
         with self._lock:
+            text = json.dumps(make(), indent=2, allow_nan=False).encode()
             try:
                 self._write(text)
             except OSError as error:
@@ -89,10 +91,10 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.wait(INTERVAL_S):
-            self._file.write(self._status.as_json())
+            self._file.write(self._status.as_json)
 
     def __enter__(self) -> Heartbeat:
-        self._file.write(self._status.as_json())
+        self._file.write(self._status.as_json)
         self._thread.start()
         return self
 
@@ -105,7 +107,7 @@ class Heartbeat:
             interrupted = isinstance(error, KeyboardInterrupt)
             self._status.state = RunState.STOPPED if interrupted else RunState.FAILED
             self._status.reason = "interrupted" if interrupted else str(error) or type(error).__name__
-        self._file.write(self._status.as_json())
+        self._file.write(self._status.as_json)
 
 
 def _over(path: Path, text: bytes) -> None:

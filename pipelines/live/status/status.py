@@ -82,7 +82,9 @@ class WorkerStatus:
     def take(self, report: Report) -> None:
         """Take a report of its process. A position that did not move leaves the rows that were done last."""
         last, now = None if self.report is None else self.report.lake_seq, report.lake_seq
-        if now is not None and now >= 0 and now != last:
+        if now is None or now < 0:
+            self.lake_from = None
+        elif now != last:
             self.lake_from = now if last is None or last > now else last + 1
         self.report = report
 
@@ -391,6 +393,13 @@ class RunStatus:
         value = self._as_json()
         return value | {"ahead": self._highest.ahead(value)}
 
+    @property
+    def _not_started(self) -> dict[str, Any]:
+        """Earlier work of those that are still to be started."""
+        if self.state is RunState.RUNNING:
+            return {}
+        return {name: asdict(work) for name, work in self.earlier.workers.items() if name not in self.workers}
+
     def _as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -407,7 +416,7 @@ class RunStatus:
             "legs": self.attempts,
             "fraction": self.fraction,
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
-            "earlier": {name: asdict(work) for name, work in self.earlier.workers.items() if name not in self.workers},
+            "earlier": self._not_started,
             "broker": dict(self.broker),  # others write into these while they are turned into text
             "lake": asdict(self.lake),
             "follows": self.follows,

@@ -123,6 +123,8 @@ class StoredStatus(BaseModel):
     fraction: Seconds | None
     workers: dict[Name, StoredWorker]
     earlier: dict[Name, StoredWork] = {}
+    counts: dict[Name, Any] | None = None
+    ahead: dict[Name, Any] = {}
     lake: StoredLake
     broker: StoredBroker
     disk: dict[Name, Count]

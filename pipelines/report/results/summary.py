@@ -311,7 +311,7 @@ def _worker(worker: WorkerStatus, labelled_rows: int | None) -> WorkerTotals:
 
 
 def _ranks(whole: list[Report]) -> list[RankWork]:
-    """Rows, peak memory and CPU seconds of each rank; empty for a worker of a single process."""
+    """Rows, peak memory and CPU seconds of each rank since the coordinator last started; empty for a single process."""
     ranks = sorted({rank.rank for report in whole for rank in report.ranks})
     each = {n: [rank for report in whole for rank in report.ranks if rank.rank == n] for n in ranks}
     return [
@@ -319,7 +319,10 @@ def _ranks(whole: list[Report]) -> list[RankWork]:
             rank=n,
             rows=sum(r.rows for r in of),
             peak_rss_bytes=max(r.peak_rss_bytes for r in of),
-            cpu_s={phase: round(sum(r.cpu_s.get(phase, 0.0) for r in of), 3) for phase in of[-1].cpu_s},
+            cpu_s={
+                phase: round(sum(r.cpu_s.get(phase, 0.0) for r in of), 3)
+                for phase in dict.fromkeys(phase for r in of for phase in r.cpu_s)
+            },
         )
         for n, of in each.items()
     ]

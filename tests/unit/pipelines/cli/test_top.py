@@ -52,7 +52,7 @@ def shown(terminal: int, wanted: str, within_s: float = PATIENCE_S) -> str:
 
 
 def wrote(status: RunStatus, root: Path) -> None:
-    StatusFile(RunDir(root).status).write(status.as_json())
+    StatusFile(RunDir(root).status).write(status.as_json)
 
 
 def test_it_follows_a_run_and_ctrl_c_leaves_the_view_alone(tmp_path: Path) -> None:

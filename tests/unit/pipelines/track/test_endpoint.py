@@ -49,13 +49,13 @@ def test_a_count_that_a_restart_takes_back_waits_and_one_that_begins_anew_begins
 
     def coordinator():
         status = RunStatus.resuming("demo", earlier_attempts(root))
-        file.write(status.as_json())  # before any worker has reported
+        file.write(status.as_json)  # before any worker has reported
         return status
 
     def shown(status, rows, notices):
         status.workers[worker] = WorkerStatus(worker, Kind.STUDENT, report=Report(worker, "student", rows=rows))
         status.webhooks = {"sent": notices}
-        file.write(status.as_json())
+        file.write(status.as_json)
         lines = dict(line.rsplit(" ", 1) for line in asked(url)[1].splitlines())
         names = f'exfm_worker_rows_total{{run="demo",worker="{worker}"}}', 'exfm_webhook_notices_total{run="demo"}'
         return [float(lines[name]) for name in names]

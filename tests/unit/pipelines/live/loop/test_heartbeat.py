@@ -21,8 +21,8 @@ def test_it_is_written_at_once_again_and_again_and_at_the_end(tmp_path, monkeypa
     monkeypatch.setattr(file, "INTERVAL_S", 0.01)
     written, often = [], threading.Event()
 
-    def record(file, value):
-        written.append(value["state"])
+    def record(file, make):
+        written.append(make()["state"])
         if len(written) > 3:
             often.set()
 

@@ -35,10 +35,10 @@ def test_status_and_logs_are_left_out_without_a_word_on_the_screen(tmp_path, mon
         raise READ_ONLY
 
     status, handler = StatusFile(tmp_path / "status.json"), LogForm(1.0).handler(tmp_path / "worker.log")
-    status.write({"state": "running"})
+    status.write(lambda: {"state": "running"})
     before = status.path.read_text()
     monkeypatch.setattr("pathlib.Path.unlink", refuse)
-    status.write({"state": "failed"})
+    status.write(lambda: {"state": "failed"})
     assert status.path.read_text() == before
     monkeypatch.setattr(handler.stream, "write", refuse, raising=False)
     handler.emit(logging.LogRecord("name", logging.ERROR, __file__, 1, "worker failed", (), None))

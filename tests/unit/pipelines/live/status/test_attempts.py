@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 
 def written(root: Path, status: RunStatus, **changes: object) -> None:
-    StatusFile(RunDir(root).status).write(status.as_json() | changes)
+    StatusFile(RunDir(root).status).write(lambda: status.as_json() | changes)
 
 
 def at_work(root: Path, rows: int, restarts: int = 0) -> RunStatus:

@@ -138,7 +138,9 @@ class CutRows:
         C, (row, column) = self._chunks, offsets
         while len(out):
             first = row // C
-            whole = torch.empty(min(self._source.shape[0] - first, CHUNK), self._source.shape[1], dtype=out.dtype)
+            R, D = self._source.shape
+            rows = min(R - first, -(-(row % C + len(out)) // C), max(1, CHUNK // D))
+            whole = torch.empty(rows, D, dtype=out.dtype)
             fill_window(whole, self._source, (first, 0))
             cut = whole.view(-1, self.shape[1])[row - first * C :, column : column + out.shape[1]][: len(out)]
             out[: len(cut)] = cut

@@ -19,7 +19,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.embeddings.adagrad import SparseOptimizer
-from exfm.embeddings.composed import Composed, physical
+from exfm.embeddings.composed import Composed, physical, plain
 from exfm.embeddings.table import Table
 from exfm.errors import ConfigError
 from exfm.parallel.comms import codecs
@@ -81,7 +81,11 @@ def sharding_planner(
     Raises ConfigError where `sharding` does not suit the tables or their optimizer.
     """
     constraints = {}
-    sharding.check({feature_of(table.name) for part in parts.values() for table in part.tables}, None)
+    of_key = {
+        key: table.name for part in parts.values() for table in part.whole for own in plain(table) for key in own.keys
+    }
+    names = {feature_of(table.name) for part in parts.values() for table in part.tables}
+    sharding.check(names | {*of_key.values()}, None)
     for part in parts.values():
         sharding.check_cuts([table.name for table in part.tables], part.optimizer)
         for table in part.tables:
@@ -90,7 +94,7 @@ def sharding_planner(
             constraints[table.name] = ParameterConstraints(
                 sharding_types=cuts_of(table, sharding, world),
                 min_partition=NARROWEST,
-                pooling_factors=[sharding.ids_per_row.get(feature_of(table.name), 1.0)] * len(table.keys),
+                pooling_factors=[sharding.ids_per_row.get(of_key[key], 1.0) for key in table.keys],
             )
     return make_planner(world, constraints, {name: part.optimizer for name, part in parts.items()})
 

@@ -130,7 +130,7 @@ class PersonErasure:
                     f"{begun.erasure.asked_at} and is not complete; complete it first, with --yes"
                 )
             places = ErasurePlaces(self._run_dir, self._config, self._person)
-            places.look(begun.ids if begun is not None else ())
+            places.look(None if begun is None else begun.ids)
             plan = self._plan(places)
             if begun is None:
                 if plan.nothing or not yes:

@@ -75,13 +75,16 @@ class ErasurePlaces:
 
     # --- whose impressions -------------------------------------------------------------------------------------------
 
-    def look(self, known: Sequence[int | str] = ()) -> None:
+    def look(self, known: Sequence[int | str] | None) -> None:
         """Find the person's impressions in the lake, in the settlement state and in dead letters. `known`: ids that an
-        interrupted erasure had found. Raises DataLost where a file of a table cannot be read whole: once an erasure is
-        decided, the run does not start, and could not mend it."""
-        self._require_whole()
+        interrupted erasure had found; None: none was begun.
+
+        Raises DataLost where a file of a table cannot be read whole: once an erasure is decided, the run does not
+        start, and could not mend it.
+        """
+        self._require_whole(begun=known is not None)
         person = self._person
-        person.know(pa.array(known, self._config.rows.id_type))
+        person.know(pa.array(known or (), self._config.rows.id_type))
         for first, last in self.holes.ranges:  # of this person or of others: nobody has any use of them
             person.know(pa.array([], self._config.rows.id_type), np.arange(first, last + 1))
         for letters in self._all_letters():
@@ -103,7 +106,7 @@ class ErasurePlaces:
             self.rows += read.table.num_rows
             self._note(read.table, read.table["lake_seq"].to_numpy())
 
-    def _require_whole(self) -> None:
+    def _require_whole(self, *, begun: bool) -> None:
         beside = self._beside
         sets = sorted(folder / ROWS for folder in (beside / LOGIT_SETS).glob("*/"))
         side = [beside / name for name in (ASOF_FEATURES, LATE_FEEDBACK, DEAD_LETTERS)]
@@ -113,9 +116,10 @@ class ErasurePlaces:
             except NoTable:
                 continue
             if torn:
+                until = "The erasure was begun" if begun else "Nothing was erased; a start mends what topics still have"
                 raise DataLost(
-                    f"{path} cannot be read whole: {'; '.join(map(str, torn))}. Nothing was erased. Start the run, "
-                    "which makes files of the lake again from the examples topic; put others back from a copy"
+                    f"{path} cannot be read whole: {'; '.join(map(str, torn))}. {until}: put such files back from a "
+                    "copy of the run directory, and give the same command again"
                 )
 
     def _all_letters(self) -> Iterator[pa.Table]:

@@ -182,7 +182,8 @@ def resident(sizes: dict[str, int], width: int, kinds: Kinds) -> int:
     told, tells = fork.Pipe(duplex=False)
     child = fork.Process(target=_tell_growth, args=(tells, sizes, width, kinds))
     child.start()
-    found = told.recv()
+    tells.close()
+    found = told.recv()  # EOFError where the child died
     child.join()
     return int(found)
 
@@ -303,7 +304,7 @@ class Found:
     def __init__(self, out: str | None, **of: Any) -> None:
         self._file, self._of = None if out is None else Path(out), of
         lines = self._file.read_text().splitlines() if self._file and self._file.exists() else []
-        read = [json.loads(line) for line in lines]
+        read = [json.loads(line) for line in lines if line.endswith("}")]  # the last may be half a line
         self._read = {self._key(each): each for each in read}
 
     def measure(self, arm: str, kinds: Kinds, seed: int, make: Callable[[], Judged]) -> Judged:

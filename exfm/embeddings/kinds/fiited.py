@@ -87,8 +87,8 @@ class Fiited(EmbeddingSettings):
         whole = next(of.width for of in members if of.feature is host)
         if self.shares is not None:
             raise ConfigError(
-                f"embeddings.{host.name} shares rows of `{self.shares}`, and has none for others; name that table "
-                "there, too"
+                f"embeddings.{host.name} shares rows of `{self.shares}`, and has none for others; a table that others "
+                "share has no `shares` itself"
             )
         w = whole // self.chunks
         if whole % (4 * self.chunks):
@@ -240,7 +240,6 @@ class FiitedTable(Composed):
         shape = (self.virtual, self.chunks)
         self.address = torch.empty(shape, dtype=torch.int32)  # row of the pool, or below 0
         self.utility = torch.zeros(shape, dtype=torch.int16)  # codes: 0 is none
-        self._first = sum(of.address.numel() for of in self.pool.members)  # of its elements, among all of the pool
         self.pool.members.append(self)
         self.draw(0)
 
@@ -260,7 +259,7 @@ class FiitedTable(Composed):
         if self.learns:
             self.address.fill_(UNSEEN)
         else:
-            torch.arange(self._first, self._first + self.address.numel(), out=self.address.view(-1))
+            torch.arange(self.address.numel(), out=self.address.view(-1))
 
     @property
     def learns(self) -> bool:
@@ -292,20 +291,13 @@ class FiitedTable(Composed):
         return [self.begun(elements[rows >= 0], rows[rows >= 0])]
 
     def figures(self) -> dict[str, int]:
-        """Rows of the pool, and those that chunks of this table have."""
-        return {"rows": self.pool.rows, "taken": self.live} if self.learns else {}
+        """Rows of the pool, and those that chunks have, of all tables that share it."""
+        return {"rows": self.pool.rows, "taken": self.pool.rows - self.pool.available} if self.learns else {}
 
     def as_served(self: F) -> F:
         own = copy.copy(self)
         own.address, own.utility, own.pool = self.address.clone(), self.utility.new_empty(0), self.pool.as_served()
         return own
-
-    @property
-    def live(self) -> int:
-        """Chunks that have rows."""
-        if len(self.pool.members) > 1:
-            return int((self.address >= 0).sum())
-        return self.pool.rows - self.pool.available if self.learns else self.pool.rows
 
     def _note(self, seen: Seen, seed: int) -> np.ndarray:
         """Add to the utilities of ids. Returns their virtual rows, distinct."""
@@ -385,7 +377,8 @@ def pool_of(sizes: Sequence[tuple[int, int]], keep: float, headroom: float) -> t
     >>> pool_of([(1000, 4)], 0.25, 0.1), pool_of([(1000, 4)], 1.0, 0.1), pool_of([(3, 4)], 0.5, 0.1)
     ((1000, 100), (4000, 0), (6, 2))
     """
-    rows, chunks = int(sum(keep * virtual * of_each for virtual, of_each in sizes)), sizes[0][1]
+    rows = int(sum(keep * virtual * of_each for virtual, of_each in sizes))
+    chunks = max(of_each for _, of_each in sizes)
     whole = math.ceil(headroom * rows / chunks) * chunks
     return rows, 0 if rows >= _elements(sizes) else max(0, min(whole, rows - sum(of_each for _, of_each in sizes)))
 
@@ -405,10 +398,25 @@ def _pool(name: str, width: int, settings: Fiited, sizes: Sequence[tuple[int, in
         have = f"one id has {least}" if len(sizes) == 1 else f"one id of each of {len(sizes)} tables has {least}"
         raise ConfigError(
             f"embeddings.{name} {asked} of {ids:,} ids, which leaves {rows} rows for chunks, and {have}; "
-            f"give it at least {least / _elements(sizes):.2g} (`keep`) or {bytes_:,} bytes (`budget_bytes`), or fewer "
-            "`rows`"
+            f"give it at least {_at_least(least / _elements(sizes)):g} (`keep`) or {bytes_:,} bytes (`budget_bytes`), "
+            "or fewer `rows`"
+        )
+    if len(sizes) > 1 and rows >= _elements(sizes):
+        raise ConfigError(
+            f"embeddings.{name} keeps every chunk, and tables that share its pool would share nothing; leave `shares` "
+            "out, or keep less"
         )
     return rows, free
+
+
+def _at_least(share: float) -> float:
+    """A share in two digits, rounded up.
+
+    >>> _at_least(2 / 60)
+    0.034
+    """
+    digits = 10.0 ** (1 - math.floor(math.log10(share)))
+    return math.ceil(share * digits) / digits
 
 
 def _coins(name: str, elements: np.ndarray, seed: int) -> np.ndarray:

@@ -30,6 +30,11 @@ def changed_kinds(was: MadeWith, now: MadeWith) -> dict[str, Fiited]:
         old, new = before.get(name, FULL), after.get(name, FULL)
         if old == new:
             continue
+        if name not in set(was.features.table_names) & set(now.features.table_names):
+            raise ModelError(
+                f"table `{name}` comes or goes, and is `{_words(old if new == FULL else new)}`: only full tables do so "
+                "in a model that goes on; leave its kind out, or begin another model"
+            )
         rows = next((feature.rows for feature in now.features.tabled if feature.name == name), None)
         if (
             old != FULL

@@ -54,9 +54,10 @@ def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
 
 def _kept_by_settlement(config: Config, table: str) -> list[str]:
     """Counts and histories of events that the settlement keeps of a table's ids, in words."""
-    columns = {name for f in config.features.sparse if f.name == table for name in f.reads}
+    columns = {name for f in config.features.tabled if f.name == table for name in f.reads}
     by = [f for f in config.rows.asof.features if columns & set(f.by)]
-    listed = [f for f in config.rows.asof.features if f not in by and columns & set(f.of or ())]
+    others = [f for f in config.rows.asof.features if f not in by]
+    listed = [f for f in others if columns & {*(f.of or ()), *(column.name for column in f.columns)}]
     found = []
     if by:
         found.append(

@@ -130,7 +130,7 @@ demo: setup  ## run the whole pipeline on a generated stream: minutes (QUICK=1: 
 test check soak: export PYTHONDONTWRITEBYTECODE =
 check soak: export EXFM_EVERY_EXAMPLE = 1
 
-test: setup  ## the tests of every change, about a quarter of an hour at most on two quiet cores
+test: setup  ## the tests of every change, about half an hour on two cores
 	@exec $(PYTEST) $(IN_PROCESSES) $(ARGS)
 
 check: setup  ## test, what needs longer for a subject that test covers quicker (marked check), and starts without short cuts

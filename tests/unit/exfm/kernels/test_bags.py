@@ -91,7 +91,8 @@ def test_the_largest_codes_have_rows_and_of_equal_ones_the_first(random, most):
     least = int(kept[0]) if len(kept) else MOST_CODE
     ties = int((kept == least).sum())
     gained, lost = np.empty(V * C, np.int64), np.empty(V * C, np.int64)
-    G, L = prune(address, codes, least, ties, np.int16(2), gained, lost)
+    G, L, left = prune(address, codes, least, ties, np.int16(2), gained, lost)
+    assert left == 0, "as many of the equal ones have rows as may"
     had_row = (had >= 0).ravel()
     assert gained[:G].tolist() == np.flatnonzero(wanted & ~had_row).tolist()
     assert lost[:L].tolist() == had.ravel()[had_row & ~wanted].tolist()

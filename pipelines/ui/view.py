@@ -18,8 +18,7 @@ def view_of(run_dir: RunDir, config: Config) -> dict[str, Any]:
     """The page's data, as JSON. `config`: the run's, for names of topics. Raises BadInput where no status is, or a
     damaged one."""
     status = read_status(run_dir.root)
-    more = status.model_extra or {}
-    counts = more.get("counts") or {}
+    counts = status.counts or {}
     lives = status.lives
     students = [_student(name, worker, lives, run_dir) for name, worker in _of(status, Kind.STUDENT)]
     return {

@@ -98,7 +98,10 @@ class Fiited(EmbeddingSettings):
             )
         made = list[tuple[Tabled, int, int]]()  # of each table: its virtual rows and the width of its embeddings
         for feature, width, own in members:
-            assert isinstance(own, Fiited)
+            if not isinstance(own, Fiited):
+                raise ConfigError(
+                    f"embeddings.{feature.name} is `{own.kind}`, and shares rows of kind fiited only as fiited"
+                )
             self._check(feature, width, own, w)
             made.append((feature, own.rows or feature.rows, width))
         pool = ChunkPool(host.name, w, self, [(virtual, width // w) for _, virtual, width in made])
@@ -209,10 +212,11 @@ class ChunkPool:
 
 
 class FiitedTable(Composed):
-    """Vectors of `ids` ids, or of as many virtual rows as `settings` say, in chunks of one pool of rows.
+    """Vectors of `virtual` rows, which ids are taken modulo, in chunks of a pool of rows.
 
     >>> import torch
-    >>> table = FiitedTable("ad", ("ad",), 8, Fiited(kind="fiited", chunks=2, keep=0.5, headroom=0), ids=10)
+    >>> from exfm.features.sparse import SparseFeature
+    >>> table = Fiited(kind="fiited", chunks=2, keep=0.5, headroom=0).table(SparseFeature(name="ad", rows=10), 8)
     >>> table.tables
     (Table(name='ad', rows=10, width=4, keys=('ad~0', 'ad~1'), hashed=False, bound=0.31622776601683794),)
     >>> table.read(torch.tensor([3]))
@@ -225,18 +229,11 @@ class FiitedTable(Composed):
     served = ("address",)
 
     def __init__(
-        self, name: str, keys: tuple[str, ...], width: int, settings: Fiited, ids: int, pool: ChunkPool | None = None
+        self, name: str, keys: tuple[str, ...], width: int, settings: Fiited, virtual: int, pool: ChunkPool
     ) -> None:
-        self.settings, self.virtual = settings, ids if pool else settings.rows or ids
-        self.pool = pool or ChunkPool(name, width // settings.chunks, settings, [(self.virtual, settings.chunks)])
-        self.chunks = width // self.pool.width
+        self.settings, self.virtual, self.pool, self.chunks = settings, virtual, pool, width // pool.width
         of_chunks = tuple(f"{key}~{c}" for key in keys for c in range(self.chunks))
-        super().__init__(
-            name,
-            keys,
-            width,
-            [Table(self.pool.name, self.pool.rows, self.pool.width, of_chunks, bound=self.pool.bound)],
-        )
+        super().__init__(name, keys, width, [Table(pool.name, pool.rows, pool.width, of_chunks, bound=pool.bound)])
         shape = (self.virtual, self.chunks)
         self.address = torch.empty(shape, dtype=torch.int32)  # row of the pool, or below 0
         self.utility = torch.zeros(shape, dtype=torch.int16)  # codes: 0 is none

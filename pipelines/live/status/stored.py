@@ -32,7 +32,18 @@ def _a_time(text: str) -> str:
     return text
 
 
-class StoredWorker(BaseModel):
+class StoredWork(BaseModel):
+    """Work of a worker so far."""
+
+    rows: Count
+    restarts: Count
+    busy_s: Seconds
+    peak_rss_bytes: Count
+    phases_s: dict[Name, Seconds]
+    cpu_s: dict[Name, Seconds] = {}
+
+
+class StoredWorker(StoredWork):
     """Status of a worker, as it is shown."""
 
     model_config = ConfigDict(extra="allow")
@@ -41,35 +52,18 @@ class StoredWorker(BaseModel):
     state: Literal["starting", "running", "restarting", "done", "failed", "retired"]
     reason: str | None
     note: str | None
-    restarts: Count
-    rows: Count
     rows_per_s: Seconds | None
     lag_rows: Count | None
     lag_known: bool
     alarms: list[str]
     rss_bytes: Count | None
     ne: dict[str, Seconds | None] | None
-    busy_s: Seconds
-    cpu_s: dict[Name, Seconds] = {}
-    peak_rss_bytes: Count
-    phases_s: dict[Name, Seconds]
     lake_seq: int | None = None
     teacher_version: Count | None
     logit_age_s: Seconds | None
     freshness: dict[Name, dict[str, Any]] | None = None
     tables: dict[Name, dict[Name, Count]] = {}
     ranks: list[dict[str, Any]]
-
-
-class StoredWork(BaseModel):
-    """Work of earlier attempts, of a worker that has not started yet."""
-
-    rows: Count
-    restarts: Count
-    busy_s: Seconds
-    peak_rss_bytes: Count
-    phases_s: dict[Name, Seconds]
-    cpu_s: dict[Name, Seconds]
 
 
 class StoredLake(BaseModel):
@@ -123,6 +117,7 @@ class StoredStatus(BaseModel):
     fraction: Seconds | None
     workers: dict[Name, StoredWorker]
     earlier: dict[Name, StoredWork] = {}
+    """Work of workers that have not started since the coordinator did."""
     counts: dict[Name, Any] | None = None
     ahead: dict[Name, Any] = {}
     lake: StoredLake
@@ -194,7 +189,7 @@ def earlier_attempts(root: Path) -> EarlierAttempts:
         status = read_status(root)
     except StreamingError:
         return EarlierAttempts()
-    workers: dict[str, StoredWorker | StoredWork] = {**status.earlier, **status.workers}
+    workers: dict[str, StoredWork] = {**status.earlier, **status.workers}
     return EarlierAttempts(
         status.legs,
         status.wall_s,
@@ -204,7 +199,7 @@ def earlier_attempts(root: Path) -> EarlierAttempts:
     )
 
 
-def _work(worker: StoredWorker | StoredWork) -> EarlierWork:
+def _work(worker: StoredWork) -> EarlierWork:
     return EarlierWork(
         worker.rows, worker.restarts, worker.busy_s, worker.peak_rss_bytes, worker.phases_s, worker.cpu_s
     )

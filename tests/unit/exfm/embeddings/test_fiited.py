@@ -18,6 +18,7 @@ from exfm.embeddings.composed import Seen, TableRanks, tables_held
 from exfm.embeddings.fused import FusedTables
 from exfm.embeddings.kinds.fiited import (
     UNSEEN,
+    ChunkPool,
     Fiited,
     FiitedTable,
     bytes_of,
@@ -63,7 +64,10 @@ def chunks_of(table: FiitedTable) -> int:
 
 
 def kind_of(name: str = "ad", keys: tuple[str, ...] = ("ad",), ids: int = IDS, width: int = WIDTH, **more: Any):
-    return FiitedTable(name, keys, width, settings(**more), ids)
+    own = settings(**more)
+    virtual = own.rows or ids
+    pool = ChunkPool(name, width // own.chunks, own, [(virtual, own.chunks)])
+    return FiitedTable(name, keys, width, own, virtual, pool)
 
 
 def held(

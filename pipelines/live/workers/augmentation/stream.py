@@ -166,7 +166,7 @@ def open_stream(
             run_dir.lake,
             [run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)],
             readers,
-            config.lake,
+            config.lake.of_writers(1 if shards is None else shards.ranks),
             awaited=config.reader_names,
             clock=lambda: now_ms() / 1000,
         )

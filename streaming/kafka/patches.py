@@ -10,6 +10,7 @@ the client in which `client` finds lost connections and unresolved names are of 
 | `watch_transactions`   | the client passes over transaction markers and aborted records without a word            |
 | `FetchBound`           | the client bounds a fetch by its compressed size only                                    |
 | `seek`                 | a public `seek` forgets the leader epoch, by which replaced messages are noticed         |
+| `offset_of`            | a public `position` looks at the leaders of all partitions, whichever it is asked for    |
 | `continue_as`          | a public producer cannot go on under the id of the one before                            |
 | `stop_sending`         | a public producer sends what follows a message that failed                               |
 """
@@ -139,6 +140,12 @@ class FetchBound:
 def seek(consumer: Any, partition: TopicPartition, offset: int, epoch: int) -> None:
     """Read on from `offset`, whose message before was read under the leader `epoch`."""
     consumer._subscription.seek(partition, OffsetAndMetadata(offset, "", epoch))
+
+
+def offset_of(consumer: Any, partition: TopicPartition) -> int | None:
+    """Offset of the next message of a partition, as far as the client knows by itself."""
+    position = consumer._subscription.assignment[partition].position
+    return None if position is None else position.offset
 
 
 def continue_as(producer: Any, topic: str, identity: int, numbers: Sequence[int], wait_s: float) -> Exception | None:

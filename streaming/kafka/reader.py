@@ -119,7 +119,7 @@ class TopicReader(MessageSource):
         self._ended.clear()
         self._marked.clear()
         self._waiting.clear()
-        self._look_for_ends()
+        self._begin()
 
     def seek(self, position: Positions) -> None:
         """Move to `position`; other partitions stay where they are. The next batch raises DataLost for a position
@@ -129,6 +129,11 @@ class TopicReader(MessageSource):
             self._ended.discard(partition)
             self._marked.discard(partition)
             self._waiting.pop(partition, None)
+        self._begin()
+
+    def _begin(self) -> None:
+        for partition in self.partitions[:1]:
+            self._asked_offset(partition)  # looks at all, so that no end is believed where messages were replaced
         self._look_for_ends()
 
     def _go_to(self, partition: Partition, offset: int) -> None:
@@ -241,6 +246,13 @@ class TopicReader(MessageSource):
     def _offset(self, partition: Partition) -> int:
         if waiting := self._waiting.get(partition):
             return waiting[0].offset
+        if (known := patches.offset_of(self._consumer, TopicPartition(*partition))) is not None:
+            return known
+        return self._asked_offset(partition)
+
+    def _asked_offset(self, partition: Partition) -> int:
+        """The offset by the client's own call, which also looks whether messages before it were replaced, in all
+        partitions: it takes long where those are many."""
         with explained(self._settings, "asking for a position"):
             try:
                 offset: int = self._consumer.position(TopicPartition(*partition), timeout_ms=1000)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -123,7 +124,7 @@ class FakeConsumer:
         self._highwater: dict[TopicPartition, int] = {}
         self._ready: dict[TopicPartition, list[Any]] = {}
         self._fetcher = _FakeFetcher()
-        self._subscription = _FakeSubscription(self._epochs)
+        self._subscription = _FakeSubscription(self._positions, self._epochs)
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         self._assigned = list(partitions)
@@ -232,10 +233,16 @@ class FakeConsumer:
 
 
 class _FakeSubscription:
-    """Where the client takes a position with the leader under which it was read; `KafkaConsumer.seek` comes first."""
+    """Where the client keeps positions, and takes one with the leader under which it was read; `KafkaConsumer.seek`
+    comes first."""
 
-    def __init__(self, epochs: dict[TopicPartition, int | None]) -> None:
-        self._epochs = epochs
+    def __init__(self, positions: dict[TopicPartition, int], epochs: dict[TopicPartition, int | None]) -> None:
+        self._positions, self._epochs = positions, epochs
+
+    @property
+    def assignment(self) -> dict[TopicPartition, SimpleNamespace]:
+        """Positions by partition."""
+        return {each: SimpleNamespace(position=SimpleNamespace(offset=at)) for each, at in self._positions.items()}
 
     def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         self._epochs[partition] = position.leader_epoch

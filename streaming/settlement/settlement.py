@@ -330,6 +330,8 @@ class Settlement:
     def _expire_orphans(self) -> pa.RecordBatch:
         """Feedback that waited for its impression longer than the horizon, refused at the end of that wait."""
         rows = self._orphans.expire(self._watermark)
+        if not rows.num_rows:
+            return _NOTHING_REFUSED
         self._counts["unmatched_feedback"] += rows.num_rows
         names = [*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)]
         detail = f"no impression of this id within {self._horizon} ms of event time"

@@ -7,6 +7,7 @@ fails raises instead of killing the process. At most one piece is held in additi
 from __future__ import annotations
 
 import hashlib
+import os
 from io import SEEK_END, FileIO
 from pathlib import Path
 
@@ -30,12 +31,14 @@ class StoredTensor:
 
     def fill(self, out: Tensor, offsets: Offsets) -> None:
         """Copy the window that starts at `offsets` and has the shape of `out` into `out`."""
+        if len(self._pieces) == 1 and out.shape == self.shape and _takes_bytes(out, self.dtype):
+            self._read(self._pieces[0], out)
+            return
         for piece in self._pieces:
             if (shared := overlap(piece.start, piece.size, offsets, out.shape)) is None:
                 continue
             target = narrowed(out, shared.second, shared.shape)
-            in_place = target.is_contiguous() and target.device.type == "cpu" and target.dtype == self.dtype
-            if shared.shape == piece.size and in_place:
+            if shared.shape == piece.size and _takes_bytes(target, self.dtype):
                 self._read(piece, target)
             else:
                 target.copy_(narrowed(self._piece(piece), shared.first, shared.shape))
@@ -76,6 +79,11 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1).as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
+def _takes_bytes(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """True if stored values of this type can be read into the tensor's own memory."""
+    return tensor.is_contiguous() and tensor.device.type == "cpu" and tensor.dtype == dtype
+
+
 def size_of(folder: Path, file: str) -> int:
     with opened(folder, file) as content:
         return content.seek(0, SEEK_END)
@@ -83,6 +91,6 @@ def size_of(folder: Path, file: str) -> int:
 
 def opened(folder: Path, file: str) -> FileIO:
     try:
-        return FileIO(folder / file)
+        return FileIO(os.path.join(folder, file))
     except FileNotFoundError:
         raise ModelError(f"`{folder.name}` has lost its file {file}; take another version") from None

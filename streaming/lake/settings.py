@@ -27,7 +27,11 @@ class LakeSettings(BaseModel):
         "then others in the order in which they come; rows of further ones are dead letters (`too_many_verticals`). It "
         "may be raised for a run that exists",
     )
-    compact_files: int = Field(default=16, ge=2, description="a partition with this many small files, for each process that writes them, is compacted")
+    compact_files: int = Field(
+        default=16,
+        ge=2,
+        description="a partition with this many small files, for each process that writes them, is compacted",
+    )
     target_file_mb: float = Field(default=64, gt=0, description="size of the files that compaction makes, about, in MB")
     vacuum_after_s: float = Field(
         default=3600.0, ge=0, description="how long a file stays on the disk after it was replaced, in seconds"

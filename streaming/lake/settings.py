@@ -27,11 +27,7 @@ class LakeSettings(BaseModel):
         "then others in the order in which they come; rows of further ones are dead letters (`too_many_verticals`). It "
         "may be raised for a run that exists",
     )
-    compact_files: int = Field(
-        default=16,
-        ge=2,
-        description="a partition with this many small files, for each process that writes them, is compacted",
-    )
+    compact_files: int = Field(default=16, ge=2, description="a partition is compacted at so many small files a writer")
     target_file_mb: float = Field(default=64, gt=0, description="size of the files that compaction makes, about, in MB")
     vacuum_after_s: float = Field(
         default=3600.0, ge=0, description="how long a file stays on the disk after it was replaced, in seconds"
@@ -50,14 +46,6 @@ class LakeSettings(BaseModel):
         description="rows that are kept for a run that follows this lake, behind the reader that is furthest: one that "
         "is further behind no longer keeps any; null: as many as it needs, until it is silent for `reader_expiry_s`",
     )
-
-    def of_writers(self, count: int) -> LakeSettings:
-        """The settings where so many processes write files of their own for each commit.
-
-        >>> LakeSettings(compact_files=16).of_writers(4).compact_files
-        64
-        """
-        return self.model_copy(update={"compact_files": count * self.compact_files})
 
     @property
     def target_file_bytes(self) -> int:

@@ -162,11 +162,12 @@ def open_stream(
         commits = BlockCommit(run_dir, lake, feed, outbox, publisher, watch)
         resumed = commits.resume()
         readers = Readers(run_dir.readers)
+        writers = 1 if shards is None else shards.ranks  # each adds files of its own to every commit
         housekeeper = Housekeeper(
             run_dir.lake,
             [run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)],
             readers,
-            config.lake.of_writers(1 if shards is None else shards.ranks),
+            config.lake.model_copy(update={"compact_files": writers * config.lake.compact_files}),
             awaited=config.reader_names,
             clock=lambda: now_ms() / 1000,
         )

@@ -417,7 +417,8 @@ def forget(
         raise BadInput("--where, --yes, --much and --json are of --everywhere; a table forgets by --table and --id")
     if table is None or id is None:
         raise BadInput("give --table and --id, what models are to forget; or --where and --everywhere, whose rows")
-    typer.echo(forgetting.forget(RunDir(run_dir), table, id, wait_s))
+    for line in forgetting.forget(RunDir(run_dir), table, id, wait_s):
+        typer.echo(line)
 
 
 def report(

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streaming.asof.key_table import KeyTable, packed, unpacked
 from streaming.asof.loops import AGED, COUNT, NEVER, SHOWN, WEIGHTED, accumulate, remember
@@ -40,6 +41,23 @@ STREAM_SHIFT = 44
 """Bits of an event's number that count impressions; the stream stands above them."""
 
 By = tuple[str, ...]
+
+
+class ForgottenId(NamedTuple):
+    """An id that is forgotten: the `value` of a `column`, before the first row of key time `at_ms` or later. `number`:
+    of the request."""
+
+    number: int
+    column: str
+    value: int | str
+    at_ms: int
+
+
+class Removed(NamedTuple):
+    """What was forgotten: `keys` of all tables, and `entries` of lists of other keys."""
+
+    keys: int
+    entries: int
 
 
 class LabelEvents(NamedTuple):
@@ -425,11 +443,11 @@ class AsOfState:
         """Let go of impressions below number `before`: no label comes for them any more."""
         self.streams[0].drop(before)
 
-    def forget(self, keys: np.ndarray, columns: Collection[str], items: Mapping[str, Sequence[int]]) -> None:
+    def forget(self, keys: np.ndarray, columns: Collection[str], items: Mapping[str, Sequence[int]]) -> Removed:
         """Forget `keys` (N, K) of those `by` that have one of these columns; and `items`, values by column, in
         the lists of all other keys. Sums of other keys keep what they counted."""
-        of = [bool(set(by) & set(columns)) for by in self._keys]
-        waiting = self._waiting
+        of, waiting, entries = self._with(columns), self._waiting, 0
+        held = sum(table.used for table in self._key_tables)
         for place, by in enumerate(self._keys):
             if of[place]:
                 tables = [table.keys for table in self._sums.values() if table.by == by]
@@ -437,6 +455,7 @@ class AsOfState:
                 for table in tables:
                     table.forget(keys[:, place])
                 waiting.keys[np.isin(waiting.keys[:, place], keys[:, place]), place] = NO_KEY
+        gone = held - sum(table.used for table in self._key_tables)
         for name, values in items.items():
             if name in self._items:
                 at = self._items.index(name)
@@ -446,6 +465,37 @@ class AsOfState:
                     found = np.isin(listed, values)
                     listed[found] = 0
                     ring.changed[: ring.used][found[: ring.used].any(axis=1)] = 1
+                    entries += int(found[: ring.used].sum())
+        return Removed(gone, entries)
+
+    def forget_id(self, id: ForgottenId, keys: np.ndarray) -> Removed:
+        """Forget an id, once all rows before `id.at_ms` have been taken and none of later; `keys`: `keys_with`.
+
+        Tables are brought to the tick of that time first: so what they hold depends on it alone, not on chunks."""
+        finished(self.steps([NewEvents(self.no_events, 0)], [], id.at_ms))
+        return self.forget(keys, [id.column], {} if isinstance(id.value, str) else {id.column: [id.value]})
+
+    def keys_with(self, id: ForgottenId, rows: Iterable[pa.RecordBatch] = ()) -> np.ndarray:
+        """Keys (N, K) that an id is, or is a part of in rows that it stands in; NO_KEY for others."""
+        alone = pa.array([id.value])
+        found = [np.full((1, len(self._keys)), NO_KEY, np.uint64)]
+        found[0][0, [by == (id.column,) for by in self._keys]] = _hashes(alone)
+        for batch in rows:
+            keys = self.keys_of(batch)
+            keys[:, ~np.array(self._with([id.column]))] = NO_KEY
+            found.append(np.unique(keys, axis=0))
+        return np.unique(np.concatenate(found), axis=0)
+
+    def ledgers_with(
+        self, column: str, keys: Sequence[NumberedValues], items: Sequence[NumberedValues]
+    ) -> list[NumberedValues]:
+        """Those of the keys that are made of a column, and of the items that are it."""
+        made = [ledger for ledger, of in zip(keys, self._with([column]), strict=True) if of]
+        return made + [ledger for ledger, name in zip(items, self._items, strict=bool(items)) if name == column]
+
+    def _with(self, columns: Collection[str]) -> list[bool]:
+        """Which of the keys are made of one of these columns."""
+        return [bool(set(by) & set(columns)) for by in self._keys]
 
     def set_back(self, to_ms: int) -> None:
         """Move event time back to `to_ms`, and forget what was shown later."""
@@ -513,6 +563,7 @@ class ImpressionKeys:
         self._next = first
         self._keys = [NumberedValues(np.uint64, first) for _ in range(K)]
         self._items = [NumberedValues(np.int64, first) for _ in range(columns) if self._state.keeps_items]
+        self._awaited: dict[ForgottenId, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     @property
     def reads(self) -> list[str]:
@@ -523,6 +574,8 @@ class ImpressionKeys:
         """Number the next impressions, and make events of them and of labels that came with or after them."""
         keys, items = self._state.keys_of(rows), self._state.items_of(rows)
         number = self._append(keys, items)
+        for id in self._awaited:
+            self.expect(id, rows, number)
         _, W, columns = self._state.widths
         kind = np.full(len(number), SHOWN)
         shown = Events(key_time, self._unique(number), kind, key_time, keys, np.zeros((len(number), W)), items)
@@ -548,6 +601,23 @@ class ImpressionKeys:
                 ledger.append(values[:, place])
         self._next += len(keys)
         return np.arange(self._next - len(keys), self._next)
+
+    def expect(self, id: ForgottenId, rows: pa.RecordBatch, number: np.ndarray) -> None:
+        """Note which of these impressions an id stands in that is to be forgotten; it is noted of those that come."""
+        has = pc.fill_null(pc.equal(rows[id.column], pa.scalar(id.value)), False)
+        keys = self._state.keys_with(id, [rows.filter(has)])
+        self._awaited.setdefault(id, []).append((keys, number[has.to_numpy(zero_copy_only=False)]))
+
+    def found(self, id: ForgottenId) -> np.ndarray:
+        """Keys (N, K) with the id of impressions that were noted."""
+        return np.concatenate([self._state.keys_with(id), *(keys for keys, _ in self._awaited.get(id, []))])
+
+    def forget(self, id: ForgottenId) -> None:
+        """Let labels of the impressions that were noted count for no key that has the id, nor list it."""
+        for _, number in self._awaited.pop(id, []):
+            number = number[number >= self._keys[0].first]
+            for ledger in self._state.ledgers_with(id.column, self._keys, self._items):
+                ledger.put(number, NO_KEY)
 
     def drop(self, before: int) -> None:
         """Let go of impressions below number `before`: no label comes for them any more."""

@@ -17,15 +17,15 @@ come out in the same order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from streaming.asof.features import NO_LABELS, AsOfState, ImpressionKeys, LabelEvents, NewEvents
+from streaming.asof.features import NO_LABELS, AsOfState, ForgottenId, ImpressionKeys, LabelEvents, NewEvents, Removed
 from streaming.errors import BadInput, StreamingError
 from streaming.evolution import schema_changes
 from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, integers_of, merged_schema
@@ -140,6 +140,9 @@ class Settlement:
         elif schema.asof.features:
             self._tables = AsOfState(schema)
             (self._asof,) = self._tables.streams
+        self._to_forget: list[tuple[ForgottenId, np.ndarray]] = []
+        self.removed: dict[ForgottenId, Removed] = {}
+        """Ids that were forgotten since this was opened."""
         self._disk_bytes = 0
         self._watermark = NO_TIME
         self._emission = Emission(schema, self._lateness)
@@ -171,14 +174,15 @@ class Settlement:
         if self._watermark == END_OF_TIME:
             raise StreamingError(f"{len(chunk)} rows after the end of the stream; `finish` has closed every window")
         late, dead = [self._labels.nothing_late], [chunk.dead]
-        for impressions, feedback in without_repeats(chunk, self._horizon):
-            joined = self._join(impressions, feedback)
-            columns = []
-            if self._tables is not None:
-                columns = self._tables.advance(joined.rows, joined.key, joined.labels)
-            self._append(joined, columns)
-            late.append(joined.late)
-            dead += joined.refused
+        for part in self._parts(chunk):
+            for impressions, feedback in without_repeats(part, self._horizon):
+                joined = self._join(impressions, feedback)
+                columns = []
+                if self._tables is not None:
+                    columns = self._tables.advance(joined.rows, joined.key, joined.labels)
+                self._append(joined, columns)
+                late.append(joined.late)
+                dead += joined.refused
         self._count(chunk)
         return pa.concat_batches(late), dead
 
@@ -188,8 +192,28 @@ class Settlement:
         self._counts["feedback_read"] += chunk.feedback.num_rows + before["feedback"]
         self._watermark = max(self._watermark, chunk.watermark_ms)
 
+    def _parts(self, chunk: MergedChunk) -> Iterator[MergedChunk]:
+        """The chunk, cut where ids are forgotten, which is done between the parts."""
+        rows, feedback = chunk.impressions, chunk.feedback
+        while self._to_forget and self._to_forget[0][0].at_ms <= chunk.watermark_ms:
+            at_ms = self._to_forget[0][0].at_ms
+            i, j = (int(np.searchsorted(integers_of(part, "key_time_ms"), at_ms)) for part in (rows, feedback))
+            yield replace(chunk, impressions=rows.slice(0, i), feedback=feedback.slice(0, j))
+            rows, feedback = rows.slice(i), feedback.slice(j)
+            self._forget_next()
+        yield replace(chunk, impressions=rows, feedback=feedback)
+
+    def _forget_next(self) -> None:
+        assert self._tables is not None
+        assert self._asof is not None
+        id, keys = self._to_forget.pop(0)
+        self.removed[id] = self._tables.forget_id(id, np.concatenate([keys, self._asof.found(id)]))
+        self._asof.forget(id)
+
     def finish(self, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
         """End event time: every window closes, and unmatched feedback stays unmatched."""
+        while self._to_forget:
+            self._forget_next()
         self._watermark = END_OF_TIME
         return self._advance(self._labels.nothing_late, [], max_rows, max_bytes)
 
@@ -348,6 +372,28 @@ class Settlement:
         if self._asof is not None:
             self._asof.drop(beyond)
 
+    def forget(self, id: ForgottenId, shown: Iterable[pa.RecordBatch] = ()) -> None:
+        """Have as-of features forget an id before the first row from `id.at_ms` on. `shown`: rows with the id that have
+        left, from which its crosses are known.
+
+        Of a time that has passed, the tables hold nothing any more: labels that come of rows before it are left out."""
+        if self._asof is None or id.column not in self._asof.reads or self._watermark == END_OF_TIME:
+            return
+        for number in self._waiting_numbers():
+            rows = self._pending.take(number, self._asof.reads)
+            before = self._pending.key_time[number] < id.at_ms
+            self._asof.expect(id, rows.filter(pa.array(before)), number[before])
+        if id.at_ms <= self._watermark:
+            self._asof.forget(id)
+        elif self._tables is not None and not self._shares_asof:
+            self._to_forget.append((id, self._tables.keys_with(id, shown)))
+            self._to_forget.sort(key=lambda each: (each[0].at_ms, each[0].number))
+
+    def _waiting_numbers(self) -> Iterator[np.ndarray]:
+        """Numbers of impressions that have not left for every group, a segment's at a time."""
+        waits, stop = max(min(self._emission.cursors), self._pending.first), self._pending.stop
+        return (np.arange(at, min(at + SEGMENT_ROWS, stop)) for at in range(waits, stop, SEGMENT_ROWS))
+
     def set_back(self, to_ms: int) -> pa.RecordBatch:
         """Move event time back to `to_ms`, after rows from the future had moved it ahead. Whatever waits came with
         them: it is returned as dead letters; a row that has settled for one group is not applicable for the others.
@@ -482,9 +528,8 @@ class Settlement:
         if self._tables is not None and state.asof is not None:
             self._tables.restore(state.asof)
         if self._asof is not None:
-            names, stop = self._asof.reads, self._pending.stop
-            ranges = (np.arange(at, min(at + SEGMENT_ROWS, stop)) for at in range(waits, stop, SEGMENT_ROWS))
-            self._asof.restore(self._pending.first, waits, (self._pending.take(each, names) for each in ranges))
+            waiting = (self._pending.take(each, self._asof.reads) for each in self._waiting_numbers())
+            self._asof.restore(self._pending.first, waits, waiting)
         self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans, state.claimed)
         self.verticals.restore(meta["known_verticals"])

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.asof.features import AsOfState, Events, NewEvents
+from streaming.asof.features import AsOfState, Events, ForgottenId, NewEvents, Removed
 from streaming.intake.intake import Intake
 from streaming.intake.merge import Front, MergedChunk, integers_of
 from streaming.messages.dead_letters import Kind, refuse_rows
@@ -195,6 +195,24 @@ class Shard:
         counters = self.counters()
         read: dict[Kind, int] = {"impression": counters["impressions_read"], "feedback": counters["feedback_read"]}
         self.intake.check_accounts(read)
+
+    def expect(self, id: ForgottenId) -> None:
+        """`Settlement.forget` of every number; `forget` is to follow where rows before `id.at_ms` have not all come."""
+        for settlement in self._settlements.values():
+            settlement.forget(id)
+
+    def keys_with(self, id: ForgottenId, shown: Iterable[pa.RecordBatch] = ()) -> np.ndarray:
+        """Keys (N, K) with the id, of impressions that may have labels and of `shown`, rows that have left."""
+        assert self._asof is not None
+        found = [self._asof.streams[number].found(id) for number in self.numbers]
+        return np.concatenate([self._asof.keys_with(id, shown), *found])
+
+    def forget(self, id: ForgottenId, keys: np.ndarray) -> Removed:
+        """Forget an id of which all processes together have these keys: all rows before `id.at_ms` have been taken."""
+        assert self._asof is not None
+        for number in self.numbers:
+            self._asof.streams[number].forget(id)
+        return self._asof.forget_id(id, keys)
 
     def save(self, states: Path, name: str, keep: Collection[str]) -> None:
         """`Settlement.save` of every number, each in its own folder."""

@@ -57,6 +57,11 @@ class NumberedValues:
         for values, places, at in self._places(numbers):
             values[at] |= bits_N[places]
 
+    def put(self, numbers: np.ndarray, value: int) -> None:
+        """Replace the values of `numbers`."""
+        for values, _, at in self._places(numbers):
+            values[at] = value
+
     def view(self, start: int, stop: int) -> np.ndarray:
         """Values of [start, stop), read-only; not copied if stored in one chunk."""
         parts = [values[low:high] for values, low, high in self._spans(start, stop)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from exfm.features.features import FeatureSet
 from exfm.models.engine import TEACHER
@@ -14,15 +14,19 @@ from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.erasure.erasure import ErasurePlan
 from pipelines.erasure.models import further_teachers, models_of
+from pipelines.live.rules.kinds import Kind
 from pipelines.live.status.stored import run_lives
 from pipelines.live.training.forgetting import ids_of
+from pipelines.report.words import moment
 from streaming.errors import BadInput
+from streaming.schema import AsOfFeature
 
 LOOK_EVERY_S = 0.2
 
 
-def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
-    """Ask the run to forget an id of a table; gives in words what came of it within `wait_s`.
+def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> Iterator[str]:
+    """Ask the run to forget an id of a table. Lines in words: what else it touches and what it leaves, before the run
+    is asked; then what came of it within `wait_s`.
 
     Raises BadInput where no model has the table, or the id is none of it.
     """
@@ -33,49 +37,65 @@ def forget(run_dir: RunDir, table: str, id: str, wait_s: float) -> str:
         raise BadInput(f"no model of {run_dir.root} has a table `{table}`; its tables are {', '.join(tables)}")
     for features in holders.values():
         ids_of(features, config.rows, table, id)
-    request, deadline = ask_to_forget(run_dir, table, id), time.monotonic() + wait_s
+    columns = _columns_of(config, holders, table)
+    known = [f for f in config.rows.asof.features if set(columns) & {*f.by, *f.of}]
+    yield from dict.fromkeys(said for worker in holders if (said := _shared(config, worker, table)))
+    yield from _about_asof(known, columns)
+    left = ["rows of the lake", "predictions", "snapshots from before"]
+    if known and config.follows is not None:
+        left.append(f"as-of features, which {config.follows} makes")
+    yield f"These keep what they hold of it, until --everywhere: {', '.join(left)}."
+    workers = [*holders, *([Kind.AUGMENTATION] if known and config.follows is None else [])]
+    request, deadline = ask_to_forget(run_dir, table, id, columns=columns), time.monotonic() + wait_s
     lives = run_lives(run_dir.root)
-    while lives and len(_done(run_dir, request.number, holders)) < len(holders) and time.monotonic() < deadline:
+    while lives and len(_done(run_dir, request.number, workers)) < len(workers) and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY_S)
         lives = run_lives(run_dir.root)
-    done = _done(run_dir, request.number, holders)
-    lines = [f"request {request.number}: id {id} of table `{table}`"]
-    for worker in holders:
-        unit = "block" if worker.startswith(TEACHER) else "lake_seq"
-        later = "before it learns another row" + ("" if lives else ", once the run runs again")
-        lines.append(f"  {worker}: " + (f"forgotten before {unit} {done[worker]:,}" if worker in done else later))
-    if run_dir.replacement.exists():
-        lines.append("  the candidate for the teacher's place: where the teacher does, or at its next block if later")
-    lines += [f"  {said}" for said in dict.fromkeys(_shared(config, worker, table) for worker in holders) if said]
-    left = ["rows of the lake", "predictions", "snapshots from before", *_kept_by_settlement(config, table)]
-    lines.append(f"  These keep what they hold of it, until --everywhere: {', '.join(left)}.")
-    return "\n".join(lines)
-
-
-def _kept_by_settlement(config: Config, table: str) -> list[str]:
-    """Counts and histories of events that the settlement keeps of a table's ids, in words."""
-    columns = {name for f in config.features.tabled if f.name == table for name in f.reads}
-    by = [f for f in config.rows.asof.features if columns & set(f.by)]
-    others = [f for f in config.rows.asof.features if f not in by]
-    listed = [f for f in others if columns & {*(f.of or ()), *(column.name for column in f.columns)}]
-    found = []
-    if by:
-        found.append(
-            f"as-of counts and lists of events by {' and '.join(sorted(columns))} ({', '.join(f.name for f in by)})"
-        )
-    if listed:
-        found.append(f"lists of events in which it stands ({', '.join(f.name for f in listed)})")
-    return found
-
-
-def _done(run_dir: RunDir, number: int, workers: dict[str, FeatureSet]) -> dict[str, int]:
-    """The positions at which workers did it, by worker."""
-    at = dict(forgotten(run_dir).at)
+    done = _done(run_dir, request.number, workers)
+    yield f"request {request.number}: id {id} of table `{table}`"
     for worker in workers:
+        later = "before it takes in another row" if worker == Kind.AUGMENTATION else "before it learns another row"
+        yield f"  {worker}: " + done.get(worker, later + ("" if lives else ", once the run runs again"))
+    if run_dir.replacement.exists():
+        yield "  the candidate for the teacher's place: where the teacher does, or at its next block if later"
+
+
+def _columns_of(config: Config, holders: Mapping[str, FeatureSet], table: str) -> list[str]:
+    """Columns of rows that a table's ids come from; of a list of events, the one whose values it has."""
+    listed = {f"{of.name}_{item}": item for of in config.rows.asof.features for item in of.of}
+    reads = [f.reads[0] for features in holders.values() for f in features.tabled if f.name == table]
+    return list(dict.fromkeys(listed.get(column, column) for column in reads))
+
+
+def _about_asof(known: Sequence[AsOfFeature], columns: Sequence[str]) -> Iterator[str]:
+    """What becomes of as-of features that know something of the columns' ids."""
+    by = [f for f in known if set(columns) & set(f.by)]
+    if by:
+        yield f"As-of features by {' and '.join(columns)} begin anew for the id: {', '.join(f.name for f in by)}."
+    if crossed := [f.name for f in by if len(f.by) > 1]:
+        yield f"  Of {', '.join(crossed)}, by several columns, the keys of rows in the lake or waiting for labels."
+    if listed := [f.name for f in known if set(columns) & set(f.of)]:
+        yield f"Lists of events by other keys have 0 in its place: {', '.join(listed)}."
+
+
+def _done(run_dir: RunDir, number: int, workers: Sequence[str]) -> dict[str, str]:
+    """What workers say of it that have done it."""
+    record = forgotten(run_dir)
+    found = {}
+    for worker in workers:
+        at = record.at.get(worker, {})
         if worker.startswith(f"{TEACHER}-"):  # they write it in folders of their own
             beside = RunDir(run_dir.further_teacher(worker.removeprefix(f"{TEACHER}-")))
-            at[worker] = forgotten(beside).at.get(TEACHER, {})
-    return {worker: at[worker][number] for worker in workers if number in at.get(worker, {})}
+            at = forgotten(beside).at.get(TEACHER, {})
+        if number not in at:
+            continue
+        if worker != Kind.AUGMENTATION:
+            found[worker] = f"forgotten before {'block' if worker.startswith(TEACHER) else 'lake_seq'} {at[number]:,}"
+        elif number in record.removed:
+            removed, when = record.removed[number], moment(at[number])
+            gone = f"{removed.keys:,} keys, and {removed.entries:,} entries of lists by other keys"
+            found[worker] = f"forgotten before event time {when} UTC: {gone}"
+    return found
 
 
 def _shared(config: Config, worker: str, table: str) -> str | None:

@@ -1,10 +1,12 @@
 """Ids that a run was asked to forget (`exfm forget`).
 
-    forgotten.json    {requests: [{number, table, id, rows, asked_at}], at: {worker: {number: position}}}
+    forgotten.json    {requests: [{number, table, id, rows, columns, asked_at}], at: {worker: {number: position}},
+                       removed: {number: {keys, entries}}}
 
 A worker writes down at which position it forgets before it does: one that starts again from an earlier checkpoint
 forgets at the same position, so it learns what it would have learned. A position is a worker's own: the first
-`lake_seq` of what a student learns next, the number of a teacher's next block. The file is read when it changes.
+`lake_seq` of what a student learns next, the number of a teacher's next block; of the augmentation worker, whose as-of
+features forget, an event time (ms): rows shown from then on know nothing of the id. The file is read when it changes.
 
 One that learns the run's rows beside its worker (a further teacher, a candidate, a retraining) forgets at the position
 of that worker, or at its next one where it is past it; it records that in a file in its own folder.
@@ -38,16 +40,30 @@ class ForgetRequest(BaseModel):
     rows: dict[str, list[int]] = Field(
         default_factory=dict, description="in place of an id, by worker: ids of its table"
     )
+    columns: tuple[str, ...] = Field(
+        default=(), description="of rows, which the table's ids come from: as-of features forget what they know of it"
+    )
     asked_at: str = Field(description="UTC, ISO 8601")
 
 
+class RemovedCounts(BaseModel):
+    """What as-of features lost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keys: int = Field(default=0, description="in all tables of keys, the id's own and its crosses")
+    entries: int = Field(default=0, description="of lists of events by other keys")
+
+
 class Forgotten(BaseModel):
-    """The record. `at`: by worker, the positions at which requests were done, by their number."""
+    """The record. `at`: by worker, the positions at which requests were done, by their number; `removed`: by number,
+    what as-of features lost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests: tuple[ForgetRequest, ...] = ()
     at: dict[str, dict[int, int]] = Field(default_factory=dict)
+    removed: dict[int, RemovedCounts] = Field(default_factory=dict)
 
 
 def forgotten(run_dir: RunDir) -> Forgotten:
@@ -64,14 +80,21 @@ def forgotten(run_dir: RunDir) -> Forgotten:
 
 
 def ask_to_forget(
-    run_dir: RunDir, table: str, id: str | None, rows: Mapping[str, list[int]] | None = None
+    run_dir: RunDir,
+    table: str,
+    id: str | None,
+    rows: Mapping[str, list[int]] | None = None,
+    columns: Sequence[str] = (),
 ) -> ForgetRequest:
-    """Request that the run forgets an id, or `rows` of the table by worker, durable on return."""
+    """Request that the run forgets an id, or `rows` of the table by worker, durable on return. `columns`: those that
+    as-of features forget the id of."""
     with _alone(run_dir):
         record = forgotten(run_dir)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         number = len(record.requests) + 1
-        request = ForgetRequest(number=number, table=table, id=id, rows=dict(rows or {}), asked_at=at)
+        request = ForgetRequest(
+            number=number, table=table, id=id, rows=dict(rows or {}), columns=tuple(columns), asked_at=at
+        )
         _write(run_dir, record.model_copy(update={"requests": (*record.requests, request)}))
     return request
 
@@ -82,6 +105,13 @@ def note_forgotten(run_dir: RunDir, worker: str, numbers: Sequence[int], positio
         record = forgotten(run_dir)
         own = dict.fromkeys(numbers, position) | record.at.get(worker, {})
         _write(run_dir, record.model_copy(update={"at": record.at | {worker: own}}))
+
+
+def note_removed(run_dir: RunDir, removed: Mapping[int, RemovedCounts]) -> None:
+    """Record, durably, what as-of features lost by requests of these numbers. What was recorded before stands."""
+    with _alone(run_dir):
+        record = forgotten(run_dir)
+        _write(run_dir, record.model_copy(update={"removed": dict(removed) | record.removed}))
 
 
 def take_places(run_dir: RunDir, beside: RunDir, begin: Mapping[str, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,14 @@ class Shown(NamedTuple):
     key: int
     values: dict
     labels: dict[str, int]
+
+
+class Forgotten(NamedTuple):
+    """A value of a column that is forgotten, before the first row of key time `at` or later."""
+
+    at: int
+    column: str
+    value: int | str
 
 
 class Key:
@@ -65,6 +74,15 @@ class Remembered:
             kept = {key: entry for key, entry in kept.items() if key in newest}
         self.keys = kept
 
+    def forget(self, id: Forgotten) -> None:
+        if id.column in self.columns:
+            place = self.columns.index(id.column)
+            self.keys = {key: entry for key, entry in self.keys.items() if key[place] != id.value}
+        for entry in self.keys.values():
+            for listed in entry.last:
+                if listed[2][id.column] == id.value:
+                    listed[2] = listed[2] | {id.column: 0}
+
 
 def _hash(key: tuple) -> int:
     hashed = 1
@@ -89,8 +107,9 @@ def _sum(key: Key | None, name: str, now: int, half_ms: float) -> float:
     return value * 0.5 ** ((now - last) / half_ms) if half_ms else value
 
 
-def asof_reference(schema: RowSchema, impressions: list[Shown]) -> list[dict]:
+def asof_reference(schema: RowSchema, impressions: list[Shown], forgotten: Sequence[Forgotten] = ()) -> list[dict]:
     """The columns of every as-of feature, for impressions in merge order."""
+    to_forget, impressions = sorted(forgotten), list(impressions)
     tick, given = schema.asof.tick_ms, schema.given
     events = [(shown.key, number, 0, "shown") for number, shown in enumerate(impressions)]
     for number, shown in enumerate(impressions):
@@ -101,12 +120,16 @@ def asof_reference(schema: RowSchema, impressions: list[Shown]) -> list[dict]:
     tables = {f.name: [Remembered(schema, f, depth) for depth in range(len(f.by) + 1)] for f in schema.asof.features}
     rows: list[dict] = []
     rates: list[dict[str, float]] = []
-    at = 0
+
+    def apply_until(time: int) -> None:
+        while events and events[0][0] < time:
+            _apply(schema, tables, impressions, rates, *events.pop(0))
+
     for shown in impressions:
-        now = shown.key - shown.key % tick
-        while at < len(events) and events[at][0] < now:
-            _apply(schema, tables, impressions, rates, *events[at])
-            at += 1
+        while to_forget and to_forget[0].at <= shown.key:
+            apply_until(to_forget[0].at - to_forget[0].at % tick)
+            _forget(tables, impressions, to_forget.pop(0))
+        apply_until(now := shown.key - shown.key % tick)
         row, rate_of = {}, {}
         for f in schema.asof.features:
             half, key = 1000 * (f.half_life_s or 0.0), tables[f.name][-1].known(shown.values, now)
@@ -141,6 +164,16 @@ def asof_reference(schema: RowSchema, impressions: list[Shown]) -> list[dict]:
         rows.append(row)
         rates.append(rate_of)
     return rows
+
+
+def _forget(tables: dict[str, list[Remembered]], impressions: list[Shown], id: Forgotten) -> None:
+    """Tables lose it, and so do the impressions of before, whose events count for no key of it from here on."""
+    for remembered in tables.values():
+        for table in remembered:
+            table.forget(id)
+    for number, shown in enumerate(impressions):
+        if shown.key < id.at and shown.values[id.column] == id.value:
+            impressions[number] = shown._replace(values=shown.values | {id.column: None})
 
 
 def _apply(schema, tables, impressions, rates, time, number, kind, event) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, get_args
+
+import pyarrow as pa
 
 from pipelines.core.config.settings import Config
 from pipelines.core.config.topics import Topic
 from pipelines.core.run_dir.end_offsets import stored_ends
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.stopwatch import Stopwatch
+from streaming.asof.features import ForgottenId, Removed
 from streaming.intake.intake import AwaitedRows, InputTopic, Intake
 from streaming.intake.merge import END_OF_TIME
 from streaming.kafka.reader import TopicReader
@@ -30,6 +33,14 @@ class Feed(Protocol):
     """Settled rows, a bounded number at a time, and the state between topics and lake; `rows_read` counts input."""
 
     rows_read: int
+
+    @property
+    def removed(self) -> dict[ForgottenId, Removed]:
+        """Ids that were forgotten since this was opened."""
+
+    @property
+    def watermark_ms(self) -> int:
+        """The largest key time of a row that was taken; no row before it comes any more."""
 
     @property
     def finished(self) -> bool:
@@ -66,6 +77,9 @@ class Feed(Protocol):
 
     def declare(self, verticals: Collection[str]) -> None:
         """Let verticals in, regardless of the limit."""
+
+    def forget(self, id: ForgottenId, shown: Iterable[pa.RecordBatch] = ()) -> None:
+        """`Settlement.forget`."""
 
     def show_lag(self) -> None:
         """Commit offsets for lag displays only."""
@@ -148,8 +162,16 @@ class SettledFeed:
         self._at_end = False
 
     @property
+    def removed(self) -> dict[ForgottenId, Removed]:
+        return self.settlement.removed
+
+    @property
+    def watermark_ms(self) -> int:
+        return self.settlement.watermark_ms
+
+    @property
     def ended(self) -> bool:
-        return self.settlement.watermark_ms == END_OF_TIME
+        return self.watermark_ms == END_OF_TIME
 
     def open(self, position: dict[str, Any] | None, clock_ms: int | None) -> None:
         if clock_ms is not None:
@@ -172,6 +194,9 @@ class SettledFeed:
 
     def declare(self, verticals: Collection[str]) -> None:
         self.settlement.verticals.declare(verticals)
+
+    def forget(self, id: ForgottenId, shown: Iterable[pa.RecordBatch] = ()) -> None:
+        self.settlement.forget(id, shown)
 
     @property
     def finished(self) -> bool:

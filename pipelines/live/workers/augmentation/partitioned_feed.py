@@ -6,21 +6,24 @@ read ─► front ─► the cut: what all partitions have reached ─► pop �
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.live.workers.augmentation.feed import FeedStatus
 from pipelines.live.workers.augmentation.shards import (
     RankAnswer,
     ShardGroup,
+    columns_of,
     due_rows,
     fronts,
     new_verticals,
     rows_of,
 )
+from streaming.asof.features import ForgottenId, Removed
 from streaming.intake.intake import LAG_EVERY_S, AwaitedRows
 from streaming.intake.merge import END_OF_TIME, NO_TIME
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
@@ -68,13 +71,19 @@ class PartitionedFeed:
         self._look_at = 0  # fewer due rows are no block
         self._at_end = False
         self._read_something = True
+        self._to_forget: list[tuple[ForgottenId, np.ndarray]] = []
+        self.removed: dict[ForgottenId, Removed] = {}
         self._status: FeedStatus | None = None
         self._lag = (-LAG_EVERY_S, 0)
         group.ask("open", epoch, row_bytes)
 
     @property
+    def watermark_ms(self) -> int:
+        return self._group.local.shard.watermark_ms
+
+    @property
     def ended(self) -> bool:
-        return self._group.local.shard.watermark_ms == END_OF_TIME
+        return self.watermark_ms == END_OF_TIME
 
     def open(self, position: dict[str, Any] | None, clock_ms: int | None) -> None:
         self._group.ask("begin", position, clock_ms)
@@ -126,6 +135,9 @@ class PartitionedFeed:
         front = fronts(answers)
         self._reached = front.bound
         cut = next_cut(front, self._cut, self._horizon_ms)
+        forgets = cut is not None and self._to_forget and cut > self._to_forget[0][0].at_ms
+        if forgets:  # what all have reached lies behind it: first come all rows before it, those of a full buffer too
+            cut = self._to_forget[0][0].at_ms
         nothing = empty_batch(self._schema.settled)
         if cut is not None:
             self._cut, self._still_since = max(self._cut, cut), None
@@ -138,7 +150,11 @@ class PartitionedFeed:
                 weights = [answer.rows[0] for answer in self._group.ask("rates", cut, shown, rows=events)]
             taken_in = self._group.ask("absorb", rows=weights)
             self.rows_read += sum(answer.value["rows"] for answer in taken_in)
+            while forgets and self._to_forget and self._to_forget[0][0].at_ms <= cut:
+                self._forget_next()
         elif all(answer.value["finished"] for answer in answers):
+            while self._to_forget:
+                self._forget_next()
             self._at_end, taken_in = True, self._group.ask("end")
         else:
             self._still_since = self._clock() if self._still_since is None else self._still_since
@@ -146,6 +162,18 @@ class PartitionedFeed:
             return SettledRows(nothing, no_late, no_dead, self._cut, self._due > 0) if came else None
         self._now_due(taken_in)
         return SettledRows(nothing, rows_of(taken_in, 0), rows_of(taken_in, 1), self._cut, self._due > 0)
+
+    def forget(self, id: ForgottenId, shown: Iterable[pa.RecordBatch] = ()) -> None:
+        self._group.ask("expect", id)
+        if id.at_ms > self.watermark_ms:
+            self._to_forget.append((id, self._group.local.shard.keys_with(id, shown)))
+            self._to_forget.sort(key=lambda each: (each[0].at_ms, each[0].number))
+
+    def _forget_next(self) -> None:
+        id, keys = self._to_forget.pop(0)
+        found = [answer.rows[0] for answer in self._group.ask("found", id)]
+        answers = self._group.ask("forget", id, rows=[columns_of(keys), *found])
+        self.removed[id] = Removed(*answers[0].value)
 
     def _now_due(self, answers: Sequence[RankAnswer]) -> None:
         self._due = sum(answer.value["due"] for answer in answers)

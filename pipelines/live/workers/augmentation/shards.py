@@ -43,6 +43,7 @@ from pipelines.live.workers.augmentation.scoring import (
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.rounds import FurtherRank, Lead
 from pipelines.live.workers.stopwatch import Stopwatch
+from streaming.asof.features import ForgottenId
 from streaming.delivery.header import Header
 from streaming.delivery.publisher import ExamplesWriter
 from streaming.intake.merge import Front
@@ -175,8 +176,7 @@ class ShardHost:
             ranks = [[self.shard.events_of(next(each), count) for count in counts] for counts in shown]
             others = [new for rank, of in enumerate(ranks) if rank != self._rank for new in of]
             weights = self.shard.rates(others, cut)
-        names = list(map(str, range(weights.shape[1])))
-        return RankAnswer(None, [pa.RecordBatch.from_arrays(list(map(pa.array, weights.T.copy())), names)])
+        return RankAnswer(None, [columns_of(weights)])
 
     def absorb(self, *weights: pa.RecordBatch) -> RankAnswer:
         """`weights`: `rates` of all ranks; none without as-of features."""
@@ -206,6 +206,22 @@ class ShardHost:
             pa.concat_batches([getattr(each, part) for each in taken.values()]) for part in ("batch", "late", "dead")
         )
         return RankAnswer({"due": self.shard.count_due}, (rows.select(FACTS), late, dead))
+
+    # --- ids that are forgotten ----------------------------------------------------------------------------------
+
+    def expect(self, id: Sequence[Any]) -> RankAnswer:
+        self.shard.expect(ForgottenId(*id))
+        return RankAnswer()
+
+    def found(self, id: Sequence[Any]) -> RankAnswer:
+        """The keys that have the id in these partitions."""
+        return RankAnswer(None, [columns_of(self.shard.keys_with(ForgottenId(*id)))])
+
+    def forget(self, id: Sequence[Any], *keys: pa.RecordBatch) -> RankAnswer:
+        """Forget the id; `keys`: of all ranks."""
+        whole = pa.Table.from_batches(keys)
+        keys_NK = np.stack([column.to_numpy() for column in whole.columns], axis=1)
+        return RankAnswer(self.shard.forget(ForgottenId(*id), keys_NK))
 
     # --- a block: scored, written, published ---------------------------------------------------------------------
 
@@ -433,6 +449,12 @@ def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[RankAnswe
 def numbers_of(partitions: int, rank: int, ranks: int) -> range:
     """The partitions of one rank."""
     return range(rank * partitions // ranks, (rank + 1) * partitions // ranks)
+
+
+def columns_of(values_NK: np.ndarray) -> pa.RecordBatch:
+    """N rows of K values, as Arrow rows."""
+    names = list(map(str, range(values_NK.shape[1])))
+    return pa.RecordBatch.from_arrays(list(map(pa.array, values_NK.T.copy())), names)
 
 
 def fronts(answers: Sequence[RankAnswer]) -> Front:

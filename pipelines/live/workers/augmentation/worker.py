@@ -33,6 +33,7 @@ from pipelines.live.rules.scoring_snapshot import (
 from pipelines.live.training.freshness import LearnedToLogit, PublishedVersions, figures_of
 from pipelines.live.workers.augmentation.block import AugmentedBlock, OpenBlock, ScoredBlock, augment
 from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock
+from pipelines.live.workers.augmentation.forgetting import AsOfForgetting
 from pipelines.live.workers.augmentation.scoring import Scorer, scorer_of
 from pipelines.live.workers.augmentation.shards import PartitionedScorer, ShardGroup, ShardHost
 from pipelines.live.workers.augmentation.shared_block import SharedBlock
@@ -137,6 +138,8 @@ class AugmentationWorker(Worker):
             if "freshness" in stream.resumed:  # a run of before had none
                 self._freshness.load(stream.resumed["freshness"])
         self.block = self._new_block(self._clock(), read_before=self.rows)
+        self._forgetting = AsOfForgetting(self._run_dir, stream.config, stream.feed)
+        self._forgetting.look()
         self._steps = self._augment()
         if stream.begins:
             self._commit(None)
@@ -251,6 +254,7 @@ class AugmentationWorker(Worker):
     def _commit(self, rows: ScoredBlock | None) -> None:
         """Commit the open block, scored, or progress without rows, and open the next one."""
         stream, feed = self.stream, self.stream.feed
+        self._forgetting.note()
         counts = self._counts(feed.status())
         opened_s, read_before = self._clock(), self.rows
         meta = {
@@ -272,6 +276,7 @@ class AugmentationWorker(Worker):
             self.log_metrics(stream.last_lake_seq + 1, dict(figures_of(self._freshness_shown)))
         self.block.clear()
         self.block = self._new_block(opened_s, read_before)
+        self._forgetting.look()
         feed.show_lag()
         stream.tidy()
         if self._clock() - opened_s >= UNSEEN_S:

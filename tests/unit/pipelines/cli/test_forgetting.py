@@ -19,7 +19,7 @@ def test_what_the_settlement_keeps_by_an_id_is_named_feature_by_feature(tmp_path
     run = RunDir(tmp_path / "run")
     run.root.mkdir()
     run.config.write_text(dump(parse(raw)))
-    of_user, of_ad = (forget(run, table, "7", 0.0).splitlines() for table in ("user_id", "ad_id"))
+    of_user, of_ad = (list(forget(run, table, "7", 0.0)) for table in ("user_id", "ad_id"))
     assert of_user[:2] == [
         "request 1: id 7 of table `user_id`",
         "  teacher: before it learns another row, once the run runs again",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streaming.asof.features import ForgottenId
 from streaming.intake.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
@@ -22,7 +23,7 @@ from streaming.settlement.follower import AsOfFollower
 from streaming.settlement.settlement import Settlement
 from streaming.store import deltas, numbered
 from tests.support.examples import examples
-from tests.support.streams.reference_asof import asof_reference
+from tests.support.streams.reference_asof import Forgotten, asof_reference
 from tests.support.streams.reference_settlement import Reference, Row, merge_reference
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 
@@ -234,6 +235,32 @@ class Play:
             settled = self.settlement.release(self.max_rows)
 
 
+class Forgetful(Play):
+    """The same, asked to forget ids now and then, and again after each restart: a run's record has the requests."""
+
+    def __init__(self, stream, random, **options):
+        self.forgotten: list[Forgotten] = []
+        super().__init__(stream, random, **options)
+
+    def _ask(self, chunk: MergedChunk) -> None:
+        if self.random.random() < 0.2:
+            column = self.random.choice(["user", "site"])
+            value = self.random.choice("abc") if column == "site" else self.random.randrange(6)
+            at = self.settlement.watermark_ms + self.random.choice([1, 1, 2, 40])
+            self.forgotten.append(Forgotten(at, column, value))
+            self._forget(self.forgotten[-1])
+
+    def _restart(self) -> None:
+        super()._restart()
+        for each in self.forgotten:
+            self._forget(each)
+
+    def _forget(self, id: Forgotten) -> None:
+        rows = [row for topic, rows in self.partitions.items() if topic[0] == "ads" for row in rows]
+        shown = [batch_of(self.schema, "impression", [row for row in rows if row.values[id.column] == id.value])]
+        self.settlement.forget(ForgottenId(self.forgotten.index(id), id.column, id.value, id.at), shown)
+
+
 class Followed(Play):
     """The same, and what a follower of its saved states says of rows of which it can know all that they may know."""
 
@@ -332,6 +359,23 @@ def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_par
     rows = asof_reference(schema, expected.shown())
     for position, values in play.asof.items():
         assert values == as_stored(rows[shown[position][1]])
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 2**32), st.integers(8, 40))
+def test_an_id_that_is_forgotten_begins_anew_at_its_time_however_the_stream_is_cut(seed, longest_partition):
+    random = Random(seed)
+    stream = random_stream(random, longest_partition)
+    schema, lateness, horizon, skew, partitions = stream
+    expected = Reference(schema, lateness, horizon)
+    expected.run(merge_reference(partitions, skew))
+    with TemporaryDirectory() as folder:
+        play = Forgetful(stream, random, max_rows=random.choice([None, 3]), folder=Path(folder)).run()
+    shown = expected.shown()
+    rows = asof_reference(schema, shown, play.forgotten)
+    at = {impression.position: place for place, impression in enumerate(expected.impressions)}
+    for position, values in play.asof.items():
+        assert values == as_stored(rows[at[position]])
 
 
 def as_stored(row: dict) -> dict:

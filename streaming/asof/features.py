@@ -575,7 +575,7 @@ class ImpressionKeys:
         keys, items = self._state.keys_of(rows), self._state.items_of(rows)
         number = self._append(keys, items)
         for id in self._awaited:
-            self.expect(id, rows, number)
+            self._note(id, rows, number)
         _, W, columns = self._state.widths
         kind = np.full(len(number), SHOWN)
         shown = Events(key_time, self._unique(number), kind, key_time, keys, np.zeros((len(number), W)), items)
@@ -602,19 +602,25 @@ class ImpressionKeys:
         self._next += len(keys)
         return np.arange(self._next - len(keys), self._next)
 
-    def expect(self, id: ForgottenId, rows: pa.RecordBatch, number: np.ndarray) -> None:
-        """Note which of these impressions an id stands in that is to be forgotten; it is noted of those that come."""
+    def expect(self, id: ForgottenId, waiting: Iterable[tuple[pa.RecordBatch, np.ndarray]]) -> None:
+        """Note in which impressions an id stands that is to be forgotten: of those that come, and of those that wait
+        for labels, rows with their numbers."""
+        self._awaited[id] = []
+        for rows, number in waiting:
+            self._note(id, rows, number)
+
+    def _note(self, id: ForgottenId, rows: pa.RecordBatch, number: np.ndarray) -> None:
         has = pc.fill_null(pc.equal(rows[id.column], pa.scalar(id.value)), False)
         keys = self._state.keys_with(id, [rows.filter(has)])
-        self._awaited.setdefault(id, []).append((keys, number[has.to_numpy(zero_copy_only=False)]))
+        self._awaited[id].append((keys, number[has.to_numpy(zero_copy_only=False)]))
 
     def found(self, id: ForgottenId) -> np.ndarray:
         """Keys (N, K) with the id of impressions that were noted."""
-        return np.concatenate([self._state.keys_with(id), *(keys for keys, _ in self._awaited.get(id, []))])
+        return np.concatenate([self._state.keys_with(id), *(keys for keys, _ in self._awaited[id])])
 
     def forget(self, id: ForgottenId) -> None:
         """Let labels of the impressions that were noted count for no key that has the id, nor list it."""
-        for _, number in self._awaited.pop(id, []):
+        for _, number in self._awaited.pop(id):
             number = number[number >= self._keys[0].first]
             for ledger in self._state.ledgers_with(id.column, self._keys, self._items):
                 ledger.put(number, NO_KEY)

@@ -379,10 +379,8 @@ class Settlement:
         Of a time that has passed, the tables hold nothing any more: labels that come of rows before it are left out."""
         if self._asof is None or id.column not in self._asof.reads or self._watermark == END_OF_TIME:
             return
-        for number in self._waiting_numbers():
-            rows = self._pending.take(number, self._asof.reads)
-            before = self._pending.key_time[number] < id.at_ms
-            self._asof.expect(id, rows.filter(pa.array(before)), number[before])
+        numbers = (each[self._pending.key_time[each] < id.at_ms] for each in self._waiting_numbers())
+        self._asof.expect(id, ((self._pending.take(each, self._asof.reads), each) for each in numbers))
         if id.at_ms <= self._watermark:
             self._asof.forget(id)
         elif self._tables is not None and not self._shares_asof:

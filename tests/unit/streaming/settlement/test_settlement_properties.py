@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,6 +112,7 @@ def batch_of(schema: RowSchema, kind: str, rows: list[Row]) -> pa.RecordBatch:
 class Play:
     """Merges and settles a stream, pushed in random portions, resumed from its own state now and then."""
 
+    most_pushed, saves_at, restarts_at = 12, 0.3, 0.25
     def __init__(self, stream, random, max_rows=None, resume=True, folder=None):
         self.schema, lateness, horizon, skew, self.partitions = stream
         self.config = SettlementConfig(
@@ -134,7 +136,7 @@ class Play:
         while not self.merge.finished:
             partition = self.random.choice(sorted(self.partitions))
             rows = self.partitions[partition]
-            stop = at[partition] + self.random.randint(1, 12)
+            stop = at[partition] + self.random.randint(1, self.most_pushed)
             while stop < len(rows) and rows[stop].offset == rows[stop - 1].offset:
                 stop += 1  # messages are pushed whole
             portion = rows[at[partition] : stop]
@@ -152,9 +154,9 @@ class Play:
                 for piece in self._cut(chunk):
                     self._ask(piece)
                     self._collect(self.settlement.step(piece, self.max_rows))
-            if self.folder and self.random.random() < 0.3:
+            if self.folder and self.random.random() < self.saves_at:
                 self._save()
-            if self.resume and self.random.random() < 0.25:
+            if self.resume and self.random.random() < self.restarts_at:
                 self._restart()
                 positions = self.merge.positions()
                 at = {p: _rows_before(rows, positions.get(Partition(*p))) for p, rows in self.partitions.items()}
@@ -238,17 +240,21 @@ class Play:
 class Forgetful(Play):
     """The same, asked to forget ids now and then, and again after each restart: a run's record has the requests."""
 
+    most_pushed, saves_at, restarts_at = 40, 0.05, 0.05
+
     def __init__(self, stream, random, **options):
         self.forgotten: list[Forgotten] = []
+        self.taken: list[pa.RecordBatch] = []
         super().__init__(stream, random, **options)
 
     def _ask(self, chunk: MergedChunk) -> None:
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.15:
             column = self.random.choice(["user", "site"])
-            value = self.random.choice("abc") if column == "site" else self.random.randrange(6)
+            value = self.random.choice("ab") if column == "site" else self.random.randrange(4)
             at = self.settlement.watermark_ms + self.random.choice([1, 1, 2, 40])
             self.forgotten.append(Forgotten(at, column, value))
             self._forget(self.forgotten[-1])
+        self.taken.append(chunk.impressions)
 
     def _restart(self) -> None:
         super()._restart()
@@ -256,8 +262,7 @@ class Forgetful(Play):
             self._forget(each)
 
     def _forget(self, id: Forgotten) -> None:
-        rows = [row for topic, rows in self.partitions.items() if topic[0] == "ads" for row in rows]
-        shown = [batch_of(self.schema, "impression", [row for row in rows if row.values[id.column] == id.value])]
+        shown = [rows.filter(pc.equal(rows[id.column], id.value)) for rows in self.taken]
         self.settlement.forget(ForgottenId(self.forgotten.index(id), id.column, id.value, id.at), shown)
 
 
@@ -361,19 +366,41 @@ def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_par
         assert values == as_stored(rows[shown[position][1]])
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(st.integers(0, 2**32), st.integers(8, 40))
-def test_an_id_that_is_forgotten_begins_anew_at_its_time_however_the_stream_is_cut(seed, longest_partition):
+def busy_stream(random: Random):
+    """Few users and sites that are met again and again, and labels that come late."""
+    tasks = [{"name": "ctr", "window_s": 0.2}, {"name": "cvr", "window_s": 0.4, "given": "ctr"}]
+    keys = [{"name": "user", "nullable": True}, {"name": "site", "type": "string", "nullable": True}]
+    rates = [{"name": "sold", "by": ["site", "user"], "rate": "cvr"}, {"name": "sales", "by": "user", "count": "cvr"}]
+    last = [{"name": "of_site", "by": "site", "last": 5, "of": ["user", "ctr"]}]
+    asof = {"tick_s": 0.007, "max_keys": random.choice([6, 1000]), "features": [*ASOF, *rates, *last]}
+    schema = RowSchema(columns=[{"name": "price", "type": "float32"}, *keys], tasks=tasks, asof=asof)
+    partitions: dict[tuple[str, int], list[Row]] = {(topic, n): [] for topic in ("ads", "events") for n in range(2)}
+    labels, clock = [], 0
+    for number in range(300):
+        clock += random.choice([0, 1, 1, 2, 4])
+        values = {"user": random.choice([None, 0, 1, 1, 2, 3]), "site": random.choice(["a", "a", "b", None])}
+        rows = partitions["ads", number % 2]
+        rows.append(Row("impression", "ads", number % 2, len(rows), 0, number, clock, "", clock, values))
+        for task, rate in (("ctr", 0.5), ("cvr", 0.3)):
+            if random.random() < rate:
+                labels.append((clock + random.randint(0, 150), number, task))
+    for time, number, task in sorted(labels):
+        rows = partitions["events", number % 2]
+        rows.append(Row("feedback", "events", number % 2, len(rows), 0, number, time, task, time, None))
+    return schema, 2, 450, None, partitions
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_id_that_is_forgotten_begins_anew_at_its_time_however_the_stream_is_cut(seed, tmp_path):
     random = Random(seed)
-    stream = random_stream(random, longest_partition)
-    schema, lateness, horizon, skew, partitions = stream
+    schema, lateness, horizon, skew, partitions = stream = busy_stream(random)
     expected = Reference(schema, lateness, horizon)
     expected.run(merge_reference(partitions, skew))
-    with TemporaryDirectory() as folder:
-        play = Forgetful(stream, random, max_rows=random.choice([None, 3]), folder=Path(folder)).run()
-    shown = expected.shown()
-    rows = asof_reference(schema, shown, play.forgotten)
+    play = Forgetful(stream, random, max_rows=random.choice([None, 3]), folder=tmp_path).run()
+    rows = asof_reference(schema, expected.shown(), play.forgotten)
+    assert any(id.at < expected.impressions[-1].key for id in play.forgotten)
     at = {impression.position: place for place, impression in enumerate(expected.impressions)}
+    assert len(play.asof) == 300
     for position, values in play.asof.items():
         assert values == as_stored(rows[at[position]])
 

@@ -37,6 +37,8 @@ from streaming.store.segments import Segments, StoredSegment
 NO_KEY = 0
 ROOT_KEY = 1
 EVENTS = "events"
+AT_THE_END = int(np.iinfo(np.int64).max)
+"""Key time behind the last row of a stream that has ended."""
 STREAM_SHIFT = 44
 """Bits of an event's number that count impressions; the stream stands above them."""
 
@@ -472,7 +474,8 @@ class AsOfState:
         """Forget an id, once all rows before `id.at_ms` have been taken and none of later; `keys`: `keys_with`.
 
         Tables are brought to the tick of that time first: so what they hold depends on it alone, not on chunks."""
-        finished(self.steps([NewEvents(self.no_events, 0)], [], id.at_ms))
+        if id.at_ms != AT_THE_END:
+            finished(self.steps([NewEvents(self.no_events, 0)], [], id.at_ms))
         return self.forget(keys, [id.column], {} if isinstance(id.value, str) else {id.column: [id.value]})
 
     def keys_with(self, id: ForgottenId, rows: Iterable[pa.RecordBatch] = ()) -> np.ndarray:

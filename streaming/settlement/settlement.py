@@ -210,10 +210,13 @@ class Settlement:
         self.removed[id] = self._tables.forget_id(id, np.concatenate([keys, self._asof.found(id)]))
         self._asof.forget(id)
 
-    def finish(self, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
-        """End event time: every window closes, and unmatched feedback stays unmatched."""
+    def _forget_all(self) -> None:
         while self._to_forget:
             self._forget_next()
+
+    def finish(self, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
+        """End event time: every window closes, and unmatched feedback stays unmatched."""
+        self._forget_all()
         self._watermark = END_OF_TIME
         return self._advance(self._labels.nothing_late, [], max_rows, max_bytes)
 
@@ -376,16 +379,19 @@ class Settlement:
         """Have as-of features forget an id before the first row from `id.at_ms` on. `shown`: rows with the id that have
         left, from which its crosses are known.
 
-        Of a time that has passed, the tables hold nothing any more: labels that come of rows before it are left out."""
-        if self._asof is None or id.column not in self._asof.reads or self._watermark == END_OF_TIME:
+        Of a time that has passed, the tables hold nothing any more: labels that come of rows before it are left out. A
+        stream that has ended forgets at once, at the end of time."""
+        if self._asof is None or id.column not in self._asof.reads:
             return
         numbers = (each[self._pending.key_time[each] < id.at_ms] for each in self._waiting_numbers())
         self._asof.expect(id, ((self._pending.take(each, self._asof.reads), each) for each in numbers))
-        if id.at_ms <= self._watermark:
+        if id.at_ms <= self._watermark and id.at_ms < END_OF_TIME:
             self._asof.forget(id)
         elif self._tables is not None and not self._shares_asof:
             self._to_forget.append((id, self._tables.keys_with(id, shown)))
             self._to_forget.sort(key=lambda each: (each[0].at_ms, each[0].number))
+            if self._watermark == END_OF_TIME:
+                self._forget_all()
 
     def _waiting_numbers(self) -> Iterator[np.ndarray]:
         """Numbers of impressions that have not left for every group, a segment's at a time."""

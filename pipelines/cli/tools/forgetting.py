@@ -18,6 +18,7 @@ from pipelines.live.rules.kinds import Kind
 from pipelines.live.status.stored import run_lives
 from pipelines.live.training.forgetting import ids_of
 from pipelines.report.words import moment
+from streaming.asof.features import AT_THE_END
 from streaming.errors import BadInput
 from streaming.schema import AsOfFeature
 
@@ -92,9 +93,10 @@ def _done(run_dir: RunDir, number: int, workers: Sequence[str]) -> dict[str, str
         if worker != Kind.AUGMENTATION:
             found[worker] = f"forgotten before {'block' if worker.startswith(TEACHER) else 'lake_seq'} {at[number]:,}"
         elif number in record.removed:
-            removed, when = record.removed[number], moment(at[number])
+            removed, ended = record.removed[number], at[number] == AT_THE_END
+            when = "behind the last row" if ended else f"before event time {moment(at[number])} UTC"
             gone = f"{removed.keys:,} keys, and {removed.entries:,} entries of lists by other keys"
-            found[worker] = f"forgotten before event time {when} UTC: {gone}"
+            found[worker] = f"forgotten {when}: {gone}"
     return found
 
 

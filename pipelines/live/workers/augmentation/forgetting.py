@@ -18,7 +18,7 @@ from pipelines.core.run_dir.forgotten import ForgetRequest, RemovedCounts, forgo
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.workers.augmentation.feed import Feed
-from streaming.asof.features import ForgottenId
+from streaming.asof.features import AT_THE_END, ForgottenId
 from streaming.lake.reader import LakeReader
 
 
@@ -33,10 +33,10 @@ class AsOfForgetting:
 
     def look(self) -> None:
         """Have the feed forget what was asked for since. The open block is empty."""
-        if not self._known or self._feed.ended or not (new := self._new_requests()):
+        if not self._known or not (new := self._new_requests()):
             return
         at = forgotten(self._run_dir).at.get(Kind.AUGMENTATION.value, {})
-        position = self._feed.watermark_ms + 1
+        position = AT_THE_END if self._feed.ended else self._feed.watermark_ms + 1
         if unplaced := [request.number for request in new if request.number not in at]:
             note_forgotten(self._run_dir, Kind.AUGMENTATION.value, unplaced, position)
         for request in new:

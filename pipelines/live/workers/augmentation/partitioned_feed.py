@@ -153,8 +153,7 @@ class PartitionedFeed:
             while forgets and self._to_forget and self._to_forget[0][0].at_ms <= cut:
                 self._forget_next()
         elif all(answer.value["finished"] for answer in answers):
-            while self._to_forget:
-                self._forget_next()
+            self._forget_all()
             self._at_end, taken_in = True, self._group.ask("end")
         else:
             self._still_since = self._clock() if self._still_since is None else self._still_since
@@ -165,9 +164,15 @@ class PartitionedFeed:
 
     def forget(self, id: ForgottenId, shown: Iterable[pa.RecordBatch] = ()) -> None:
         self._group.ask("expect", id)
-        if id.at_ms > self.watermark_ms:
+        if id.at_ms > self.watermark_ms or id.at_ms == END_OF_TIME:
             self._to_forget.append((id, self._group.local.shard.keys_with(id, shown)))
             self._to_forget.sort(key=lambda each: (each[0].at_ms, each[0].number))
+            if self.ended:
+                self._forget_all()
+
+    def _forget_all(self) -> None:
+        while self._to_forget:
+            self._forget_next()
 
     def _forget_next(self) -> None:
         id, keys = self._to_forget.pop(0)

@@ -113,6 +113,7 @@ class Play:
     """Merges and settles a stream, pushed in random portions, resumed from its own state now and then."""
 
     most_pushed, saves_at, restarts_at = 12, 0.3, 0.25
+
     def __init__(self, stream, random, max_rows=None, resume=True, folder=None):
         self.schema, lateness, horizon, skew, self.partitions = stream
         self.config = SettlementConfig(

@@ -174,6 +174,8 @@ def asof(
     before. `exfm replay RUN --asof` judges them. Given again, it covers the rows that have settled meanwhile.
     """
     from pipelines.cli.tools.asof import compute_asof
+    from pipelines.core.run_dir.forgotten import forgotten
+    from pipelines.core.run_dir.paths import RunDir
 
     described = compute_asof(run_dir, features)
     if as_json:
@@ -190,6 +192,12 @@ def asof(
         typer.echo(
             f"warning: rows before lake_seq {described.first:,} are deleted (lake.retention_days): the features "
             "know nothing of them",
+            err=True,
+        )
+    if any(request.columns for request in forgotten(RunDir(run_dir)).requests):
+        typer.echo(
+            "warning: ids that the run was asked to forget are counted from the lake's first row on: the features are "
+            "not those of a run that forgets them at an event time (forgotten.json)",
             err=True,
         )
     if described.unknown:

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streaming.asof.forgotten import AT_THE_END, ForgottenId, Removed
 from streaming.asof.key_table import KeyTable, packed, unpacked
 from streaming.asof.loops import AGED, COUNT, NEVER, SHOWN, WEIGHTED, accumulate, remember
 from streaming.hashing import hash64
@@ -37,29 +38,10 @@ from streaming.store.segments import Segments, StoredSegment
 NO_KEY = 0
 ROOT_KEY = 1
 EVENTS = "events"
-AT_THE_END = int(np.iinfo(np.int64).max)
-"""Key time behind the last row of a stream that has ended."""
 STREAM_SHIFT = 44
 """Bits of an event's number that count impressions; the stream stands above them."""
 
 By = tuple[str, ...]
-
-
-class ForgottenId(NamedTuple):
-    """An id that is forgotten: the `value` of a `column`, before the first row of key time `at_ms` or later. `number`:
-    of the request."""
-
-    number: int
-    column: str
-    value: int | str
-    at_ms: int
-
-
-class Removed(NamedTuple):
-    """What was forgotten: `keys` of all tables, and `entries` of lists of other keys."""
-
-    keys: int
-    entries: int
 
 
 class LabelEvents(NamedTuple):
@@ -476,7 +458,8 @@ class AsOfState:
         Tables are brought to the tick of that time first: so what they hold depends on it alone, not on chunks."""
         if id.at_ms != AT_THE_END:
             finished(self.steps([NewEvents(self.no_events, 0)], [], id.at_ms))
-        return self.forget(keys, [id.column], {} if isinstance(id.value, str) else {id.column: [id.value]})
+        items = {} if isinstance(id.value, str) or id.value == 0 else {id.column: [id.value]}
+        return self.forget(keys, [id.column], items)
 
     def keys_with(self, id: ForgottenId, rows: Iterable[pa.RecordBatch] = ()) -> np.ndarray:
         """Keys (N, K) that an id is, or is a part of in rows that it stands in; NO_KEY for others."""

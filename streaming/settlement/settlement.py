@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from streaming.asof.features import NO_LABELS, AsOfState, ForgottenId, ImpressionKeys, LabelEvents, NewEvents, Removed
+from streaming.asof.features import NO_LABELS, AsOfState, ImpressionKeys, LabelEvents, NewEvents
+from streaming.asof.forgotten import ForgottenId, Removed
 from streaming.errors import BadInput, StreamingError
 from streaming.evolution import schema_changes
 from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, integers_of, merged_schema

@@ -26,7 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.asof.features import AsOfState, Events, ForgottenId, NewEvents, Removed
+from streaming.asof.features import AsOfState, Events, NewEvents
+from streaming.asof.forgotten import ForgottenId, Removed
 from streaming.intake.intake import Intake
 from streaming.intake.merge import Front, MergedChunk, integers_of
 from streaming.messages.dead_letters import Kind, refuse_rows

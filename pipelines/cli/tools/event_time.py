@@ -18,9 +18,11 @@ import pyarrow as pa
 from pipelines.cli.tools.feeding import reached
 from pipelines.cli.tools.stored_config import config_of
 from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.forgotten import forget_anew
 from pipelines.core.run_dir.moves import require_complete
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import locked
+from pipelines.live.rules.kinds import Kind
 from pipelines.live.workers.augmentation.commit import first_state, folder_of_state, states_folder
 from streaming.delivery.outbox import CommitRecord, Outbox
 from streaming.errors import BadInput, BrokerAway
@@ -163,6 +165,7 @@ class EventTime:
             states = states_folder(self._run_dir, lake.epoch)
             settlement.save(states, str(record.number))
             record.save(states)
+            forget_anew(self._run_dir, Kind.AUGMENTATION, planned.to_ms)
             counts = (lake.metadata or {}).get("counts", {}) | settlement.counters()
             lake.commit(None, state=record.number, metadata={"counts": counts})
 

@@ -18,7 +18,7 @@ from pipelines.live.rules.kinds import Kind
 from pipelines.live.status.stored import run_lives
 from pipelines.live.training.forgetting import ids_of
 from pipelines.report.words import moment
-from streaming.asof.features import AT_THE_END
+from streaming.asof.forgotten import AT_THE_END
 from streaming.errors import BadInput
 from streaming.schema import AsOfFeature
 

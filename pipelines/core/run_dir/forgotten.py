@@ -1,7 +1,7 @@
 """Ids that a run was asked to forget (`exfm forget`).
 
     forgotten.json    {requests: [{number, table, id, rows, columns, asked_at}], at: {worker: {number: position}},
-                       removed: {number: {keys, entries}}}
+                       removed: {number: [keys, entries]}}
 
 A worker writes down at which position it forgets before it does: one that starts again from an earlier checkpoint
 forgets at the same position, so it learns what it would have learned. A position is a worker's own: the first
@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.core.run_dir.paths import RunDir
+from streaming.asof.forgotten import Removed
 from streaming.errors import DataLost, StreamingError
 from streaming.store.files import make_folder, read_json, write_json
 from streaming.store.lock import file_lock
@@ -46,15 +47,6 @@ class ForgetRequest(BaseModel):
     asked_at: str = Field(description="UTC, ISO 8601")
 
 
-class RemovedCounts(BaseModel):
-    """What as-of features lost."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    keys: int = Field(default=0, description="in all tables of keys, the id's own and its crosses")
-    entries: int = Field(default=0, description="of lists of events by other keys")
-
-
 class Forgotten(BaseModel):
     """The record. `at`: by worker, the positions at which requests were done, by their number; `removed`: by number,
     what as-of features lost."""
@@ -63,7 +55,7 @@ class Forgotten(BaseModel):
 
     requests: tuple[ForgetRequest, ...] = ()
     at: dict[str, dict[int, int]] = Field(default_factory=dict)
-    removed: dict[int, RemovedCounts] = Field(default_factory=dict)
+    removed: dict[int, Removed] = Field(default_factory=dict)
 
 
 def forgotten(run_dir: RunDir) -> Forgotten:
@@ -107,11 +99,20 @@ def note_forgotten(run_dir: RunDir, worker: str, numbers: Sequence[int], positio
         _write(run_dir, record.model_copy(update={"at": record.at | {worker: own}}))
 
 
-def note_removed(run_dir: RunDir, removed: Mapping[int, RemovedCounts]) -> None:
+def note_removed(run_dir: RunDir, removed: Mapping[int, Removed]) -> None:
     """Record, durably, what as-of features lost by requests of these numbers. What was recorded before stands."""
     with _alone(run_dir):
         record = forgotten(run_dir)
         _write(run_dir, record.model_copy(update={"removed": dict(removed) | record.removed}))
+
+
+def forget_anew(run_dir: RunDir, worker: str, after: int) -> None:
+    """Let a worker whose positions are set back to `after` come again to the requests that it was to do behind it."""
+    with _alone(run_dir):
+        record = forgotten(run_dir)
+        if worker in record.at:
+            own = {number: position for number, position in record.at[worker].items() if position <= after}
+            _write(run_dir, record.model_copy(update={"at": record.at | {worker: own}}))
 
 
 def take_places(run_dir: RunDir, beside: RunDir, begin: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ from pipelines.core.config.topics import Topic
 from pipelines.core.run_dir.end_offsets import stored_ends
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.stopwatch import Stopwatch
-from streaming.asof.features import ForgottenId, Removed
+from streaming.asof.forgotten import ForgottenId, Removed
 from streaming.intake.intake import AwaitedRows, InputTopic, Intake
 from streaming.intake.merge import END_OF_TIME
 from streaming.kafka.reader import TopicReader

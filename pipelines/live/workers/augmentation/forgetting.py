@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.core.config.settings import Config
-from pipelines.core.run_dir.forgotten import ForgetRequest, RemovedCounts, forgotten, note_forgotten, note_removed
+from pipelines.core.run_dir.forgotten import ForgetRequest, forgotten, note_forgotten, note_removed
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.workers.augmentation.feed import Feed
-from streaming.asof.features import AT_THE_END, ForgottenId
+from streaming.asof.forgotten import AT_THE_END, ForgottenId, Removed
 from streaming.lake.reader import LakeReader
 
 
@@ -50,10 +50,10 @@ class AsOfForgetting:
         """Record what was removed; before it is committed, since it is not found again after that."""
         if len(removed := self._feed.removed) == self._noted:
             return
-        counts: dict[int, RemovedCounts] = {}
+        counts: dict[int, Removed] = {}
         for id, (keys, entries) in removed.items():
-            before = counts.get(id.number, RemovedCounts())
-            counts[id.number] = RemovedCounts(keys=before.keys + keys, entries=before.entries + entries)
+            before = counts.get(id.number, Removed(0, 0))
+            counts[id.number] = Removed(before.keys + keys, before.entries + entries)
         note_removed(self._run_dir, counts)
         self._noted = len(removed)
 

@@ -23,7 +23,7 @@ from pipelines.live.workers.augmentation.shards import (
     new_verticals,
     rows_of,
 )
-from streaming.asof.features import ForgottenId, Removed
+from streaming.asof.forgotten import ForgottenId, Removed
 from streaming.intake.intake import LAG_EVERY_S, AwaitedRows
 from streaming.intake.merge import END_OF_TIME, NO_TIME
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA

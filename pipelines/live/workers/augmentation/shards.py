@@ -43,7 +43,7 @@ from pipelines.live.workers.augmentation.scoring import (
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.rounds import FurtherRank, Lead
 from pipelines.live.workers.stopwatch import Stopwatch
-from streaming.asof.features import ForgottenId
+from streaming.asof.forgotten import ForgottenId
 from streaming.delivery.header import Header
 from streaming.delivery.publisher import ExamplesWriter
 from streaming.intake.merge import Front

@@ -84,7 +84,8 @@ def ids_of(features: FeatureSet, rows: RowSchema, table: str, id: str) -> list[i
         what = f"a cross of {', '.join(crossed)}" if crossed else f"made by `{feature.transform}`"
         raise BadInput(f"table `{table}` is {what}: it has no ids of its own to forget; name a table of ids")
     column = feature.reads[0]
-    kind = rows.impression.field(column).type
+    listed = {each.name: each.arrow_type for each in rows.asof.columns}
+    kind = listed[column] if column in listed else rows.impression.field(column).type
     kind = kind.value_type if pa.types.is_list(kind) else kind
     try:
         raw = pa.array([id]).cast(kind)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streaming.asof.forgotten import ForgottenId, Removed
 from streaming.intake.intake import InputTopic, Intake
 from streaming.intake.merge import Front
 from streaming.partitioner import Partitioner
@@ -29,9 +30,10 @@ ASOF = {
         {"name": "met", "by": "user", "rate": "ctr"},
         {"name": "above", "by": "user", "residual": "ctr", "against": "met"},
         {"name": "seen", "by": "user", "last": 2, "of": ["gap_s"]},
+        {"name": "there", "by": ["site", "user"], "count": "shown"},
     ],
 }
-SCHEMA = RowSchema(columns=[{"name": "user"}], tasks=TASKS, asof=ASOF)
+SCHEMA = RowSchema(columns=[{"name": "user"}, {"name": "site", "type": "string"}], tasks=TASKS, asof=ASOF)
 CONFIG = SettlementConfig(by="partition", lateness_s=0.2)
 OWNER = Partitioner("exfm", PARTITIONS)
 
@@ -48,6 +50,7 @@ def messages(seed: int, step_ms: int = 1) -> dict[Partition, list[Any]]:
         owner = int(OWNER(pa.array([number]))[0])
         vertical = ["feed", "shop", "video", "news"][number % 4]
         row = {"impression_id": number, "event_time_ms": time, "vertical": vertical, "user": int(random.integers(5))}
+        row["site"] = "ab"[number // 7 % 2]
         rows[Partition("ads", owner)].append((time, row))
         for task, most_ms in (("ctr", 1500), ("cvr", 6000)):
             if random.random() < 0.4:
@@ -75,6 +78,14 @@ class Shared:
         self.verticals = Verticals(["feed"], most=3)
         sent = messages(seed, step_ms)
         self.shards = [self._shard(sent, numbers, folder / str(number)) for number, numbers in enumerate(shards)]
+        self.to_forget: list[ForgottenId] = []
+        self.removed: list[Removed] = []
+
+    def forget(self, *ids: ForgottenId) -> None:
+        self.to_forget += ids
+        for shard in self.shards:
+            for id in ids:
+                shard.expect(id)
 
     def _shard(self, sent: dict[Partition, list[Any]], numbers: range, folder: Any) -> Shard:
         own = {partition: script for partition, script in sent.items() if partition.partition in numbers}
@@ -104,6 +115,9 @@ class Shared:
         cut = next_cut(front, self.cut, CONFIG.horizon_ms(SCHEMA))
         if cut is None:
             return not all(shard.intake.finished for shard in self.shards)
+        forgets = bool(self.to_forget) and cut > self.to_forget[0].at_ms
+        if forgets:
+            cut = self.to_forget[0].at_ms
         self.cut = max(self.cut, cut)
         self.full_cuts += front.full and cut == front.bound + 1
         new = [each for shard in self.shards for each in shard.pop(cut)]
@@ -114,6 +128,11 @@ class Shared:
         for n, shard in enumerate(self.shards):
             theirs = [w for m, w in enumerate(weights) if m != n and w.size]
             self.dead += shard.absorb(np.concatenate(theirs) if theirs else np.empty((0, 0))).dead.to_pylist()
+        if forgets:
+            id = self.to_forget.pop(0)
+            keys = np.concatenate([shard.keys_with(id) for shard in self.shards])
+            (removed,) = {shard.forget(id, keys) for shard in self.shards}
+            self.removed.append(removed)
         return True
 
     cut = reached = -1
@@ -155,6 +174,29 @@ def test_rows_as_old_as_what_all_have_reached_leave_full_buffers_and_blocks_are_
     first, *others = found.values()
     assert len(first) > 250
     assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("step_ms", [1, 1000])
+def test_an_id_is_forgotten_at_its_time_however_partitions_are_shared(tmp_path, step_ms):
+    ids = [ForgottenId(1, "user", 3, 6_001), ForgottenId(2, "site", "b", 9_000), ForgottenId(3, "user", 0, 9_500)]
+    found, removed = {}, set()
+    for name, shards in WAYS.items():
+        for at_a_time in (3, 1000):
+            shared = Shared(5, shards, tmp_path / f"{name}-{at_a_time}", 7, step_ms=step_ms, at_a_time=at_a_time)
+            shared.forget(*ids)
+            found[name, at_a_time] = shared.blocks(size=20)
+            removed.add(tuple(shared.removed))
+    first, *others = found.values()
+    assert all(other == first for other in others)
+    ((users, sites, _),) = removed  # the same, counted in any process
+    assert users.keys >= 5  # by user alone in three tables, and with a site or two
+    assert sites.keys >= 4
+    untouched = Shared(5, WAYS["one"], tmp_path / "untouched", 7, step_ms=step_ms).blocks(size=20)
+    differ = [row for row, other in zip(first, untouched, strict=True) if row != other]
+    assert {row["user"] for row in differ if row["merge_time_ms"] < 9_000} == {3}
+    begins = next(row for row in differ if row["user"] == 3)
+    assert (begins["met_shown"], begins["seen_gap_s"]) == (0.0, [])
+    assert all(row["merge_time_ms"] >= 6_001 for row in differ)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

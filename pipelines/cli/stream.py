@@ -376,7 +376,7 @@ def forget(
     id: Annotated[
         str | None, typer.Option("--id", metavar="X", help="The raw id, as it stands in the feature's column.")
     ] = None,
-    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait until all models have.")] = 60.0,
+    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait until all have.")] = 60.0,
     where: Annotated[
         str | None, typer.Option("--where", metavar="CONDITION", help="Of --everywhere: whose rows, as `user_id = 7`.")
     ] = None,
@@ -390,8 +390,8 @@ def forget(
     """Drop an id from a run's models; or, with --everywhere, erase a person's rows from all files of a run.
 
     --table and --id: every model drops the id's rows, the optimizer's state of them, counts and histories before the
-    next rows that it learns, at a position that is written down; later snapshots and versions hold nothing of it. A run
-    that does not run does it when it starts.
+    next rows that it learns, at a position that is written down; later snapshots and versions hold nothing of it. So do
+    as-of features, at an event time. A run that does not run does it when it starts.
 
     --where and --everywhere, of a run that is stopped: shows where rows are that match, what would go and what is
     outside. With --yes lake, late feedback, dead letters, logit sets, histories and predictions are rewritten, and

@@ -475,12 +475,12 @@ class AsOfState:
     def ledgers_with(
         self, column: str, keys: Sequence[NumberedValues], items: Sequence[NumberedValues]
     ) -> list[NumberedValues]:
-        """Those of the keys that are made of a column, and of the items that are it."""
+        """The ledgers among these of keys that are made of a column, and of the item that it is."""
         made = [ledger for ledger, of in zip(keys, self._with([column]), strict=True) if of]
         return made + [ledger for ledger, name in zip(items, self._items, strict=bool(items)) if name == column]
 
     def _with(self, columns: Collection[str]) -> list[bool]:
-        """Which of the keys are made of one of these columns."""
+        """By key, True if it is made of one of these columns."""
         return [bool(set(by) & set(columns)) for by in self._keys]
 
     def set_back(self, to_ms: int) -> None:

@@ -377,7 +377,7 @@ class Settlement:
             self._asof.drop(beyond)
 
     def forget(self, id: ForgottenId, shown: Iterable[pa.RecordBatch] = ()) -> None:
-        """Have as-of features forget an id before the first row from `id.at_ms` on. `shown`: rows with the id that have
+        """Let as-of features forget an id before the first row from `id.at_ms` on. `shown`: rows with the id that have
         left, from which its crosses are known.
 
         Of a time that has passed, the tables hold nothing any more: labels that come of rows before it are left out. A

@@ -69,7 +69,7 @@ def _columns_of(config: Config, holders: Mapping[str, FeatureSet], table: str) -
 
 
 def _about_asof(known: Sequence[AsOfFeature], columns: Sequence[str]) -> Iterator[str]:
-    """What becomes of as-of features that know something of the columns' ids."""
+    """Lines on as-of features that know something of the columns' ids."""
     by = [f for f in known if set(columns) & set(f.by)]
     if by:
         yield f"As-of features by {' and '.join(columns)} begin anew for the id: {', '.join(f.name for f in by)}."
@@ -80,7 +80,7 @@ def _about_asof(known: Sequence[AsOfFeature], columns: Sequence[str]) -> Iterato
 
 
 def _done(run_dir: RunDir, number: int, workers: Sequence[str]) -> dict[str, str]:
-    """What workers say of it that have done it."""
+    """Words of the workers that have done it, by worker."""
     record = forgotten(run_dir)
     found = {}
     for worker in workers:

@@ -32,7 +32,7 @@ class AsOfForgetting:
         self._read: tuple[int, int] | None = None
 
     def look(self) -> None:
-        """Have the feed forget what was asked for since. The open block is empty."""
+        """Tell the feed of ids that were asked for since, and write down from which event time on it forgets them."""
         if not self._known or not (new := self._new_requests()):
             return
         at = forgotten(self._run_dir).at.get(Kind.AUGMENTATION.value, {})

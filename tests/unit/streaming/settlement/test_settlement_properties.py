@@ -158,7 +158,7 @@ class Play:
             if self.folder and self.random.random() < self.saves_at:
                 self._save()
             if self.resume and self.random.random() < self.restarts_at:
-                self._restart()
+                self.restart()
                 positions = self.merge.positions()
                 at = {p: _rows_before(rows, positions.get(Partition(*p))) for p, rows in self.partitions.items()}
         self._collect(self.settlement.finish(self.max_rows))
@@ -169,7 +169,7 @@ class Play:
         self.saves += 1
         self.settlement.save(self.folder / str(self.writer), str(self.saves), keep=[earlier])
 
-    def _restart(self):
+    def restart(self):
         """A new settlement, from memory or from files: in the same folder, or as the next writer in its own."""
         merge_state, state = self.merge.state(), None
         if self.folder and self.random.random() < 0.7:
@@ -257,8 +257,8 @@ class Forgetful(Play):
             self._forget(self.forgotten[-1])
         self.taken.append(chunk.impressions)
 
-    def _restart(self) -> None:
-        super()._restart()
+    def restart(self) -> None:
+        super().restart()
         for each in self.forgotten:
             self._forget(each)
 

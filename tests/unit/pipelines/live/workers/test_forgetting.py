@@ -9,7 +9,7 @@ import torch
 from exfm.features.batch import BatchBuilder
 from exfm.models.served import load_served
 from pipelines.core.config.settings import load
-from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten, note_forgotten, take_places
+from pipelines.core.run_dir.forgotten import ask_to_forget, forget_anew, forgotten, note_forgotten, take_places
 from pipelines.core.run_dir.paths import BesideRun, RunDir
 from pipelines.live.training.forgetting import Forgetting, ids_of
 from pipelines.live.workers.teacher.candidate import CandidateTeacher
@@ -93,6 +93,16 @@ def test_who_takes_a_runs_place_forgets_what_it_has_not_come_to_before_it_learns
         take_places(run_dir, beside, {"teacher": 6, "student-other": 9})
         assert forgotten(run_dir).at == {"teacher": {1: 2, 2: 2, 3: 6}, "student-feed": {1: 40}}
     assert [due.table for due in Forgetting(run_dir, "teacher", features, CONFIG.rows, 6).due(6)] == ["user_id"]
+
+
+def test_positions_behind_an_event_time_that_is_set_back_are_come_to_again(tmp_path):
+    run_dir = RunDir(tmp_path)
+    forget_anew(run_dir, "augmentation", after=50)  # nothing was asked
+    note_forgotten(run_dir, "augmentation", [1], 50)
+    note_forgotten(run_dir, "augmentation", [2], 51)
+    note_forgotten(run_dir, "teacher", [1], 60)
+    forget_anew(run_dir, "augmentation", after=50)
+    assert forgotten(run_dir).at == {"augmentation": {1: 50}, "teacher": {1: 60}}
 
 
 def test_a_damaged_record_is_refused_for_what_it_asks_may_not_be_passed_over(tmp_path):

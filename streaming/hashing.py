@@ -28,4 +28,4 @@ def hash64(ids: pa.Array) -> np.ndarray:
 
     if pa.types.is_integer(ids.type):
         return cast(np.ndarray, pd.util.hash_array(ids.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)))
-    return cast(np.ndarray, pd.util.hash_array(ids.to_numpy(zero_copy_only=False), categorize=True))
+    return cast(np.ndarray, pd.util.hash_array(ids.to_numpy(zero_copy_only=False), categorize=False))

@@ -7,7 +7,6 @@ other rows of its message survive. Columns that the schema does not name are dro
 
 from __future__ import annotations
 
-import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -294,7 +293,7 @@ class JsonCodec(Codec):
         if not text.isascii():
             text.decode("utf-8")
         table = pyarrow.json.read_json(
-            io.BytesIO(text),
+            pa.BufferReader(text),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=self._options,
         )

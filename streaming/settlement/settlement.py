@@ -55,6 +55,7 @@ from streaming.settlement.state import SettlementState, held_together
 __all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "late_schema"]
 
 _NOTHING_REFUSED = empty_batch(REFUSED_SCHEMA)
+_NO_LETTERS = empty_batch(DEAD_LETTER_SCHEMA)
 
 OTHER_VERTICALS = "other verticals"
 
@@ -350,6 +351,8 @@ class Settlement:
 
     def _letters(self, refused: pa.RecordBatch, expired: pa.RecordBatch) -> pa.RecordBatch:
         """Dead letters in the order (key time, refused before expired, merge order)."""
+        if not refused.num_rows + expired.num_rows:
+            return _NO_LETTERS
         both = pa.concat_batches([refused, expired])
         stage = np.repeat([0, 1], [refused.num_rows, expired.num_rows])
         in_order = np.lexsort((integers_of(both, "order"), stage, integers_of(both, "key_time_ms")))

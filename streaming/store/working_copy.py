@@ -145,7 +145,7 @@ class WorkingCopy:
             return
         under = f"{key}/" if key else ""
         names = {path.name for path in _files_of(folder)}
-        self.put_files(folder / name for name in names)
+        self.put_files(folder / name for name in sorted(names))
         if self.epoch is None or under.startswith(_OTHERS_WRITE):
             return
         with self._lock:
@@ -154,7 +154,7 @@ class WorkingCopy:
                 self._listed[under] = {name for name in keys if "/" not in name}
             gone = self._listed[under] - names
             self._listed[under] = {name for name in names if self.key(folder / name) is not None}
-        self._delete([f"{under}{name}" for name in gone if self.key(folder / name) is not None])
+        self._delete([f"{under}{name}" for name in sorted(gone) if self.key(folder / name) is not None])
 
     def put_tree(self, tree: Path, name: Path) -> None:
         """Put a whole folder under the name that it is about to get."""
@@ -204,8 +204,8 @@ class WorkingCopy:
         absent = {key for key in old if not key.startswith((_TABLES, *_OTHERS_WRITE))}
         gone = [key for key in absent & self._absent if not (self.root / key).exists()]
         self._absent = absent
-        self._delete(sorted(gone, key=lambda key: not key.endswith(_LAST)))
-        for key in gone:
+        self._delete(sorted(gone, key=lambda key: (not key.endswith(_LAST), key)))
+        for key in sorted(gone):
             self.put_files([self.root / key])  # one that was made anew meanwhile
 
     def _being_put(self) -> Iterator[str]:

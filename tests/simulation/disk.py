@@ -33,6 +33,7 @@ class Disk:
         self.root.mkdir()
         self._grave.mkdir()
         self._flushed: set[int] = set()
+        self._kept: set[int] = set()
         self._names: dict[int, dict[str, int]] = {}
         self._folders: dict[int, bool] = {}
         self._real: dict[str, Callable[..., Any]] = {}
@@ -83,9 +84,9 @@ class Disk:
 
     def _keep(self, name: str, inode: int, folder: int) -> None:
         """A second name, under which the content outlives a deletion that was not flushed."""
-        kept = self._grave / str(inode)
-        if not kept.exists():
-            self._real["link"](name, kept, src_dir_fd=folder)
+        if inode not in self._kept:
+            self._real["link"](name, self._grave / str(inode), src_dir_fd=folder)
+            self._kept.add(inode)
 
     def power_cut(self) -> None:
         """Start again from what was durable. No process is running."""
@@ -95,6 +96,7 @@ class Disk:
         after.rename(self.root)
         shutil.rmtree(self._grave)
         self._grave.mkdir()
+        self._kept.clear()
         self._flushed.clear()
         self._names.clear()
         self._folders.clear()

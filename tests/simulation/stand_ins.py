@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,13 @@ import streaming.lake.delta.table as table_module
 import streaming.lake.writer as lake_writer_module
 from exfm.models.scorer import TeacherAnswer
 from streaming.settlement import id_index, pending
-from streaming.store import deltas, numbered
+from streaming.store import deltas, files, numbered
 from tests.simulation.broker import Broker
 from tests.simulation.history import LARGE
 from tests.simulation.tables import Tables
 
 NEWEST = 1000
+T = TypeVar("T")
 
 
 class FakeSnapshots:
@@ -84,9 +85,25 @@ class OneProcess(shards_module.ShardGroup):
         return len(self._hosts)
 
     def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[shards_module.RankAnswer]:
-        order = self._random.sample(range(self.ranks), self.ranks)
-        said = {n: getattr(self._hosts[n], name)(*json.loads(json.dumps(values)), *rows) for n in order}
+        order, text = self._random.sample(range(self.ranks), self.ranks), json.dumps(values)
+        said = {n: getattr(self._hosts[n], name)(*json.loads(text), *rows) for n in order}
         return [said[n]._replace(value=json.loads(json.dumps(said[n].value))) for n in range(self.ranks)]
+
+
+class InOneThread:
+    """An executor's `map`, all of whose work is done whatever fails, as it is by threads: a process that is stopped
+    stands still as a whole."""
+
+    def map(self, work: Callable[[T], None], values: Iterable[T]) -> list[None]:
+        failures: list[BaseException] = []
+        for value in values:
+            try:
+                work(value)
+            except BaseException as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+        return []
 
 
 class Handles:
@@ -141,6 +158,7 @@ def stand_ins(
         (stream_module, "Housekeeper", lambda *args, **kwargs: nothing),
         (stream_module, "repair", lambda *args: []),
         (stream_module, "with_partitions", take_in),
+        (files, "_flushing", lambda process: InOneThread()),
         (pending, "SEGMENT_ROWS", rows),
         (numbered, "CHUNK_ROWS", min(rows, 4096)),
         (id_index, "RUN_ROWS", rows),

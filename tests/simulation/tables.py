@@ -214,15 +214,20 @@ class FakeLakeReader:
 
 def _rows_of(table: Path, file: DataFile, schema: pa.Schema) -> pa.Table:
     """The rows of a file, with the columns that its folder names."""
-    rows = pq.read_table(table / file.path, partitioning=None)
+    rows = _read(table / file.path)
     for name, value in file.partition:
         rows = rows.append_column(name, pa.array([value] * file.rows, schema.field(name).type))
     return rows.select(schema.names).cast(schema)
 
 
+def _read(file: Path) -> pa.Table:
+    with pq.ParquetFile(file) as opened:
+        return opened.read(use_threads=False)
+
+
 def _is_whole(file: Path) -> bool:
     try:
-        pq.read_table(file, partitioning=None)
+        _read(file)
     except (pa.ArrowException, OSError):
         return False
     return True

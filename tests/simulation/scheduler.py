@@ -38,6 +38,8 @@ class Process:
         self.alive = True
         self.strand: Strand | None = None
         self.worker: Any = None
+        self.further_ranks: Callable[[], list[Any]] = list
+        """Makes those of a partitioned stream beyond the first."""
 
 
 class Strand:

@@ -131,12 +131,11 @@ def stand_ins(
     tables: Tables,
     rows: int,
     take_in: Callable[..., Any],
-    others: Callable[[], list[shards_module.ShardHost]],
     further: Sequence[tuple[Any, str, Any]],
 ) -> Iterator[None]:
     """Puts them where the product looks for the real ones; `rows`: of a segment of the settlement's state;
-    `take_in`: in place of `with_partitions`; `others`: the ranks beyond the first of a partitioned stream;
-    `further`: more of them."""
+    `take_in`: in place of `with_partitions`; `further`: more of them."""
+    scheduler = tables.scheduler
     nothing = SimpleNamespace(maybe=lambda: None, close=lambda: None, trouble=None)
     fakes: list[tuple[Any, str, Any]] = [
         *further,
@@ -152,7 +151,11 @@ def stand_ins(
         (worker_module, "Snapshots", FakeSnapshots),
         (worker_module, "scorer_of", lambda config, group: FakeScorer()),
         (worker_module, "Ranks", lambda at: SimpleNamespace(group=None, close=lambda: None)),
-        (worker_module, "ShardGroup", lambda local, group: OneProcess([local, *others()], tables.scheduler.random)),
+        (
+            worker_module,
+            "ShardGroup",
+            lambda local, group: OneProcess([local, *scheduler.process.further_ranks()], scheduler.random),
+        ),
         (shards_module, "ReplicaScorer", lambda config: FakeScorer()),
         (worker_module, "set_threads", lambda threads: None),
         (stream_module, "Housekeeper", lambda *args, **kwargs: nothing),

@@ -81,6 +81,12 @@ def test_a_seed_plays_the_same_history_every_time(seed):
     assert outcomes[0].points == outcomes[1].points
 
 
+@pytest.mark.parametrize("seed", [2_000_965])
+def test_a_history_that_failed_is_right_now(seed):
+    """2000965: a process stood still in its start, and made the further ranks of one that had started meanwhile."""
+    assert words_of(draw(seed))[0] is None
+
+
 def truncated(*then: Event) -> Outcome:
     """Five impressions are read, two of them are lost to an unclean election, and four others follow."""
     first = tuple(shown(n, 100 + 20 * n) for n in range(5))

@@ -86,7 +86,6 @@ class World:
         self._codec = dict(zip((ADS, EVENTS), settings.codecs, strict=True))
         self._process: Process | None = None
         self._stopped: list[tuple[Process, int]] = []
-        self._ranks = 1
         self._failures = 0
         self._decided: set[int] = set()
         self._gave_up: str | None = None
@@ -104,7 +103,7 @@ class World:
         with (
             quiet(),
             self.disk.watched(),
-            stand_ins(self.broker, self.tables, rows, self._take_in, self._further_ranks, further),
+            stand_ins(self.broker, self.tables, rows, self._take_in, further),
         ):
             for event in self.history.events:
                 if self._over:
@@ -278,14 +277,16 @@ class World:
         process = self._process = self.scheduler.new_process()
         if self.machines is not None:
             self.machines.place(process)
-        if self.history.settings.workers:  # another number at every start
-            self._ranks = 1 + (self.history.settings.workers + process.number) % self.history.settings.partitions
-        self._attempt(process, partial(self._open, process, Rendezvous(0, self._ranks)))
+        ranks, settings = 1, self.history.settings
+        if settings.workers:  # another number at every start
+            ranks = 1 + (settings.workers + process.number) % settings.partitions
+        self._attempt(process, partial(self._open, process, Rendezvous(0, ranks)))
         if process.alive and process is self._process and not self._over and self._committed() is None:
             self._fault = "it has opened the topics, and has not stored where they begin"
 
     def _open(self, process: Process, at: Rendezvous) -> None:
         run_dir, clock = self.run_dir, self.scheduler.clock
+        process.further_ranks = partial(self._further_ranks, run_dir, at.ranks)
         if self.machines is not None:
             self.machines.begin(process, [*self.tables.logs])
         process.worker = AugmentationWorker(
@@ -296,19 +297,19 @@ class World:
     def _now_ms(self) -> int:
         return BASE_MS + self.scheduler.clock.now_ms()
 
-    def _further_ranks(self) -> list[ShardHost]:
+    def _further_ranks(self, run_dir: RunDir, ranks: int) -> list[ShardHost]:
         clock = self.scheduler.clock
         return [
             ShardHost(
                 self.config,
-                self.run_dir,
-                Rendezvous(rank, self._ranks),
+                run_dir,
+                Rendezvous(rank, ranks),
                 Stopwatch(),
                 until_end=True,
                 steady=SteadyClock(self._now_ms, clock),
                 clock=clock,
             )
-            for rank in range(1, self._ranks)
+            for rank in range(1, ranks)
         ]
 
     def _attempt(self, process: Process, work: Callable[[], Any]) -> None:

@@ -15,6 +15,7 @@ def test_integers_never_collide():
 
 def test_hashes_are_fixed_for_ever():
     assert hash64(pa.array([0, 1, -1])).tolist() == [0, 6238072747940578789, 13029008266876403067]
+    assert hash64(pa.array(["id 7", "ä"])).tolist() == [14164053695867880010, 169404545344139998]
     assert hash64(pa.array(["a", ""])).tolist() == hash64(pa.array(["a", ""]).dictionary_encode()).tolist()
 
 

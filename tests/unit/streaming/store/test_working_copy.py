@@ -46,6 +46,17 @@ def stored(store) -> dict[str, str]:
     }
 
 
+def test_files_of_a_folder_are_put_in_the_order_of_their_names(tmp_path, store, monkeypatch):
+    """So a simulated history, whose faults strike the nth request, is the same in every process."""
+    copy, put = machine(tmp_path, store, "here"), []
+    monkeypatch.setattr(WorkingCopy, "put_files", lambda self, paths: put.extend(path.name for path in paths))
+    (copy.root / "registry").mkdir()
+    for name in "hgfedcba":
+        (copy.root / "registry" / name).touch()
+    copy.put_folder(copy.root / "registry")
+    assert put == [*"abcdefgh"]
+
+
 def test_a_flush_puts_and_what_was_not_flushed_is_not_there(tmp_path, store):
     root = machine(tmp_path, store, "here").root
     write_json(root / "kept_columns.json", {})

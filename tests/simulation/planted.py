@@ -146,10 +146,10 @@ FURTHER = (
         '"epochs": []',
     ),
     Planted(
-        "files are moved into place before they are flushed",
-        "streaming/store/files.py",
-        "                file.flush()\n                os.fsync(file.fileno())\n",
-        "                file.flush()\n",
+        "the files of a commit record are moved into place before they are flushed",
+        "streaming/delivery/outbox.py",
+        '            sync_all([folder / name for name in (*_TABLES, "meta.json")])\n',
+        "",
     ),
     Planted(
         "the files of a settlement state are moved into place before they are flushed",

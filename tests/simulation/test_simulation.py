@@ -15,6 +15,7 @@ from tests.simulation.history import (
     EVENTS,
     At,
     Away,
+    Delete,
     Event,
     Grow,
     History,
@@ -106,6 +107,13 @@ def test_messages_that_were_committed_and_then_replaced_end_the_run_after_a_rest
     outcome = truncated(Kill(after=1, power=power))
     assert outcome.replaced
     assert "lost messages that were already read" in str(outcome.gave_up)
+
+
+def test_messages_that_retention_deletes_while_no_machine_runs_are_lost_to_a_run_at_a_store():
+    events = (*(shown(n, 100 + 20 * n) for n in range(5)), Run(30), Kill(after=1, power=True), Run(1))
+    outcome = World(History(0, 0, Settings(stored=True, block_rows=1), (*events, Delete(ADS, 0, 1.0), Run(20)))).play()
+    assert outcome.lost
+    assert "retention has deleted" in str(outcome.gave_up)
 
 
 def test_the_judge_sees_a_wrong_label_a_lost_row_and_one_that_came_twice():

@@ -18,7 +18,7 @@ import pyarrow as pa
 from kafka import TopicPartition
 
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.workers.augmentation.commit import committed_meta
+from pipelines.live.workers.augmentation.commit import committed_meta, folder_of_state
 from pipelines.live.workers.augmentation.feed import SteadyClock
 from pipelines.live.workers.augmentation.shards import ShardHost
 from pipelines.live.workers.augmentation.worker import AugmentationWorker
@@ -26,8 +26,10 @@ from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.stopwatch import Stopwatch
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
 from streaming.intake.merge import with_partitions
+from streaming.lake.delta.identifiers import STATE
 from streaming.messages.message import END_HEADER
-from streaming.position import Partition
+from streaming.position import NOTHING_YET, Partition
+from streaming.store.seal import unsealed
 from tests.simulation.broker import Broker
 from tests.simulation.config import EXAMPLES, LETTERS, config_of
 from tests.simulation.disk import Disk
@@ -58,7 +60,7 @@ from tests.simulation.outcome import Outcome, TakenIn
 from tests.simulation.scheduler import Killed, Process, Scheduler, Strand
 from tests.simulation.stand_ins import stand_ins
 from tests.simulation.store import Machines
-from tests.simulation.tables import Tables, last_counts
+from tests.simulation.tables import TableLog, Tables, last_counts
 
 MOST_STEPS = 3000
 MOST_RESTARTS = 60
@@ -210,10 +212,25 @@ class World:
 
     def _committed(self) -> list[Any] | None:
         """Up to where the service has committed partitions; None before its first state."""
-        if self.tables.key(self.run_dir.lake) not in self.tables.logs:
+        log = self.tables.logs.get(self.tables.key(self.run_dir.lake))
+        if log is None:
             return None
-        meta = committed_meta(self.run_dir)
+        try:
+            meta = committed_meta(self.run_dir) if self.machines is None else self._stored_meta(log)
+        except (StreamingError, FileNotFoundError) as error:
+            self._fault = f"what it has committed cannot be read: {error}"
+            return None
         return None if meta is None else meta["merge"]["partitions"]
+
+    def _stored_meta(self, log: TableLog) -> dict[str, Any] | None:
+        """`committed_meta`, as the store has it: the machine that is there now may be empty."""
+        state = log.versions[-1].identifiers.get(STATE, NOTHING_YET)
+        if state == NOTHING_YET:
+            return None
+        record = folder_of_state(self.run_dir, state) / f"record-{state:012d}" / "meta.json"
+        stored = self.machines.bucket.read(self.machines.key(record))
+        meta: dict[str, Any] = unsealed(stored)["meta"]
+        return meta
 
     def _delete(self, partition: TopicPartition, share: float) -> None:
         log, committed = self.broker.logs[partition], self._committed()
@@ -281,7 +298,8 @@ class World:
         if settings.workers:  # another number at every start
             ranks = 1 + (settings.workers + process.number) % settings.partitions
         self._attempt(process, partial(self._open, process, Rendezvous(0, ranks)))
-        if process.alive and process is self._process and not self._over and self._committed() is None:
+        starts = process.alive and process is self._process and not self._over
+        if starts and self._committed() is None and self._fault is None:
             self._fault = "it has opened the topics, and has not stored where they begin"
 
     def _open(self, process: Process, at: Rendezvous) -> None:

@@ -33,6 +33,8 @@ SLOWER = 100
 """Windows are so much longer than in lockstep: clocks and polls count in hundredths of seconds."""
 REMEMBERED_MS = 10_000_000
 OUTAGE_MS = 4_000
+STALLED_FETCHES = 40
+"""They last longer than a partition takes to become idle."""
 
 
 def live_settings(random: Random, settings: Settings) -> Settings:
@@ -84,7 +86,7 @@ def live_events(random: Random, settings: Settings) -> list[Event]:
 
 def _brink(random: Random, settings: Settings, shown: list[Row], at_ms: int) -> tuple[int, list[Event]]:
     """Feedback at the very end of its window, and a row that closes the window right behind it, both still unread, or
-    both held back by producers that find no broker."""
+    both held back by producers that find no broker, or the feedback alone by a partition that gives nothing."""
     about = random.choice(shown[-2:])
     name, window, _ = random.choice(settings.tasks)
     end_ms = about.time - BASE_MS + window
@@ -94,10 +96,13 @@ def _brink(random: Random, settings: Settings, shown: list[Row], at_ms: int) -> 
     at_ms = end_ms + settings.lateness + random.choice([1, 20, 60])
     shown.append(Row(len(shown), BASE_MS + at_ms, "feed", 5))
     clicks, ads = (random.randrange(settings.partitions) for _ in range(2))
-    outage = [At((end_ms - OUTAGE_MS // 8) / 1000), Away(OUTAGE_MS / 1000)] if random.random() < 0.4 else []
+    held = random.random()
+    outage = [At((end_ms - OUTAGE_MS // 8) / 1000), Away(OUTAGE_MS / 1000)] if held < 0.4 else []
+    stall = [Stall(EVENTS, clicks, STALLED_FETCHES)] if held > 0.7 else []
     return at_ms, [
         *outage,
         At(end_ms / 1000),
+        *stall,
         Write(EVENTS, clicks, (Message((last,), BASE_MS + end_ms),)),
         Write(ADS, ads, (Message((shown[-1],), BASE_MS + at_ms),)),
     ]

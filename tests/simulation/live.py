@@ -85,8 +85,9 @@ def live_events(random: Random, settings: Settings) -> list[Event]:
 
 
 def _brink(random: Random, settings: Settings, shown: list[Row], at_ms: int) -> tuple[int, list[Event]]:
-    """Feedback at the very end of its window, and a row that closes the window right behind it, both still unread, or
-    both held back by producers that find no broker, or the feedback alone by a partition that gives nothing."""
+    """Feedback at the very end of its window, and rows that close the window right behind it (two: the last of a
+    partition waits), all still unread, or held back by producers that find no broker, or the feedback alone by a
+    partition that gives nothing."""
     about = random.choice(shown[-2:])
     name, window, _ = random.choice(settings.tasks)
     end_ms = about.time - BASE_MS + window
@@ -94,17 +95,18 @@ def _brink(random: Random, settings: Settings, shown: list[Row], at_ms: int) -> 
         return at_ms, []
     last = Row(about.id, BASE_MS + end_ms, name)
     at_ms = end_ms + settings.lateness + random.choice([1, 20, 60])
-    shown.append(Row(len(shown), BASE_MS + at_ms, "feed", 5))
+    closing = [Row(len(shown) + more, BASE_MS + at_ms + more, "feed", 5) for more in range(2)]
+    shown += closing
     clicks, ads = (random.randrange(settings.partitions) for _ in range(2))
     held = random.random()
     outage = [At((end_ms - OUTAGE_MS // 8) / 1000), Away(OUTAGE_MS / 1000)] if held < 0.4 else []
     stall = [Stall(EVENTS, clicks, STALLED_FETCHES)] if held > 0.7 else []
-    return at_ms, [
+    return at_ms + 1, [
         *outage,
         At(end_ms / 1000),
         *stall,
         Write(EVENTS, clicks, (Message((last,), BASE_MS + end_ms),)),
-        Write(ADS, ads, (Message((shown[-1],), BASE_MS + at_ms),)),
+        Write(ADS, ads, tuple(Message((row,), row.time) for row in closing)),
     ]
 
 

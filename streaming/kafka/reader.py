@@ -262,7 +262,7 @@ class TopicReader(MessageSource):
         return offset
 
     def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
-        if not self.reachable or self._clock() - self._ends_at > max_age_s:
+        if not self.reachable or self._clock() - self._ends_at >= max_age_s:
             self._ask_ends(1.0)
         if not self.reachable or (offset := self._offset(partition)) < self._ends[partition]:
             return False

@@ -212,6 +212,16 @@ def test_what_was_aborted_is_passed_over_and_explained(bench, opened):
     assert (end, reader.position()[partition].offset) == (8, 8)
 
 
+def test_an_answer_of_before_a_message_is_not_taken_for_one_of_after_it_however_coarse_the_clock(bench, opened):
+    topic = bench.topic()
+    bench.write(topic, b"a")
+    reader, partition = opened(topic, clock=lambda: 7.0), Partition(topic, 0)
+    read(reader, 1)
+    assert reader.at_end(partition, 0.0)
+    bench.write(topic, b"b")
+    assert not reader.at_end(partition, 0.0)
+
+
 def test_an_open_transaction_holds_back_what_follows_it(bench, opened):
     topic = bench.topic()
     bench.write(topic, b"a")

@@ -597,8 +597,9 @@ class ImpressionKeys:
 
     def _note(self, id: ForgottenId, rows: pa.RecordBatch, number: np.ndarray) -> None:
         has = pc.fill_null(pc.equal(rows[id.column], pa.scalar(id.value)), False)
-        keys = self._state.keys_with(id, [rows.filter(has)])
-        self._awaited[id].append((keys, number[has.to_numpy(zero_copy_only=False)]))
+        if pc.any(has).as_py():
+            keys = self._state.keys_with(id, [rows.filter(has)])
+            self._awaited[id].append((keys, number[has.to_numpy(zero_copy_only=False)]))
 
     def found(self, id: ForgottenId) -> np.ndarray:
         """Keys (N, K) with the id of impressions that were noted."""

@@ -387,7 +387,7 @@ class Settlement:
         stream that has ended forgets at once, at the end of time."""
         if self._asof is None or id.column not in self._asof.reads:
             return
-        numbers = (each[self._pending.key_time[each] < id.at_ms] for each in self._waiting_numbers())
+        numbers = self._waiting_numbers(self._pending.key_time.search(id.at_ms))
         self._asof.expect(id, ((self._pending.take(each, self._asof.reads), each) for each in numbers))
         if id.at_ms <= self._watermark and id.at_ms < END_OF_TIME:
             self._asof.forget(id)
@@ -397,9 +397,9 @@ class Settlement:
             if self._watermark == END_OF_TIME:
                 self._forget_all()
 
-    def _waiting_numbers(self) -> Iterator[np.ndarray]:
-        """Numbers of impressions that have not left for every group, a segment's at a time."""
-        waits, stop = max(min(self._emission.cursors), self._pending.first), self._pending.stop
+    def _waiting_numbers(self, stop: int) -> Iterator[np.ndarray]:
+        """Numbers below `stop` of impressions that have not left for every group, a segment's at a time."""
+        waits = max(min(self._emission.cursors), self._pending.first)
         return (np.arange(at, min(at + SEGMENT_ROWS, stop)) for at in range(waits, stop, SEGMENT_ROWS))
 
     def set_back(self, to_ms: int) -> pa.RecordBatch:
@@ -536,7 +536,7 @@ class Settlement:
         if self._tables is not None and state.asof is not None:
             self._tables.restore(state.asof)
         if self._asof is not None:
-            waiting = (self._pending.take(each, self._asof.reads) for each in self._waiting_numbers())
+            waiting = (self._pending.take(each, self._asof.reads) for each in self._waiting_numbers(self._pending.stop))
             self._asof.restore(self._pending.first, waits, waiting)
         self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans, state.claimed)

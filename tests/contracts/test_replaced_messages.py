@@ -75,6 +75,11 @@ def test_what_was_read_is_missed_after_a_restart_only_where_it_is_gone(own_broke
         shutil.rmtree(file) if file.is_dir() else file.unlink()
     settings = settings_of(own_broker)
     write(settings, *(b"other %d" % n for n in range(20)))
-    with pytest.raises(DataLost, match=r"lost messages that were already read: ads/0 from offset 0 on\. A leader took"):
+    lost = r"lost messages that were already read: ads/0 from offset 0 on\. A leader took"
+    with pytest.raises(DataLost, match=lost):
         read_on(settings, 8, {ADS: later}, 1)
+    with TopicReader(settings, [ADS], ends={ADS: 8}) as reader:
+        reader.expect({ADS: later})
+        with pytest.raises(DataLost, match=lost):
+            reader.open({ADS: SourcePosition(8)})  # at its end, so that nothing is left to read
     assert read_on(settings, 8, {}, 12)[0][0] == b"other 8"  # which is what happened before epochs were stored

@@ -242,7 +242,10 @@ class _FakeSubscription:
     @property
     def assignment(self) -> dict[TopicPartition, SimpleNamespace]:
         """Positions by partition."""
-        return {each: SimpleNamespace(position=SimpleNamespace(offset=at)) for each, at in self._positions.items()}
+        return {
+            each: SimpleNamespace(position=SimpleNamespace(offset=at), awaiting_validation=False)
+            for each, at in self._positions.items()
+        }
 
     def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         self._epochs[partition] = position.leader_epoch
@@ -250,6 +253,7 @@ class _FakeSubscription:
 
 class _FakeFetcher:
     PartitionRecords = Fetcher.PartitionRecords
+    _cached_log_truncation = None
 
 
 class _Done:

@@ -65,7 +65,8 @@ def _columns_of(config: Config, holders: Mapping[str, FeatureSet], table: str) -
     """Columns of rows that a table's ids come from; of a list of events, the one whose values it has."""
     listed = {f"{of.name}_{item}": item for of in config.rows.asof.features for item in of.of}
     reads = [f.reads[0] for features in holders.values() for f in features.tabled if f.name == table]
-    return list(dict.fromkeys(listed.get(column, column) for column in reads))
+    columns = dict.fromkeys(listed.get(column, column) for column in reads)
+    return [column for column in columns if column in config.rows.impression.names]
 
 
 def _about_asof(known: Sequence[AsOfFeature], columns: Sequence[str]) -> Iterator[str]:

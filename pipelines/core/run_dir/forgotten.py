@@ -112,7 +112,9 @@ def forget_anew(run_dir: RunDir, worker: str, after: int) -> None:
         record = forgotten(run_dir)
         if worker in record.at:
             own = {number: position for number, position in record.at[worker].items() if position <= after}
-            _write(run_dir, record.model_copy(update={"at": record.at | {worker: own}}))
+            again = record.at[worker].keys() - own.keys()
+            removed = {number: counts for number, counts in record.removed.items() if number not in again}
+            _write(run_dir, record.model_copy(update={"at": record.at | {worker: own}, "removed": removed}))
 
 
 def take_places(run_dir: RunDir, beside: RunDir, begin: Mapping[str, int]) -> None:

@@ -27,7 +27,8 @@ class AsOfForgetting:
 
     def __init__(self, run_dir: RunDir, config: Config, feed: Feed) -> None:
         self._run_dir, self._rows, self._feed = run_dir, config.rows, feed
-        self._known = {name for feature in config.rows.asof.features for name in (*feature.by, *feature.of)}
+        named = {name for feature in config.rows.asof.features for name in (*feature.by, *feature.of)}
+        self._known = named & set(config.rows.impression.names)  # a list may have labels and gaps, too
         self._told, self._noted = set[int](), 0
         self._read: tuple[int, int] | None = None
 
@@ -41,7 +42,7 @@ class AsOfForgetting:
             note_forgotten(self._run_dir, Kind.AUGMENTATION.value, unplaced, position)
         for request in new:
             self._told.add(request.number)
-            for column in request.columns:
+            for column in [name for name in request.columns if name in self._known]:
                 value: Any = pa.array([request.id]).cast(self._rows.impression.field(column).type)[0].as_py()
                 id = ForgottenId(request.number, column, value, at.get(request.number, position))
                 self._feed.forget(id, self._shown(id))

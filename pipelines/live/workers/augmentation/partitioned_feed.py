@@ -135,23 +135,13 @@ class PartitionedFeed:
         front = fronts(answers)
         self._reached = front.bound
         cut = next_cut(front, self._cut, self._horizon_ms)
-        forgets = cut is not None and self._to_forget and cut > self._to_forget[0][0].at_ms
-        if forgets:  # what all have reached lies behind it: first come all rows before it, those of a full buffer too
-            cut = self._to_forget[0][0].at_ms
-        nothing = empty_batch(self._schema.settled)
+        nothing, before = empty_batch(self._schema.settled), list[RankAnswer]()
         if cut is not None:
             self._cut, self._still_since = max(self._cut, cut), None
-            new = new_verticals(self._group.ask("pop", cut, self._verticals.known))
-            joined = self._group.ask("join", admitted(self._verticals, new))
-            weights: list[pa.RecordBatch] = []
-            if self._schema.asof.features:
-                events = [batch for answer in joined for batch in answer.rows]
-                shown = [answer.value for answer in joined]
-                weights = [answer.rows[0] for answer in self._group.ask("rates", cut, shown, rows=events)]
-            taken_in = self._group.ask("absorb", rows=weights)
-            self.rows_read += sum(answer.value["rows"] for answer in taken_in)
-            while forgets and self._to_forget and self._to_forget[0][0].at_ms <= cut:
+            while self._to_forget and (at_ms := self._to_forget[0][0].at_ms) < cut:
+                before += self._taken_in(at_ms)  # first all rows before it, those of a full buffer too
                 self._forget_next()
+            taken_in = self._taken_in(cut)
         elif all(answer.value["finished"] for answer in answers):
             self._forget_all()
             self._at_end, taken_in = True, self._group.ask("end")
@@ -160,7 +150,21 @@ class PartitionedFeed:
             no_late, no_dead = empty_batch(late_schema(self._schema)), empty_batch(DEAD_LETTER_SCHEMA)
             return SettledRows(nothing, no_late, no_dead, self._cut, self._due > 0) if came else None
         self._now_due(taken_in)
-        return SettledRows(nothing, rows_of(taken_in, 0), rows_of(taken_in, 1), self._cut, self._due > 0)
+        late, dead = (rows_of([*before, *taken_in], place) for place in (0, 1))
+        return SettledRows(nothing, late, dead, self._cut, self._due > 0)
+
+    def _taken_in(self, cut: int) -> list[RankAnswer]:
+        """Take the rows before `cut`."""
+        new = new_verticals(self._group.ask("pop", cut, self._verticals.known))
+        joined = self._group.ask("join", admitted(self._verticals, new))
+        weights: list[pa.RecordBatch] = []
+        if self._schema.asof.features:
+            events = [batch for answer in joined for batch in answer.rows]
+            shown = [answer.value for answer in joined]
+            weights = [answer.rows[0] for answer in self._group.ask("rates", cut, shown, rows=events)]
+        answers = self._group.ask("absorb", rows=weights)
+        self.rows_read += sum(answer.value["rows"] for answer in answers)
+        return answers
 
     def forget(self, id: ForgottenId, shown: Iterable[pa.RecordBatch] = ()) -> None:
         self._group.ask("expect", id)

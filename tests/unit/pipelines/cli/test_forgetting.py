@@ -16,7 +16,7 @@ ASOF = [
     {"name": "user_rate", "by": "user_id", "rate": "ctr"},
     {"name": "pair_rate", "by": ["user_id", "ad_id"], "rate": "ctr"},
     {"name": "ad_rate", "by": "ad_id", "rate": "ctr"},
-    {"name": "shown", "by": "user_id", "last": 3, "of": ["ad_id"]},
+    {"name": "shown", "by": "user_id", "last": 3, "of": ["ad_id", "ctr"]},
 ]
 KEPT = "These keep what they hold of it, until --everywhere: rows of the lake, predictions, snapshots from before."
 
@@ -26,6 +26,7 @@ def run(tmp_path) -> RunDir:
     raw = small()
     raw["features"]["asof"] = ASOF
     raw["features"]["sequence"] = [{"name": "lately", "column": "shown_ad_id", "rows": 100, "length": 3}]
+    raw["features"]["sparse"].append({"name": "clicks", "column": "shown_ctr", "rows": 2, "transform": "index"})
     run = RunDir(tmp_path / "run")
     run.root.mkdir()
     run.config.write_text(dump(parse(raw)))
@@ -52,6 +53,12 @@ def test_a_list_of_events_is_of_the_column_whose_values_it_has(run):
         assert "As-of features by ad_id begin anew for the id: pair_rate, ad_rate." in said
         assert "Lists of events by other keys have 0 in its place: shown." in said
     assert [request.columns for request in forgotten(run).requests] == [("ad_id",), ("ad_id",)]
+
+
+def test_a_list_of_labels_is_of_no_column_and_as_of_features_know_nothing_of_it(run):
+    said = list(forget(run, "clicks", "1", 0.0))
+    assert not [line for line in said if line.startswith(("As-of", "Lists", "  augmentation"))]
+    assert forgotten(run).requests[0].columns == ()
 
 
 def test_what_was_removed_is_counted_once_it_is_done(run, monkeypatch):

@@ -69,7 +69,7 @@ def test_a_thousand_commits_of_eight_workers_leave_everything_bounded(broker, tm
         source__impressions=COMMITS * BLOCK_ROWS,
         rows__tasks=[{"name": "ctr", "window_s": 600}],
         pace={"mode": "free", "block_rows": BLOCK_ROWS, "commit_interval_s": 600.0},
-        lake={"compact_files": 16, "vacuum_after_s": KEPT_S, "target_file_mb": 1},
+        lake={"compact_files": 16 // WORKERS, "vacuum_after_s": KEPT_S, "target_file_mb": 1},
         resources__cpus_per_worker=0.05,
         students=[],
     )

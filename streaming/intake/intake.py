@@ -311,14 +311,18 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             silent = silent - self._idle - set(self._source.ended)
-            at_end = self._at_end(silent)
+            due = {p for p in silent if now - self._at_end_since.get(p, now) >= self._idle_s}
+            # To become idle takes a new answer: rows of other partitions were read since the last, and wait.
+            at_end = self._at_end(silent, max_age_s=0.0) if due else self._at_end(silent)
             now = self._clock()  # the answer may have taken its time, and the broker may have been away until then
             for partition in silent:
                 if partition not in at_end:
                     self._at_end_since.pop(partition, None)
-                elif now - self._at_end_since.setdefault(partition, now) >= self._idle_s:
+                elif partition in due:
                     self._merge.mark_idle(partition)
                     self._idle.add(partition)
+                else:
+                    self._at_end_since.setdefault(partition, now)
         if not self._source.reachable:
             self.await_all()
 

@@ -231,6 +231,14 @@ MUTATIONS = (
         f"{INTAKE}::test_a_partition_is_not_idle_while_the_broker_does_not_confirm_its_end",
     ),
     Mutation(
+        "a partition becomes idle by an answer of before the rows that wait for it",
+        f"{ONCE} (7)",
+        "streaming/intake/intake.py",
+        "at_end = self._at_end(silent, max_age_s=0.0) if due else self._at_end(silent)",
+        "at_end = self._at_end(silent)",
+        WINDOWS,
+    ),
+    Mutation(
         "an idle partition is not asked again",
         f"{ONCE} (7)",
         "streaming/intake/intake.py",

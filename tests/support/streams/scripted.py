@@ -224,7 +224,7 @@ class ScriptedSource(MessageSource):
 
     def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
         now = self.topics.clock()
-        if now - self._asked_at > max_age_s and not self._away():
+        if now - self._asked_at >= max_age_s and not self._away():
             self._asked_at = now
             self._ends_known = {p: len(script) for p, script in self.topics.scripts.items()}
         return self.reachable and self._next[partition] >= self._ends_known[partition]

@@ -6,12 +6,14 @@ Times are milliseconds of event time; windows are a second for clicks and ten fo
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from streaming.errors import BrokerAway
 from streaming.intake.intake import InputTopic, Intake
+from streaming.messages.message import RawMessage
 from streaming.messages.source import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema
@@ -213,6 +215,33 @@ def test_a_partition_is_awaited_for_idle_s_from_the_answer_not_from_the_question
     assert stream.run(steps=3) == []
     stream.click(0, (1, 500))
     assert (1, "ctr", 1, None) in stream.run()
+
+
+class HeldClicks(ScriptedSource):
+    """Its broker tells where clicks end, and gives none yet."""
+
+    held = True
+
+    def next_batch(self, *args: Any, only: Collection[Partition], **kwargs: Any) -> list[RawMessage] | None:
+        given = {partition for partition in only if partition.topic != "clicks" or not self.held}
+        return super().next_batch(*args, only=given, **kwargs)
+
+
+@pytest.mark.parametrize("idle_s", [0.9, 1.1])
+@pytest.mark.parametrize("steps", range(2, 10))
+def test_a_partition_becomes_idle_by_an_answer_of_after_the_rows_that_wait_for_it(steps, idle_s):
+    """Simulated seed 2003782."""
+    stream = Stream(idle_s=idle_s, partitions=1)
+    source = HeldClicks(stream.topics)
+    stream.intake = stream.open(None, source)
+    stream.show(0, (1, 0))
+    stream.run(steps=steps)
+    stream.click(0, (1, 900))
+    stream.show(0, (2, 90_000))
+    assert stream.run(steps=40) == []
+    source.held = False
+    assert stream.run(steps=40)[0] == (1, "ctr", 1, None)
+    assert stream.late == []
 
 
 def test_a_broker_that_stays_away_is_given_up_with_event_time_where_it_was():

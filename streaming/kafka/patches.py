@@ -143,10 +143,10 @@ def seek(consumer: Any, partition: TopicPartition, offset: int, epoch: int) -> N
 
 
 def offset_of(consumer: Any, partition: TopicPartition) -> int | None:
-    """Offset of the next message of a partition, where the client knows it and that nothing before it was replaced."""
+    """Offset of the next message of a partition, as far as the client knows; None while it asks whether messages
+    before it were replaced. That they were, only its own call and the next poll say."""
     state = consumer._subscription.assignment[partition]
-    doubtful = state.awaiting_validation or consumer._fetcher._cached_log_truncation is not None
-    return None if doubtful or state.position is None else state.position.offset
+    return None if state.awaiting_validation or state.position is None else state.position.offset
 
 
 def continue_as(producer: Any, topic: str, identity: int, numbers: Sequence[int], wait_s: float) -> Exception | None:

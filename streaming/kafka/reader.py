@@ -223,6 +223,7 @@ class TopicReader(MessageSource):
             position = self.position()
             for partition in still_open:
                 if position[partition].offset >= (end := self._given_ends[partition]):
+                    self._asked_offset(partition)  # raises where messages before it were replaced
                     self._explain(partition, end)
                     self._ended.add(partition)
 

@@ -253,7 +253,6 @@ class _FakeSubscription:
 
 class _FakeFetcher:
     PartitionRecords = Fetcher.PartitionRecords
-    _cached_log_truncation = None
 
 
 class _Done:

@@ -1,4 +1,4 @@
-"""As-of features: what was known of a row's key when the row was shown, computed once, where topics are merged.
+"""Counts and lists of the earlier events of a row's keys (as-of features), computed once, where topics are merged.
 
 features    the state of all features of a stream: rows in merge order in, columns of the lake out
 lookup      the features of rows that are asked about, from a stored state

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.asof.forgotten import AT_THE_END, ForgottenId, Removed
+from streaming.asof.forgotten import AT_THE_END, ForgottenId, RemovedCounts
 from streaming.asof.key_table import KeyTable, packed, unpacked
 from streaming.asof.loops import AGED, COUNT, NEVER, SHOWN, WEIGHTED, accumulate, remember
 from streaming.hashing import hash64
@@ -427,7 +427,7 @@ class AsOfState:
         """Let go of impressions below number `before`: no label comes for them any more."""
         self.streams[0].drop(before)
 
-    def forget(self, keys: np.ndarray, columns: Collection[str], items: Mapping[str, Sequence[int]]) -> Removed:
+    def forget(self, keys: np.ndarray, columns: Collection[str], items: Mapping[str, Sequence[int]]) -> RemovedCounts:
         """Forget `keys` (N, K) of those `by` that have one of these columns; and `items`, values by column, in
         the lists of all other keys. Sums of other keys keep what they counted."""
         of, waiting, entries = self._with(columns), self._waiting, 0
@@ -450,9 +450,9 @@ class AsOfState:
                     listed[found] = 0
                     ring.changed[: ring.used][found[: ring.used].any(axis=1)] = 1
                     entries += int(found[: ring.used].sum())
-        return Removed(gone, entries)
+        return RemovedCounts(gone, entries)
 
-    def forget_id(self, id: ForgottenId, keys: np.ndarray) -> Removed:
+    def forget_id(self, id: ForgottenId, keys: np.ndarray) -> RemovedCounts:
         """Forget an id, once all rows before `id.at_ms` have been taken and none of later; `keys`: `keys_with`.
 
         Tables are brought to the tick of that time first: so what they hold depends on it alone, not on chunks."""

@@ -18,7 +18,7 @@ class ForgottenId(NamedTuple):
     at_ms: int
 
 
-class Removed(NamedTuple):
+class RemovedCounts(NamedTuple):
     """Counts of what was forgotten: `keys` of all tables, and `entries` of lists of other keys."""
 
     keys: int

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.asof.features import NO_LABELS, AsOfState, ImpressionKeys, LabelEvents, NewEvents
-from streaming.asof.forgotten import ForgottenId, Removed
+from streaming.asof.forgotten import ForgottenId, RemovedCounts
 from streaming.errors import BadInput, StreamingError
 from streaming.evolution import schema_changes
 from streaming.intake.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, integers_of, merged_schema
@@ -143,7 +143,7 @@ class Settlement:
             self._tables = AsOfState(schema)
             (self._asof,) = self._tables.streams
         self._to_forget: list[tuple[ForgottenId, np.ndarray]] = []
-        self.removed: dict[ForgottenId, Removed] = {}
+        self.removed: dict[ForgottenId, RemovedCounts] = {}
         """Ids that were forgotten since this was opened."""
         self._disk_bytes = 0
         self._watermark = NO_TIME

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.asof.features import AsOfState, Events, NewEvents
-from streaming.asof.forgotten import ForgottenId, Removed
+from streaming.asof.forgotten import ForgottenId, RemovedCounts
 from streaming.intake.intake import Intake
 from streaming.intake.merge import Front, MergedChunk, integers_of
 from streaming.messages.dead_letters import Kind, refuse_rows
@@ -208,7 +208,7 @@ class Shard:
         found = [self._asof.streams[number].found(id) for number in self.numbers]
         return np.concatenate([self._asof.keys_with(id, shown), *found])
 
-    def forget(self, id: ForgottenId, keys: np.ndarray) -> Removed:
+    def forget(self, id: ForgottenId, keys: np.ndarray) -> RemovedCounts:
         """Forget an id of which all processes together have these keys: all rows before `id.at_ms` have been taken."""
         assert self._asof is not None
         for number in self.numbers:

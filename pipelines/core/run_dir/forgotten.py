@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.core.run_dir.paths import RunDir
-from streaming.asof.forgotten import Removed
+from streaming.asof.forgotten import RemovedCounts
 from streaming.errors import DataLost, StreamingError
 from streaming.store.files import make_folder, read_json, write_json
 from streaming.store.lock import file_lock
@@ -55,7 +55,7 @@ class Forgotten(BaseModel):
 
     requests: tuple[ForgetRequest, ...] = ()
     at: dict[str, dict[int, int]] = Field(default_factory=dict)
-    removed: dict[int, Removed] = Field(default_factory=dict)
+    removed: dict[int, RemovedCounts] = Field(default_factory=dict)
 
 
 def forgotten(run_dir: RunDir) -> Forgotten:
@@ -99,7 +99,7 @@ def note_forgotten(run_dir: RunDir, worker: str, numbers: Sequence[int], positio
         _write(run_dir, record.model_copy(update={"at": record.at | {worker: own}}))
 
 
-def note_removed(run_dir: RunDir, removed: Mapping[int, Removed]) -> None:
+def note_removed(run_dir: RunDir, removed: Mapping[int, RemovedCounts]) -> None:
     """Record, durably, what as-of features lost by requests of these numbers. What was recorded before stands."""
     with _alone(run_dir):
         record = forgotten(run_dir)

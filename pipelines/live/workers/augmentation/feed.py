@@ -14,7 +14,7 @@ from pipelines.core.config.topics import Topic
 from pipelines.core.run_dir.end_offsets import stored_ends
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.stopwatch import Stopwatch
-from streaming.asof.forgotten import ForgottenId, Removed
+from streaming.asof.forgotten import ForgottenId, RemovedCounts
 from streaming.intake.intake import AwaitedRows, InputTopic, Intake
 from streaming.intake.merge import END_OF_TIME
 from streaming.kafka.reader import TopicReader
@@ -35,7 +35,7 @@ class Feed(Protocol):
     rows_read: int
 
     @property
-    def removed(self) -> dict[ForgottenId, Removed]:
+    def removed(self) -> dict[ForgottenId, RemovedCounts]:
         """Ids that were forgotten since this was opened."""
 
     @property
@@ -162,7 +162,7 @@ class SettledFeed:
         self._at_end = False
 
     @property
-    def removed(self) -> dict[ForgottenId, Removed]:
+    def removed(self) -> dict[ForgottenId, RemovedCounts]:
         return self.settlement.removed
 
     @property

@@ -18,7 +18,7 @@ from pipelines.core.run_dir.forgotten import ForgetRequest, forgotten, note_forg
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.rules.kinds import Kind
 from pipelines.live.workers.augmentation.feed import Feed
-from streaming.asof.forgotten import AT_THE_END, ForgottenId, Removed
+from streaming.asof.forgotten import AT_THE_END, ForgottenId, RemovedCounts
 from streaming.lake.reader import LakeReader
 
 
@@ -51,10 +51,10 @@ class AsOfForgetting:
         """Record what was removed; before it is committed, since it is not found again after that."""
         if len(removed := self._feed.removed) == self._noted:
             return
-        counts: dict[int, Removed] = {}
+        counts: dict[int, RemovedCounts] = {}
         for id, (keys, entries) in removed.items():
-            before = counts.get(id.number, Removed(0, 0))
-            counts[id.number] = Removed(before.keys + keys, before.entries + entries)
+            before = counts.get(id.number, RemovedCounts(0, 0))
+            counts[id.number] = RemovedCounts(before.keys + keys, before.entries + entries)
         note_removed(self._run_dir, counts)
         self._noted = len(removed)
 

@@ -23,7 +23,7 @@ from pipelines.live.workers.augmentation.shards import (
     new_verticals,
     rows_of,
 )
-from streaming.asof.forgotten import ForgottenId, Removed
+from streaming.asof.forgotten import ForgottenId, RemovedCounts
 from streaming.intake.intake import LAG_EVERY_S, AwaitedRows
 from streaming.intake.merge import END_OF_TIME, NO_TIME
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
@@ -72,7 +72,7 @@ class PartitionedFeed:
         self._at_end = False
         self._read_something = True
         self._to_forget: list[tuple[ForgottenId, np.ndarray]] = []
-        self.removed: dict[ForgottenId, Removed] = {}
+        self.removed: dict[ForgottenId, RemovedCounts] = {}
         self._status: FeedStatus | None = None
         self._lag = (-LAG_EVERY_S, 0)
         group.ask("open", epoch, row_bytes)
@@ -182,7 +182,7 @@ class PartitionedFeed:
         id, keys = self._to_forget.pop(0)
         found = [answer.rows[0] for answer in self._group.ask("found", id)]
         answers = self._group.ask("forget", id, rows=[columns_of(keys), *found])
-        self.removed[id] = Removed(*answers[0].value)
+        self.removed[id] = RemovedCounts(*answers[0].value)
 
     def _now_due(self, answers: Sequence[RankAnswer]) -> None:
         self._due = sum(answer.value["due"] for answer in answers)

@@ -98,7 +98,7 @@ class AugmentationWorker(Worker):
         self._waits_for_teacher = self._done = False
         self._rows_at_metrics = 0
         self._spans: BlockSpans | None = None
-        self._beside = run_dir.side_tables
+        self._side_tables = run_dir.side_tables
 
     def open(self) -> None:
         set_threads(self._config.resources.threads)
@@ -150,7 +150,7 @@ class AugmentationWorker(Worker):
     def step(self) -> bool:
         self.stream.sources.look()
         self.stream.feed.declare(self.orders.verticals)
-        for withdrawn in record_asked(self._beside, self.stream.last_lake_seq + 1):
+        for withdrawn in record_asked(self._side_tables, self.stream.last_lake_seq + 1):
             log.warning("%s are withdrawn from lake_seq %d on: %s", withdrawn.words, withdrawn.at, withdrawn.why)
         try:
             return next(self._steps)

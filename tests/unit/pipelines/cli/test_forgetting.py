@@ -9,7 +9,7 @@ from pipelines.cli.tools.forgetting import forget
 from pipelines.core.config.settings import dump, parse
 from pipelines.core.run_dir.forgotten import ask_to_forget, forgotten, note_forgotten, note_removed
 from pipelines.core.run_dir.paths import RunDir
-from streaming.asof.forgotten import Removed
+from streaming.asof.forgotten import RemovedCounts
 from tests.support.pipelines.raw_configs import small
 
 ASOF = [
@@ -65,8 +65,8 @@ def test_what_was_removed_is_counted_once_it_is_done(run, monkeypatch):
     def asked_and_done(run_dir, *args, **options):
         request = ask_to_forget(run_dir, *args, **options)
         note_forgotten(run_dir, "augmentation", [request.number], 1_704_080_659_546)
-        note_removed(run_dir, {request.number: Removed(3, 1200)})
-        note_removed(run_dir, {request.number: Removed(0, 0)})  # done again from an earlier commit
+        note_removed(run_dir, {request.number: RemovedCounts(3, 1200)})
+        note_removed(run_dir, {request.number: RemovedCounts(0, 0)})  # done again from an earlier commit
         return request
 
     assert "  augmentation: before it takes in another row, once the run runs again" in forget(run, "ad_id", "7", 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streaming.asof.forgotten import AT_THE_END, ForgottenId, Removed
+from streaming.asof.forgotten import AT_THE_END, ForgottenId, RemovedCounts
 from streaming.intake.merge import END_OF_TIME, Merge
 from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
@@ -63,7 +63,7 @@ def test_keys_crosses_list_entries_and_labels_to_come_go_and_sums_of_others_stay
     assert [(rows[n]["site_rate"], rows[n]["site_rate_shown"]) for n in rows] == [
         (untouched[n]["site_rate"], untouched[n]["site_rate_shown"]) for n in rows
     ]
-    assert settlement.removed == {id: Removed(keys=3, entries=3)}  # 7, (7, 1) and (7, 2); three of lists
+    assert settlement.removed == {id: RemovedCounts(keys=3, entries=3)}  # 7, (7, 1) and (7, 2); three of lists
 
 
 def test_an_item_of_before_that_is_clicked_later_is_listed_as_nothing(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming.asof.forgotten import ForgottenId, Removed
+from streaming.asof.forgotten import ForgottenId, RemovedCounts
 from streaming.intake.intake import InputTopic, Intake
 from streaming.intake.merge import Front
 from streaming.partitioner import Partitioner
@@ -79,7 +79,7 @@ class Shared:
         sent = messages(seed, step_ms)
         self.shards = [self._shard(sent, numbers, folder / str(number)) for number, numbers in enumerate(shards)]
         self.to_forget: list[ForgottenId] = []
-        self.removed: list[Removed] = []
+        self.removed: list[RemovedCounts] = []
 
     def forget(self, *ids: ForgottenId) -> None:
         self.to_forget += ids

@@ -21,7 +21,7 @@ from pipelines.core.run_dir.paths import BesideRun, RunDir
 from pipelines.live.training.forgetting import Forgetting, ids_of
 from pipelines.live.workers.teacher.candidate import CandidateTeacher
 from pipelines.live.workers.teacher.worker import TeacherWorker
-from streaming.asof.forgotten import Removed
+from streaming.asof.forgotten import RemovedCounts
 from streaming.errors import BadInput, DataLost
 from tests.support.models.states import same
 from tests.support.pipelines.stored_run import SMALL_RUN, rows_of
@@ -109,10 +109,10 @@ def test_positions_behind_an_event_time_that_is_set_back_are_come_to_again(tmp_p
     note_forgotten(run_dir, "augmentation", [1], 50)
     note_forgotten(run_dir, "augmentation", [2], 51)
     note_forgotten(run_dir, "teacher", [1], 60)
-    note_removed(run_dir, {1: Removed(1, 0), 2: Removed(2, 0)})
+    note_removed(run_dir, {1: RemovedCounts(1, 0), 2: RemovedCounts(2, 0)})
     forget_anew(run_dir, "augmentation", after=50)
     assert forgotten(run_dir).at == {"augmentation": {1: 50}, "teacher": {1: 60}}
-    assert forgotten(run_dir).removed == {1: Removed(1, 0)}
+    assert forgotten(run_dir).removed == {1: RemovedCounts(1, 0)}
 
 
 def test_a_damaged_record_is_refused_for_what_it_asks_may_not_be_passed_over(tmp_path):

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
@@ -59,6 +59,17 @@ def flush_names(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its missing parents, from the top down, each name forced to the disk before the next is made;
+    and the name of the lowest that exists, which a process that died may have made."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    with suppress(PermissionError):  # the parent of a folder that others made for us may not be ours to open
+        flush_names((missing[-1].parent if missing else path).parent)
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        flush_names(folder.parent)
 
 
 @contextmanager

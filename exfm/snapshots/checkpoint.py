@@ -26,7 +26,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from exfm.durable import flush, flush_names, move, remove_folder
+from exfm.durable import flush, flush_names, make_folder, move, remove_folder
 from exfm.errors import ModelError, OtherFormat
 from exfm.snapshots.changed import ChangedTensor, flattened, resolved
 from exfm.snapshots.delta import ChangedRows
@@ -115,6 +115,7 @@ def save_checkpoint(
     head = {"kind": kind, "meta": json.loads(json.dumps(dict(meta)))}
     group = together or Together(rank=0, ranks=1, attempt=uuid4().hex)
     staging = Path(root) / f".{name}.{group.attempt}"
+    make_folder(Path(root))
     if group.rank:
         _write_own_part(staging, name, stored, group)
         return target

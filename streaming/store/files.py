@@ -50,8 +50,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     (b'abc', ['rows.bin'])
     """
     part = _part(path)
-    if not path.parent.is_dir():
-        make_folder(path.parent)
+    make_folder(path.parent)
     with disk_full_named(path):
         try:
             with part.open("wb") as file:
@@ -127,8 +126,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """
     part = path.with_name(f".{path.name}{PART_SUFFIX}")
     shutil.rmtree(part, ignore_errors=True)
-    if not path.parent.is_dir():
-        make_folder(path.parent)
+    make_folder(path.parent)
     with disk_full_named(part):
         part.mkdir()  # its name need not last
     try:
@@ -174,8 +172,7 @@ def append_line(path: Path, line: str) -> None:
     >>> path.read_text()
     'one\\ntwo\\n'
     """
-    if not path.parent.is_dir():
-        make_folder(path.parent)
+    make_folder(path.parent)
     new = not path.exists()
     with disk_full_named(path), path.open("ab+") as file:
         file.seek(0)
@@ -304,16 +301,32 @@ def make_folder(path: Path) -> None:
     """Create `path` and its missing parents, durably. Raises DiskFull.
 
     From the top down, each name flushed before the next is made. So of the folders that exist already only the lowest
-    may be unflushed, by a process that died in between; its name is flushed too.
+    may be unflushed, by a process that died in between; its name is flushed too, once by each process.
     """
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    lowest = missing[-1].parent if missing else path
+    missing: list[Path] = []
+    lowest = path
+    while (inode := _inode_of(lowest)) is None:
+        missing.append(lowest)
+        lowest = lowest.parent
     with suppress(PermissionError):  # the parent of a folder that others made for us may not be ours to open
-        _sync(lowest.parent)
+        _flush_name(lowest, inode)
     for folder in reversed(missing):
         with disk_full_named(folder):
             folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+        _flush_name(folder, folder.stat().st_ino)
+
+
+def _inode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _flush_name(folder: Path, inode: int) -> None:
+    """Flush the name of a folder. `inode`: its own; one that takes its name later is another folder."""
+    _sync(folder.parent)
 
 
 def sync(path: Path) -> None:

@@ -170,6 +170,12 @@ FURTHER = (
         "        part.rename(path)\n",
     ),
     Planted(
+        "a folder that another process made is taken for one that lasts",
+        "streaming/store/files.py",
+        "        _flush_name(lowest, inode)\n",
+        "        _flush_name(lowest, inode) if missing else None\n",
+    ),
+    Planted(
         "the state of the last commit is deleted before the next commit",
         FEED,
         "keep=[str(keep)])",

@@ -26,7 +26,7 @@ from streaming.errors import BadInput, StreamingError
 from streaming.kafka.identity import source_topics
 from streaming.process_limit import too_few_left
 from streaming.program import command
-from streaming.store.files import read_json, write_text
+from streaming.store.files import make_folder, read_json, write_text
 from streaming.store.lock import file_lock
 from streaming.store.working_copy import MARKER, copy_of, delete_stored
 
@@ -105,7 +105,7 @@ def writable(folder: Path, what: str = "the run directory", option: str = "--run
     """Create a folder if necessary, and check that it is writable. Raises BadInput where nothing can be written into
     it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         probe = folder / f".probe-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()

@@ -36,7 +36,7 @@ from pipelines.live.workers.worker import Orders
 from streaming.errors import BadInput, StreamingError
 from streaming.lake.logit_set import LogitSet
 from streaming.lake.reader import LakeReader
-from streaming.store.files import move
+from streaming.store.files import make_folder, move, sync, sync_all
 
 ANSWER_WAIT_S = 60.0
 AT_WORK = {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING, WorkerState.DONE}
@@ -211,7 +211,7 @@ class Pipeline:
             return
         shutil.rmtree(start, ignore_errors=True)  # of one of that name that never began
         root = self.run_dir.checkpoints(STUDENT + name)
-        start.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(start.parent)
         for _ in range(5):
             saved = checkpoint_names(root)
             if not saved:
@@ -229,7 +229,9 @@ class Pipeline:
                     f"--from {name}: its embeddings are {width} wide, and those of `{student.name}` are to be "
                     f"{student.model.width}: nothing of it would fit; take --like {name}, too"
                 )
+            sync_all([part, *part.rglob("*")])
             move(part, start)
+            sync(start.parent)
             return
         raise StreamingError(
             f"the newest checkpoint of `{name}` was replaced five times while it was copied; try again"

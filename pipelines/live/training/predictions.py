@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from streaming.hashing import hash64
 from streaming.position import NOTHING_YET
-from streaming.store.files import damage_named, read_json, remove_file, replacing, sync, write_json
+from streaming.store.files import damage_named, make_folder, read_json, remove_file, replacing, sync, write_json
 
 CLUSTER = "cluster_"
 """Before the name of a column in `metrics.cluster_by`."""
@@ -113,7 +113,7 @@ class PredictionLog:
 
     def open(self, position: int) -> None:
         """Continue after `position`, deleting later parts."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self._directory)
         self._waiting = []
         for part in self._directory.glob("*.parquet"):
             if _last(part) > position:

@@ -40,7 +40,7 @@ from pipelines.live.workers.ranks import Ranks, Rendezvous
 from streaming.errors import StillHeld
 from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
-from streaming.store.files import write_json
+from streaming.store.files import make_folder, write_json
 from streaming.store.lock import file_lock
 from streaming.store.working_copy import put_tree
 
@@ -114,7 +114,7 @@ class Checkpointer:
     def _take_lock(self) -> None:
         """Refuse to start while an earlier process holds the lock: two would write into one folder. The lock goes with
         its process, however that ends."""
-        self.checkpoints.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.checkpoints.parent)
         path = self.checkpoints.with_name(f"{self.name}.lock")
         if not self._lock.enter_context(file_lock(path)):
             raise StillHeld(f"another process still works as `{self.name}` (it holds {path}); it has to end first")

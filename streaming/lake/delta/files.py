@@ -111,8 +111,7 @@ def write_file(
             if not group.num_rows:
                 continue
             if not rows:
-                if not place.parent.is_dir():
-                    make_folder(place.parent)
+                make_folder(place.parent)
                 chosen = form or Form.of(group)
                 writer = closing.enter_context(chosen.writer(place, group.schema, statistics))
             writer.write_table(group, row_group_size=group_rows)

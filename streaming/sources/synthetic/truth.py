@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from streaming.errors import BadInput
 from streaming.hashing import hash64
-from streaming.store.files import damage_named, replacing, sync
+from streaming.store.files import damage_named, make_folder, replacing, sync
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -49,7 +49,7 @@ class TruthWriter:
 
     def __init__(self, directory: str | Path, *, replace: bool = False) -> None:
         self._directory = Path(directory)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self._directory)
         present = sorted(self._directory.glob("part-*.parquet"))
         if present and not replace:
             raise BadInput(

@@ -1,4 +1,5 @@
 import json
+import os
 import tempfile
 
 import pytest
@@ -239,3 +240,14 @@ def test_a_state_must_fit_by_name_and_shape():
         check_fit(model, {"a": torch.zeros(2), "b": torch.zeros(4)})
     with pytest.raises(ModelError, match=r"2 of 3 tensors .* `b`, is absent in the state"):
         check_fit(model, {"a": torch.zeros(2), "c": torch.zeros(4)})
+
+
+def test_the_name_of_the_folder_of_checkpoints_is_flushed_also_where_its_maker_died_before_it_could(
+    tmp_path, monkeypatch
+):
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    root = tmp_path / "checkpoints" / "teacher"
+    root.parent.mkdir()  # and gone
+    save_checkpoint(root, "v1", {"w": torch.zeros(2)}, {})
+    assert flushed[:2] == [tmp_path.stat().st_ino, root.parent.stat().st_ino]

@@ -13,6 +13,7 @@ from streaming.errors import DiskFull, StreamingError
 from streaming.store.files import (
     PART_SUFFIX,
     Staged,
+    append_line,
     make_folder,
     read_json,
     replacing,
@@ -46,6 +47,7 @@ def test_an_interrupted_write_leaves_the_file_before_and_nothing_else(tmp_path, 
 
 def test_a_file_is_flushed_before_it_is_moved_into_place_and_its_name_after(tmp_path, monkeypatch):
     path = tmp_path / "config.yaml"
+    make_folder(tmp_path)
     there = []
     monkeypatch.setattr(os, "fsync", lambda _: there.append(path.exists()))
     write_text(path, "text")
@@ -190,3 +192,26 @@ def test_several_are_flushed_at_once_and_what_fails_is_told(tmp_path, monkeypatc
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DiskFull, match=r"no space left for .*/b"):
         sync_all([tmp_path / "gone", tmp_path / "b"])
+
+
+@pytest.mark.parametrize("write", [lambda path: write_text(path, "text"), lambda path: append_line(path, "line")])
+def test_a_file_in_a_folder_whose_maker_died_before_its_name_was_flushed_has_that_flushed_once(
+    tmp_path, monkeypatch, write
+):
+    folder = tmp_path / "a"
+    folder.mkdir()  # and gone
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    write(folder / "one")
+    write(folder / "two")
+    assert flushed.count(tmp_path.stat().st_ino) == 1
+
+
+def test_a_folder_that_is_made_again_under_its_name_has_that_flushed_again(tmp_path, monkeypatch):
+    make_folder(tmp_path / "a")
+    (tmp_path / "a").rename(tmp_path / "kept")  # so that the next one has another number
+    (tmp_path / "a").mkdir()
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    make_folder(tmp_path / "a")
+    assert flushed == [tmp_path.stat().st_ino]

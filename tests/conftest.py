@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from streaming.broker.broker import LocalBroker
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import ensure_topics
+from streaming.store.s3 import client_of
+from tests.support.moto_server import MotoServer
 from tests.support.places import NUMBERS, ROOT, TEST_RUN, run_folder
 from tests.support.s3_server import S3Server
 
@@ -80,6 +82,22 @@ def s3_server():
         yield server
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def _moto():
+    with MotoServer() as server:
+        yield server
+
+
+@pytest.fixture
+def moto_server(_moto, monkeypatch):
+    """moto's server in the place of `s3_server`, for a test."""
+    for name, value in _moto.environment.items():
+        monkeypatch.setenv(name, value)
+    client_of.cache_clear()
+    yield _moto
+    client_of.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What every object store does: a folder, and S3."""
+"""What every object store does: a folder, and S3, as two servers understand it that know nothing of each other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from streaming.store.working_copy import WorkingCopy, open_copy
 from tests.support.s3_server import LOST, PAGE, TORN, UNAVAILABLE
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3_server", "moto_server"])
 def store(request, tmp_path) -> ObjectStore:
     if request.param == "folder":
         return FolderStore(tmp_path / "store")
-    request.getfixturevalue("s3_server")
+    request.getfixturevalue(request.param)
     return store_at(f"s3://bucket/{tmp_path.name}")
 
 
@@ -58,7 +58,9 @@ def test_of_many_who_put_if_absent_one_succeeds(store):
     assert store.put_if_absent("epoch/7", store.read("epoch/7"))  # its own answer may have been lost
 
 
-def test_a_listing_has_more_than_a_page(s3_server, tmp_path):
+@pytest.mark.parametrize("server", ["s3_server", "moto_server"])
+def test_a_listing_has_more_than_a_page(request, tmp_path, server):
+    request.getfixturevalue(server)
     store = store_at(f"s3://bucket/{tmp_path.name}")
     for number in range(PAGE + 5):
         store.put(f"{number:05d}", b"x")
@@ -67,7 +69,9 @@ def test_a_listing_has_more_than_a_page(s3_server, tmp_path):
     assert list(store.list()) == []
 
 
-def test_a_large_file_is_put_in_parts(s3_server, tmp_path, monkeypatch):
+@pytest.mark.parametrize("server", ["s3_server", "moto_server"])
+def test_a_large_file_is_put_in_parts(request, tmp_path, monkeypatch, server):
+    request.getfixturevalue(server)
     monkeypatch.setattr("streaming.store.s3.IN_PARTS_BYTES", 5 << 20)
     (tmp_path / "large").write_bytes(bytes(range(256)) * (48 << 10))
     store = store_at(f"s3://bucket/{tmp_path.name}")
@@ -131,6 +135,8 @@ def test_addresses_that_are_none(address, words):
         normalised(address)
 
 
-def test_a_bucket_that_is_not_there(s3_server):
+@pytest.mark.parametrize("server", ["s3_server", "moto_server"])
+def test_a_bucket_that_is_not_there(request, server):
+    request.getfixturevalue(server)
     with pytest.raises(BadInput, match="no bucket `other`"):
         store_at("s3://other/x").read("a")

@@ -66,7 +66,9 @@ def test_a_commit_that_the_store_refuses_is_seen_by_nobody(s3_server, tmp_path, 
     assert rows_of(path) == []
 
 
-def test_of_two_writers_on_two_machines_the_later_one_writes(s3_server, tmp_path):
+@pytest.mark.parametrize("server", ["s3_server", "moto_server"])
+def test_of_two_writers_on_two_machines_the_later_one_writes(request, tmp_path, server):
+    request.getfixturevalue(server)
     first = LakeTable(machine(tmp_path, "here") / "lake" / "augmented_examples", ROWS).open_writer()
     first.commit(None, state=1, metadata={})
     second = LakeTable(machine(tmp_path, "there") / "lake" / "augmented_examples", ROWS).open_writer()
@@ -80,7 +82,9 @@ def test_of_two_writers_on_two_machines_the_later_one_writes(s3_server, tmp_path
     assert TableFiles(tmp_path / "here" / "lake" / "augmented_examples").identifier("exfm/state") == 3
 
 
-def test_the_log_here_loses_the_entries_that_were_deleted_at_the_store(s3_server, tmp_path):
+@pytest.mark.parametrize("server", ["s3_server", "moto_server"])
+def test_the_log_here_loses_the_entries_that_were_deleted_at_the_store(request, tmp_path, server):
+    request.getfixturevalue(server)
     path = machine(tmp_path, "here") / "lake" / "table"
     table = CheckedTable(path, SCHEMA, identifiers={"n": 0})
     for number in range(1, 25):

@@ -57,6 +57,24 @@ def test_a_run_goes_on_where_its_machine_was_lost_with_its_disk(
     assert_learned_the_lake(found)
 
 
+@pytest.mark.slow
+def test_a_run_goes_on_at_a_store_of_other_people_too(moto_server, broker, tmp_path, undisturbed, monkeypatch):
+    config = small(broker.bootstrap_servers, **SHORT)
+    machines = Machines(config, "s3://bucket/runs/elsewhere", tmp_path, monkeypatch)
+    try:
+        command = machines.start()
+        command.until(lambda status: status["lake"]["rows"] >= 1000)
+        machines.lose(command)
+        last = machines.start()
+        assert last.wait() == 0, last.log.read_text()[-3000:]
+    finally:
+        for command in machines.commands:
+            command.clean_up()
+    found = machines.look(config)
+    assert_same_run(undisturbed, found)
+    assert_learned_the_lake(found)
+
+
 def test_others_ask_serve_and_verify_a_run_from_another_machine(s3_server, broker, tmp_path, monkeypatch):
     config = small(broker.bootstrap_servers, **SHORT)
     machines = Machines(config, "s3://bucket/runs/asked", tmp_path, monkeypatch)

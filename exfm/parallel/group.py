@@ -102,16 +102,6 @@ class RankGroup:
             dist.all_reduce(values, group=self.process_group)
         return values
 
-    def send(self, data: bytes, rank: int) -> None:
-        """Send bytes to another rank, which has to `receive` them."""
-        dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank, group=self.process_group)
-
-    def receive(self, size: int, rank: int) -> bytes:
-        """The `size` bytes that `rank` sends."""
-        data = torch.empty(size, dtype=torch.uint8)
-        dist.recv(data, rank, group=self.process_group)
-        return data.numpy().tobytes()
-
     def gather(self, values: Tensor) -> list[Tensor]:
         """Values of every rank, alike in shape, on rank 0; nothing on the others. A collective."""
         if self.world_size == 1:
@@ -146,10 +136,6 @@ class RankGroup:
                 raise
             except dist.DistStoreError:
                 continue
-
-    def forget(self, name: str) -> None:
-        """Delete a note that every rank has read."""
-        self._store.delete_key(f"note/{name}")
 
     def broadcast(self, objects: list[Any]) -> None:
         """Replace the list's contents by rank 0's, anything that pickles. A collective, in which the others wait for

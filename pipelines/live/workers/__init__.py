@@ -6,6 +6,7 @@ here.
     worker, report, stopwatch   the base class; what a worker reports; where its time goes
     block_spans                 steps of a block's life, for OpenTelemetry; its trace id, for logs too
     checkpointer                lock, resuming, checkpoints written in the background, the lake's reader registration
+    lines                       messages between rank 0 and another, which may be waited for
     ranks                       collectives of the processes of one worker
     rounds                      … that rank 0 leads, by orders to the others
     ingest                      plays a generated or recorded stream into the topics

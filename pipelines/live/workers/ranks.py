@@ -5,7 +5,8 @@ every step rank 0, whose clock decides, says whether another follows. No rank wa
 so the coordinator may take its time there. Inside a round, a rank that hangs makes the others fail after
 `COLLECTIVE_S`.
 
-All ranks call every method except `close`, in the same order. With a single rank, each returns its own value.
+All ranks call every method except `close`, in the same order. With a single rank, each returns its own value. Beside
+the collectives they have `lines` between rank 0 and each of the others, on which no time-out runs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 import torch
+
+from pipelines.live.workers.lines import Lines
+from streaming.ports import free_port
 
 if TYPE_CHECKING:
     from exfm.parallel.group import RankGroup
@@ -48,17 +52,27 @@ class Ranks:
     ([[7, 8]], 1, 'v00000003')
     """
 
-    def __init__(self, at: Rendezvous, collective_s: float = COLLECTIVE_S) -> None:
+    def __init__(self, at: Rendezvous, collective_s: float = COLLECTIVE_S, *, collectives: bool = True) -> None:
+        """`collectives`: else there are the lines only, and of all methods `close`."""
         self.rank, self.count = at.rank, at.ranks
+        self.lines: Lines | None = None
         self.group: RankGroup | None = None
         self._texts = self._barriers = 0
         if self.count > 1:
+            assert at.port is not None
+            self.lines = Lines(at.rank, at.ranks, at.address, at.port, join_s=JOIN_S)
+        if self.lines is not None and collectives:
             if at.address != LOOPBACK:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(at.address))
             from exfm.parallel.group import RankGroup
 
             self.group = RankGroup(
-                at.rank, at.ranks, master_addr=at.address, master_port=at.port, timeout_s=collective_s, join_s=JOIN_S
+                at.rank,
+                at.ranks,
+                master_addr=at.address,
+                master_port=_same_port(self.lines),
+                timeout_s=collective_s,
+                join_s=JOIN_S,
             )
 
     @property
@@ -114,10 +128,22 @@ class Ranks:
     def close(self) -> None:
         if self.group is not None:
             self.group.close()
+        if self.lines is not None:
+            self.lines.close()
 
 
 ALONE = Ranks(Rendezvous())
 """The only rank of a worker."""
+
+
+def _same_port(lines: Lines) -> int:
+    """A free port of rank 0's machine, in all ranks."""
+    if lines.rank:
+        return int(bytes(lines.receive(0)[0]))
+    port = free_port()
+    for rank in range(1, lines.ranks):
+        lines.send(rank, str(port).encode())
+    return port
 
 
 def interface_towards(address: str) -> str:

@@ -37,7 +37,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 rate = 0.0
 if rank == 0:
     joined = Ranks(at)
-    scorer = scorer_of(config, joined.group)
+    scorer = scorer_of(config, joined)
     scorer.load(RunDir(root).snapshots / "v00000001")
     rate = measured(config, scorer, seconds)
     scorer.leave()

@@ -1,16 +1,15 @@
 """Scorers: a replica of the teacher in this process, or ranks that hold its tables together and score together.
 
     rank 0, augmentation                       the other ranks, scoring
-    load   names the snapshot       ──note──►  each reads its own windows of it from the disk
-                                    ◄──note──  and reports success or the error
-    score  announces how many bytes ──note──►
-           cuts the rows in shares  ──Arrow──► each builds a batch from its share
+    load   names the snapshot       ────────►  each reads its own windows of it from the disk
+                                    ◄────────  and reports success or the error
+    score  cuts the rows in shares  ──Arrow──► each builds a batch from its share
            looks up                 ◄───────►  all together: the one collective
            gathers                  ◄─logits─
-    leave  at a round's end         ──note──►  the round ends here too
+    leave  at a round's end         ────────►  the round ends here too
 
 Every rank gets a share of the rows, and with it of the hashing, the look-ups and the dense part; with all rows on rank
-0 the others would only wait. Between notes no rank waits in a collective: augmentation may wait for Kafka, the teacher
+0 the others would only wait. Between messages no rank waits in a collective: augmentation may wait for Kafka, the teacher
 or the disk as long as it must, and no time-out runs.
 """
 
@@ -36,7 +35,8 @@ from exfm.snapshots.windows import TensorSource
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.workers.ranks import Rendezvous
+from pipelines.live.workers.lines import Lines
+from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.rounds import FurtherRank, Lead
 
 
@@ -132,13 +132,13 @@ class _Shards:
 
 
 class LeadingScorer:
-    """The scorer of rank 0; the other ranks follow its notes."""
+    """The scorer of rank 0, which the other ranks follow."""
 
-    def __init__(self, config: Config, group: RankGroup) -> None:
+    def __init__(self, config: Config, group: RankGroup, lines: Lines) -> None:
         self.shards = _Shards(config, group)
-        self._group = group
+        self._lines = lines
         self._columns = list(config.teacher_features.needs_columns())
-        self._lead, self.rows = Lead(group), 0
+        self._lead, self.rows = Lead(lines), 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         self._lead.order({"do": "load", "snapshot": snapshot.name})
@@ -148,9 +148,9 @@ class LeadingScorer:
             meta = self.shards.load(snapshot)
         except ModelError as error:
             said.append(error_record(error))
-        for rank in range(1, self._group.world_size):
-            said.append(json.loads(self._group.hear(answer := f"loaded/{rank}")))
-            self._group.forget(answer)
+        for rank in range(1, self._lines.ranks):
+            (told,) = self._lines.receive(rank)
+            said.append(json.loads(bytes(told)))
         raise_first(said)
         return meta
 
@@ -158,11 +158,10 @@ class LeadingScorer:
         return TeacherAnswer.together([self._score(part) for part in in_parts(rows, part_rows)])
 
     def _score(self, rows: pa.RecordBatch) -> TeacherAnswer:
-        first, *others = shares(rows.select(self._columns), self._group.world_size)
-        messages = [encoded(share) for share in others]
-        self._lead.order({"do": "score", "bytes": [len(message) for message in messages]})
-        for rank, message in enumerate(messages, start=1):
-            self._group.send(message, rank)
+        first, *others = shares(rows.select(self._columns), self._lines.ranks)
+        self._lead.order({"do": "score"})
+        for rank, share in enumerate(others, start=1):
+            self._lines.send(rank, encoded(share))
         self.rows += first.num_rows
         logits, r = self.shards.score(first)
         return TeacherAnswer(logits[: rows.num_rows], None if r is None else r[: rows.num_rows])
@@ -171,9 +170,11 @@ class LeadingScorer:
         self._lead.leave()
 
 
-def scorer_of(config: Config, group: RankGroup | None) -> Scorer:
+def scorer_of(config: Config, ranks: Ranks) -> Scorer:
     """The scorer of rank 0, or of the only process. A collective where there are more."""
-    return ReplicaScorer(config) if group is None else LeadingScorer(config, group)
+    if ranks.group is None or ranks.lines is None:
+        return ReplicaScorer(config)
+    return LeadingScorer(config, ranks.group, ranks.lines)
 
 
 class ScoringWorker(FurtherRank):
@@ -186,15 +187,17 @@ class ScoringWorker(FurtherRank):
 
     def open(self) -> None:
         super().open()
-        self.shards = _Shards(self._config, self._group)
+        assert self._ranks.group is not None
+        self.shards = _Shards(self._config, self._ranks.group)
 
-    def _obey(self, order: Any) -> None:
+    def _obey(self, order: Any, parts: Sequence[memoryview]) -> None:
         if order["do"] == "load":
             with self.watch("load"):
                 self._load(order["snapshot"])
         else:
             with self.watch("score"):
-                share = decoded(self._group.receive(order["bytes"][self._group.rank - 1], 0))
+                (message,) = self._lines.receive(0)
+                share = decoded(message)
                 self.shards.score(share)
             self.rows += share.num_rows
 
@@ -204,7 +207,7 @@ class ScoringWorker(FurtherRank):
             self.shards.load(self._run_dir.snapshots / name)
         except ModelError as error:
             said = error_record(error)
-        self._group.tell(f"loaded/{self._group.rank}", json.dumps(said))
+        self._lines.send(0, json.dumps(said).encode())
 
 
 def error_record(error: ModelError) -> tuple[str, str]:
@@ -247,7 +250,7 @@ def encoded(rows: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def decoded(message: bytes) -> pa.RecordBatch:
+def decoded(message: bytes | memoryview) -> pa.RecordBatch:
     """The rows of `encoded`."""
     with pa.ipc.open_stream(message) as reader:
         return reader.read_next_batch()

@@ -1,7 +1,7 @@
 """Processes that share a partitioned stream: rank 0 leads, and commits; the others read, settle and score their part.
 
     rank 0, the worker                            the other ranks
-    asks       one call, by name and arguments ─note──►  the same call, of their partitions
+    asks       one call, by name and arguments ──────►  the same call, of their partitions
                its own partitions meanwhile
     gathers    ◄── a JSON value and Arrow rows ─────────
 
@@ -26,7 +26,6 @@ import pyarrow as pa
 
 from exfm.errors import ModelError
 from exfm.models.scorer import TeacherAnswer
-from exfm.parallel.group import RankGroup
 from pipelines.core.config.kept_columns import with_kept_columns
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
@@ -40,6 +39,7 @@ from pipelines.live.workers.augmentation.scoring import (
     error_record,
     raise_first,
 )
+from pipelines.live.workers.lines import Lines
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.rounds import FurtherRank, Lead
 from pipelines.live.workers.stopwatch import Stopwatch
@@ -319,24 +319,22 @@ CALLS = frozenset(name for name in vars(ShardHost) if not name.startswith("_")) 
 class ShardGroup:
     """Rank 0's view of all ranks: a call goes to each of them, its own part is done meanwhile."""
 
-    def __init__(self, local: ShardHost, group: RankGroup | None) -> None:
-        self.local, self._group, self._lead = local, group, Lead(group)
+    def __init__(self, local: ShardHost, lines: Lines | None) -> None:
+        self.local, self._lines, self._lead = local, lines, Lead(lines)
 
     def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[RankAnswer]:
         """The answers of all ranks, in their order; `rows` follow the values. Raises NewColumns if one finds some."""
-        call = self._call(name, values, rows)
+        if self._lines is not None:
+            with self.local.watch("order"):
+                self._lead.order([name, values], *map(encoded, rows))
         own, new = _tried(self.local, name, [*values, *rows])
         answers, found = [own], list(new)
         for rank in range(1, self.ranks):
-            assert self._group is not None
+            assert self._lines is not None
             with self.local.watch("wait for ranks"):
-                said = json.loads(self._group.hear(note := f"answer/{call}/{rank}"))
-                self._group.forget(note)
-                if said["bytes"]:  # a rank that sends waits for half a minute only: it is told when it is heard
-                    self._group.tell(ready := f"ready/{call}/{rank}", "")
-                rows = [decoded(self._group.receive(size, rank)) for size in said["bytes"]]
-                if said["bytes"]:
-                    self._group.forget(ready)
+                value, *batches = self._lines.receive(rank)
+                said = json.loads(bytes(value))
+                rows = list(map(decoded, batches))
             answers.append(RankAnswer(said["value"], rows))
             found += [Column.model_validate(column) for column in said["columns"]]
         if found:
@@ -345,7 +343,7 @@ class ShardGroup:
 
     @property
     def ranks(self) -> int:
-        return 1 if self._group is None else self._group.world_size
+        return 1 if self._lines is None else self._lines.ranks
 
     @property
     def partitions(self) -> int:
@@ -359,17 +357,6 @@ class ShardGroup:
     def leave(self) -> None:
         """End the round, so that other ranks may report."""
         self._lead.leave()
-
-    def _call(self, name: str, values: Sequence[Any], rows: Sequence[pa.RecordBatch]) -> int:
-        if self._group is None:
-            return 0
-        with self.local.watch("order"):
-            messages = [encoded(batch) for batch in rows]
-            call = self._lead.order([name, values, list(map(len, messages))])
-            for rank in range(1, self.ranks):
-                for message in messages:
-                    self._group.send(message, rank)
-        return call
 
 
 class PartitionedScorer:
@@ -400,6 +387,7 @@ class ShardWorker(FurtherRank):
     """A rank beyond the first of a partitioned stream: it answers rank 0's calls."""
 
     kind = "augmentation"
+    collectives = False
 
     def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous, *, until_end: bool) -> None:
         super().__init__("augmentation", config, run_dir, at)
@@ -414,24 +402,12 @@ class ShardWorker(FurtherRank):
         self._held.callback(self.host.close)
         self._follow_round()  # rank 0 opens the stream in all ranks
 
-    def _obey(self, order: Any) -> None:
-        name, values, sizes = order
-        with self.watch("wait for orders"):
-            values += [decoded(self._group.receive(size, 0)) for size in sizes]
-        answer, columns = _tried(self.host, name, values)
+    def _obey(self, order: Any, parts: Sequence[memoryview]) -> None:
+        name, values = order
+        answer, columns = _tried(self.host, name, [*values, *map(decoded, parts)])
         with self.watch("answer"):
-            rows = [encoded(batch) for batch in answer.rows]
-            said = {
-                "value": answer.value,
-                "bytes": [len(each) for each in rows],
-                "columns": [column.model_dump(mode="json") for column in columns],
-            }
-            self._group.tell(f"answer/{self._heard}/{self._group.rank}", json.dumps(said))
-            if rows:
-                with self.watch("wait for orders"):
-                    self._group.hear(f"ready/{self._heard}/{self._group.rank}")
-            for each in rows:
-                self._group.send(each, 0)
+            said = {"value": answer.value, "columns": [column.model_dump(mode="json") for column in columns]}
+            self._lines.send(0, json.dumps(said).encode(), *map(encoded, answer.rows))
         self.rows = self.host.rows
 
 

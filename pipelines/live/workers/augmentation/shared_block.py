@@ -1,10 +1,10 @@
 """A block whose rows stay with the ranks that settled them: each writes its own part, rank 0 commits the whole.
 
     rank 0, the committer                      all ranks
-    asks    write, with the lake_seqs ──note──► its rows to flushed files, in no commit yet
+    asks    write, with the lake_seqs ───────► its rows to flushed files, in no commit yet
     checks  ◄─ the files, how many messages ──
     commits all files at once
-    asks    publish ──────────────────note──► its messages to the examples topic
+    asks    publish ──────────────────────► its messages to the examples topic
     writes  the last part, when all are acknowledged
 
 A rank that dies before the commit leaves files that vacuum deletes, and the block is made again. After the commit, the

@@ -103,16 +103,17 @@ class AugmentationWorker(Worker):
     def open(self) -> None:
         set_threads(self._config.resources.threads)
         keep_memory()
-        ranks = Ranks(self._at)
+        by_partition = self._config.settlement.by == "partition"
+        ranks = Ranks(self._at, collectives=not by_partition)
         self._closing.callback(ranks.close)
         self._abandoning.callback(ranks.close)
         scorer: Scorer
         shards: ShardGroup | None = None
-        if self._config.settlement.by == "partition":
-            shards = ShardGroup(self._new_host(), ranks.group)
+        if by_partition:
+            shards = ShardGroup(self._new_host(), ranks.lines)
             scorer = PartitionedScorer(shards)
         else:
-            scorer = scorer_of(self._config, ranks.group)  # at once: the other ranks wait for it
+            scorer = scorer_of(self._config, ranks)  # at once: the other ranks wait for it
         versions = PublishedVersions(self._run_dir.teacher_versions, spans=True)
         self._freshness = LearnedToLogit(versions, self._now_ms)
         self._snapshots = Snapshots(

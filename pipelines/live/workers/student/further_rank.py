@@ -1,9 +1,9 @@
 """A rank of a student beyond the first: it reads the rows that rank 0 reads, and takes part in every step.
 
     rank 0, the worker                         the other ranks
-    has a batch       ──learn──────note──►     have it, too, or not yet
+    has a batch       ──learn────────────►     have it, too, or not yet
                       ◄──offers, together──►   all have it: they take the step, else rank 0 asks again
-    saves             ──compare────note──►
+    saves             ──compare──────────►
                       ◄──checksums─────────►   of what each holds
 
 Every rank holds the whole student, alike to the bit, so what lasts is rank 0's affair only.
@@ -12,6 +12,7 @@ Every rank holds the whole student, alike to the bit, so what lasts is rank 0's 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ class StudentRank(FurtherRank):
         stored: Checkpoint[TensorSource] | None = None
         if begun["checkpoint"] is not None:
             stored = open_checkpoint(run_dir.checkpoints(f"student-{settings.name}") / begun["checkpoint"])
-        self.engine = engine_of(config, settings, self.watch, self._group, baselines=False)
+        self.engine = engine_of(config, settings, self.watch, self._ranks.group, baselines=False)
         begin(self.engine, stored, config, settings, run_dir)
         cache = SharedCache(run_dir.lake, config.rows, config.resources.shared_rows_bytes)
         withdrawn = Withdrawn(run_dir.lake.parent, begun["withdrawals"])
@@ -65,7 +66,7 @@ class StudentRank(FurtherRank):
         self.feed.open(position, 0 if stored is None else stored.meta["rows"])
         self._ranks.barrier()
 
-    def _obey(self, order: Any) -> None:
+    def _obey(self, order: Any, parts: Sequence[memoryview]) -> None:
         if order["do"] == "compare":
             self._ranks.all_gather([self.engine.checksum()])
             return

@@ -124,7 +124,7 @@ class StudentWorker(Worker):
         set_threads(config.resources.threads)
         self.build = batch_builder(config, settings)
         self._ranks = Ranks(self._at)
-        self._lead = Lead(self._ranks.group)
+        self._lead = Lead(self._ranks.lines)
         self.state = resumed_student(
             config, settings, run_dir, self.checkpointer, self.watch, self._withdrawals, self._ranks
         )

@@ -1,0 +1,117 @@
+"""Lines between ranks: who may take one, and what ends it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from pipelines.live.workers.lines import GREETING, WORD, Line, Lines
+from streaming.ports import HOST, free_port
+
+WAIT_S = 20.0
+RANKS = 3
+STRANGERS = [b"", b"GET / HTTP/1.1\r\n\r\n", GREETING.pack(WORD, 1, RANKS + 1), GREETING.pack(WORD, 0, RANKS), WORD]
+
+
+class Joining:
+    """Ranks that join in threads, at a port."""
+
+    def __init__(self):
+        self.port, self.lines, self._threads = free_port(), {}, []
+
+    def begin(self, rank):
+        self._threads.append(threading.Thread(target=self._join, args=[rank], daemon=True))
+        self._threads[-1].start()
+
+    def _join(self, rank):
+        self.lines[rank] = Lines(rank, RANKS, HOST, self.port, join_s=WAIT_S)
+
+    def end(self):
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        return self.lines
+
+    def knock(self, words):
+        """Connect, as soon as rank 0 listens, and say these words."""
+        end = time.monotonic() + WAIT_S
+        while True:
+            try:
+                with socket.create_connection((HOST, self.port), WAIT_S) as stranger:
+                    stranger.sendall(words)
+                    return
+            except ConnectionRefusedError:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+
+@pytest.fixture
+def joining():
+    ranks = Joining()
+    yield ranks
+    for lines in ranks.end().values():
+        lines.close()
+
+
+def assert_all_speak(lines):
+    assert sorted(lines) == list(range(RANKS))
+    for rank in range(1, RANKS):
+        lines[rank].send(0, b"from", bytes([rank]))
+        assert [bytes(part) for part in lines[0].receive(rank)] == [b"from", bytes([rank])]
+
+
+def test_the_others_may_come_before_rank_0_listens(joining):
+    for rank in (2, 1):
+        joining.begin(rank)
+    time.sleep(0.1)  # work: they knock
+    joining.begin(0)
+    assert_all_speak(joining.end())
+
+
+def test_lines_are_those_of_the_ranks_whoever_else_connects(joining):
+    joining.begin(0)
+    for words in STRANGERS:
+        joining.knock(words)
+    for rank in (1, 2):
+        joining.begin(rank)
+    assert_all_speak(joining.end())
+
+
+def test_rank_0_waits_for_the_others_only_so_long():
+    with pytest.raises(TimeoutError):
+        Lines(0, RANKS, HOST, free_port(), join_s=0.1)
+    with pytest.raises(TimeoutError, match=r"rank 0 did not answer at .* within 0.1 s: .*refused"):
+        Lines(1, RANKS, HOST, free_port(), join_s=0.1)
+
+
+@pytest.fixture
+def pair():
+    lines = [Line(end, f"rank {rank}") for rank, end in enumerate(socket.socketpair())]
+    yield lines
+    for line in lines:
+        line.close()
+
+
+def test_messages_of_any_size_come_whole_and_in_their_order(pair):
+    one, other = pair
+    large = os.urandom(9 << 20)
+    said = [[], [b""], [b"x", large, b""], [large[:5]]]
+    sending = threading.Thread(target=lambda: [one.send(parts) for parts in said], daemon=True)
+    sending.start()
+    for parts in said:
+        assert [bytes(part) for part in other.receive()] == parts
+    sending.join(WAIT_S)
+
+
+@pytest.mark.parametrize("said", [b"", (1).to_bytes(4, "little"), (1).to_bytes(4, "little") + bytes([9] + [0] * 7)])
+def test_a_rank_that_is_gone_ends_the_wait_in_the_middle_of_a_message_too(said):
+    one, other = socket.socketpair()
+    line = Line(other, "rank 7")
+    one.sendall(said)
+    one.close()
+    with pytest.raises(ConnectionError, match="rank 7 has left, or is lost"):
+        line.receive()
+    line.close()

@@ -11,11 +11,12 @@ from torch import Tensor
 from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
 from exfm.embeddings.composed import is_served, served_tables, tables_held
+from exfm.embeddings.served import ServedTables
 from exfm.embeddings.table import Table, Tables
 from exfm.features.batch import Batch
 from exfm.features.features import FeatureSet
 from exfm.features.statistics import Statistics
-from exfm.models.stack import stacked
+from exfm.models.stack import Stack, stacked
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet, compiled_dense, events_with
 from exfm.models.teacher_wide import TABLES, all_tables, wide_logits
@@ -25,7 +26,7 @@ from exfm.parallel.sharding import plan_sharding
 from exfm.parallel.tables import ParallelTables, of_tables
 from exfm.snapshots.changed import ChangedTensor
 from exfm.snapshots.named import S, copy_tensors, under
-from exfm.snapshots.windows import TensorSource, whole_tensor, windows_of
+from exfm.snapshots.windows import TensorSource, windows_of
 
 
 def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
@@ -95,12 +96,14 @@ class TeacherScorer:
 
                 tables[name] = tables_held(part.whole, hold, group=group, learns=False)
         self._tables, self._events, self._wide = tables["tables"], tables.get("events"), tables.get("wide")
-        self._theta: Tensor | None = None
+        self._theta = Stack(len(tasks)).theta.clone()
         self._statistics = Statistics(features)
-        self.held = [
-            window for of in tables.values() for held in of.tensors().values() for _, window in windows_of(held)
-        ]
+
+    @property
+    def held(self) -> list[Tensor]:
         """The parts of tables that are in this process."""
+        tables = (of for of in (self._tables, self._events, self._wide) if of is not None)
+        return [window for of in tables for held in of.tensors().values() for _, window in windows_of(held)]
 
     def load(self, snapshot: Mapping[str, TensorSource], changes: Mapping[str, ChangedTensor] | None = None) -> None:
         """Load the weights of a snapshot; of the tables only this rank's windows are read. No collective. `changes`:
@@ -111,15 +114,23 @@ class TeacherScorer:
         copy_tensors(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
         self._net.prior.load(snapshot)
         copy_tensors(self._statistics.tensors(), {k: v for k, v in snapshot.items() if k.startswith("statistics/")})
-        self._theta = None
+        if self._wide is not None:
+            copy_tensors({"stack/theta": self._theta}, {"stack/theta": snapshot["stack/theta"]})
         for part, tables in (("table", self._tables), ("events", self._events), ("wide", self._wide)):
             if tables is not None and changes is None:
                 tables.load(under(part, snapshot))
             elif tables is not None:
                 whole = {n: of for n, of in under(part, snapshot).items() if is_served(n) and not n.endswith("/weight")}
                 tables.take(whole | under(part, changes or {}))
-        if self._wide is not None:
-            self._theta = whole_tensor(snapshot["stack/theta"])
+
+    def weights(self) -> list[Tensor] | None:
+        """All tensors that `load` writes, in one order; None where tables hold more than rows."""
+        tables = [of for of in (self._tables, self._events, self._wide) if of is not None]
+        of_tables = [weight for of in tables if isinstance(of, ServedTables) for weight in of.parameters()]
+        if not all(isinstance(of, ServedTables) for of in tables):
+            return None
+        dense = [*self._net.parameters(), *self._net.prior.buffers(), *self._statistics.buffers()]
+        return [self._theta, *dense, *of_tables]
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32 of this process's rows; NaN for a task without a learned label. With a group, a
@@ -135,7 +146,7 @@ class TeacherScorer:
                 events = events_with(batch, self._events.lookup(self._events.send(batch.events)))
             z, r = self._net(pooled, batch.sparse, self._statistics(batch.dense, batch.raw), events)
             z = z.float()
-            if self._theta is not None and self._wide is not None:
+            if self._wide is not None:
                 offset = self._net.prior.offset().float()
                 linear = wide_logits(self._wide, self._wide.lookup(self._wide.send(batch)).pooled, len(self.tasks))
                 z = stacked(self._theta, offset, z, linear + offset)

@@ -10,5 +10,6 @@ forgetting  ids that as-of features forget, at an event time that is written dow
 block      rows that have settled and are not committed yet, and rows as the lake stores them
 commit     the four steps of a commit, and what resumes them after a crash
 snapshots  which version of the teacher is loaded, and how old it is
+one_teacher  the teacher's weights in memory that those ranks share, where they are on one machine
 scoring    what scores rows: a replica of the teacher, or several ranks that hold its tables together
 """

@@ -35,6 +35,7 @@ from exfm.snapshots.windows import TensorSource
 from pipelines.core.config.evolve import made_with_teacher
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.workers.augmentation.one_teacher import Lent, borrow, lend
 from pipelines.live.workers.lines import Lines
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.rounds import FurtherRank, Lead
@@ -83,7 +84,17 @@ class ReplicaScorer:
         self._made_with = made_with_teacher(config)
         self._scorer = TeacherScorer(config.teacher.model, config.teacher_features, config.tasks)
         self._loaded = _Loaded()
+        self.borrowed = False
+        """Another rank loads snapshots into the memory that this one scores with."""
         self.rows = 0
+
+    def lend(self) -> Lent | None:
+        """Let other ranks of this machine have the weights; None where its kinds of tables cannot be shared."""
+        return None if (weights := self._scorer.weights()) is None else lend(weights)
+
+    def borrow(self, lent: Lent) -> None:
+        """Use the weights of a rank that lends them, if it is on this machine."""
+        self.borrowed = borrow(self._scorer.weights() or [], lent)
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         return self._loaded.become(snapshot, self._scorer, self._made_with)

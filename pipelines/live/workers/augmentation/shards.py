@@ -32,6 +32,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.block import augment
 from pipelines.live.workers.augmentation.commit import folder_of_state, states_folder
 from pipelines.live.workers.augmentation.feed import FeedStatus, SteadyClock, intake_of
+from pipelines.live.workers.augmentation.one_teacher import Lent
 from pipelines.live.workers.augmentation.scoring import (
     ReplicaScorer,
     decoded,
@@ -68,8 +69,8 @@ class RankAnswer(NamedTuple):
 
 
 class ShardHost:
-    """The partitions of one rank, and the scorer of their rows. Every public method but `close` is a call that rank 0
-    makes on all ranks at once."""
+    """The partitions of one rank, and the scorer of their rows. Every public method but `lend` and `close` is a call that
+    rank 0 makes on all ranks at once."""
 
     def __init__(
         self,
@@ -225,7 +226,19 @@ class ShardHost:
 
     # --- a block: scored, written, published ---------------------------------------------------------------------
 
+    def lend(self) -> Lent | None:
+        """`ReplicaScorer.lend`, of rank 0."""
+        return self._scorer.lend()
+
+    def borrow(self, lent: Sequence[Any]) -> RankAnswer:
+        """Score with the teacher that rank 0 has, if it is on this machine."""
+        if self._rank:
+            self._scorer.borrow(Lent(*lent))
+        return RankAnswer()
+
     def load_snapshot(self, name: str) -> RankAnswer:
+        if self._scorer.borrowed:  # rank 0 loads it, and no rank scores before all have answered
+            return RankAnswer(("", {}))
         with self.watch("load"):
             try:
                 return RankAnswer(("", dict(self._scorer.load(self._run_dir.snapshots / name))))
@@ -313,7 +326,7 @@ class ShardHost:
             self._examples.abandon()  # what a commit left to be published is published from the lake
 
 
-CALLS = frozenset(name for name in vars(ShardHost) if not name.startswith("_")) - {"shard", "examples", "close"}
+CALLS = frozenset(name for name in vars(ShardHost) if not name.startswith("_")) - {"shard", "examples", "lend", "close"}
 
 
 class ShardGroup:
@@ -321,6 +334,8 @@ class ShardGroup:
 
     def __init__(self, local: ShardHost, lines: Lines | None) -> None:
         self.local, self._lines, self._lead = local, lines, Lead(lines)
+        if lines is not None and (lent := local.lend()) is not None:
+            self.ask("borrow", lent)
 
     def ask(self, name: str, *values: Any, rows: Sequence[pa.RecordBatch] = ()) -> list[RankAnswer]:
         """The answers of all ranks, in their order; `rows` follow the values. Raises NewColumns if one finds some."""

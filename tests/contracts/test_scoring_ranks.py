@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,12 @@ import pytest
 import torch.distributed as dist
 
 from exfm.errors import ModelError
-from exfm.parallel.group import RankGroup
 from exfm.snapshots.checkpoint import load_checkpoint
 from exfm.snapshots.staging import PIECE_BYTES
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.workers.augmentation.scoring import LeadingScorer, ReplicaScorer, shares
+from pipelines.live.workers.augmentation.scoring import LeadingScorer, ReplicaScorer, scorer_of, shares
+from pipelines.live.workers.ranks import Ranks, Rendezvous
 from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.teacher_snapshots import publish_drawn
@@ -94,8 +94,9 @@ def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_lo
     replica = ReplicaScorer(configs[0])
     with scoring_ranks(configs, tmp_path) as ports:
         for config, kind, port in zip(configs, TYPES, ports, strict=True):
-            with RankGroup(0, 2, master_port=port) as group:
-                scorer = LeadingScorer(config, group)
+            with closing(Ranks(Rendezvous(0, 2, port=port))) as ranks:
+                scorer = scorer_of(config, ranks)
+                assert isinstance(scorer, LeadingScorer)
                 for snapshot in (one, two):
                     assert scorer.load(snapshot) == replica.load(snapshot) == load_checkpoint(snapshot).meta
                     for count in (512, 1, 7):

@@ -78,7 +78,7 @@ class SettlementState:
             sync(directory)
             staged.move([f"{name}.json"])
             sync(directory)
-        return _tidy(directory, {name, *keep})
+        return _tidy(directory, {f"{name}.json"} | _segments_of(manifest), {*keep} - {name})
 
     @staticmethod
     def load(directory: Path, name: str) -> tuple[SettlementState, Any]:
@@ -168,23 +168,20 @@ def _damaged(path: Path, why: str) -> DataLost:
     )
 
 
-def _needed(path: Path) -> set[str]:
-    """The files that the manifest at `path` needs, itself among them."""
-    files = {path.name}
-    manifest = _manifest(path)
-    for parts in manifest["logs"].values():
-        files |= {segment + SEGMENT_SUFFIX for segment in (*parts["segments"], parts["head"])}
-    marks = [marks for parts in manifest["logs"].values() for marks in parts["marks"]]
+def _segments_of(manifest: dict[str, Any]) -> set[str]:
+    """The files that a manifest needs beside its own."""
+    logs = manifest["logs"].values()
+    own = [segment for parts in logs for segment in (*parts["segments"], parts["head"])]
+    marks = [marks for parts in logs for marks in parts["marks"]]
     tables = [] if manifest["asof"] is None else manifest["asof"]["segments"]
-    return files | {segment + SEGMENT_SUFFIX for segments in (*marks, *tables) for segment in segments}
+    return {segment + SEGMENT_SUFFIX for segments in (own, *marks, *tables) for segment in segments}
 
 
-def _tidy(directory: Path, names: set[str]) -> int:
-    """Delete manifests not in `names`, and every file that no remaining one needs. Returns the bytes that stay."""
-    needed: set[str] = set()
-    for name in names:
+def _tidy(directory: Path, needed: set[str], keep: Collection[str]) -> int:
+    """Delete every file that is not `needed`, or part of a state in `keep`. Returns the bytes that stay."""
+    for name in keep:
         with suppress(StreamingError):  # one that is damaged, or never was, needs nothing
-            needed |= _needed(directory / f"{name}.json")
+            needed = needed | {f"{name}.json"} | _segments_of(_manifest(directory / f"{name}.json"))
     size = 0
     with os.scandir(directory) as entries:
         for entry in entries:

@@ -96,41 +96,35 @@ class TeacherScorer:
 
                 tables[name] = tables_held(part.whole, hold, group=group, learns=False)
         self._tables, self._events, self._wide = tables["tables"], tables.get("events"), tables.get("wide")
-        self._theta = Stack(len(tasks)).theta.clone()
+        self._held, self._theta = list(tables.values()), Stack(len(tasks)).theta.clone()
         self._statistics = Statistics(features)
 
     @property
     def held(self) -> list[Tensor]:
         """The parts of tables that are in this process."""
-        tables = (of for of in (self._tables, self._events, self._wide) if of is not None)
-        return [window for of in tables for held in of.tensors().values() for _, window in windows_of(held)]
+        return [window for of in self._held for held in of.tensors().values() for _, window in windows_of(held)]
+
+    def weights(self) -> list[Tensor] | None:
+        """All tensors that loading writes, in one order; None where tables hold more than rows."""
+        modules = [self._net, self._statistics, *(of for of in self._held if isinstance(of, ServedTables))]
+        found = [self._theta, *(t for module in modules for t in (*module.parameters(), *module.buffers()))]
+        return found if len(modules) == 2 + len(self._held) else None
 
     def load(self, snapshot: Mapping[str, TensorSource], changes: Mapping[str, ChangedTensor] | None = None) -> None:
         """Load the weights of a snapshot; of the tables only this rank's windows are read. No collective. `changes`:
         all rows of tables in which it differs from the one that is loaded; None: read all.
 
         Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
-        dense = {f"dense/{n}": p.detach() for n, p in self._net.named_parameters()}
-        copy_tensors(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
+        own = {f"dense/{n}": p.detach() for n, p in self._net.named_parameters()} | self._statistics.tensors()
+        own |= {} if self._wide is None else {"stack/theta": self._theta}
+        copy_tensors(own, {k: v for k, v in snapshot.items() if k.startswith(("dense/", "statistics/", "stack/"))})
         self._net.prior.load(snapshot)
-        copy_tensors(self._statistics.tensors(), {k: v for k, v in snapshot.items() if k.startswith("statistics/")})
-        if self._wide is not None:
-            copy_tensors({"stack/theta": self._theta}, {"stack/theta": snapshot["stack/theta"]})
         for part, tables in (("table", self._tables), ("events", self._events), ("wide", self._wide)):
             if tables is not None and changes is None:
                 tables.load(under(part, snapshot))
             elif tables is not None:
                 whole = {n: of for n, of in under(part, snapshot).items() if is_served(n) and not n.endswith("/weight")}
                 tables.take(whole | under(part, changes or {}))
-
-    def weights(self) -> list[Tensor] | None:
-        """All tensors that `load` writes, in one order; None where tables hold more than rows."""
-        tables = [of for of in (self._tables, self._events, self._wide) if of is not None]
-        of_tables = [weight for of in tables if isinstance(of, ServedTables) for weight in of.parameters()]
-        if not all(isinstance(of, ServedTables) for of in tables):
-            return None
-        dense = [*self._net.parameters(), *self._net.prior.buffers(), *self._statistics.buffers()]
-        return [self._theta, *dense, *of_tables]
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32 of this process's rows; NaN for a task without a learned label. With a group, a

@@ -21,10 +21,10 @@ GREETING = struct.Struct("<4sII")  # a word, the rank, the number of ranks
 WORD = b"ExFM"
 
 
-class Line:
+class RankLine:
     """A line to another rank, `name` in errors, over a connected socket.
 
-    >>> one, other = (Line(end, "the other") for end in socket.socketpair())
+    >>> one, other = (RankLine(end, "the other") for end in socket.socketpair())
     >>> one.send([b"a word", b""])
     >>> [bytes(part) for part in other.receive()]
     [b'a word', b'']
@@ -78,11 +78,11 @@ class Lines:
             self._lines = {0: _called(rank, ranks, address, port, join_s)}
 
     def send(self, rank: int, *parts: bytes) -> None:
-        """`Line.send` to this rank."""
+        """`RankLine.send` to this rank."""
         self._lines[rank].send(parts)
 
     def receive(self, rank: int) -> list[memoryview]:
-        """`Line.receive` from this rank."""
+        """`RankLine.receive` from this rank."""
         return self._lines[rank].receive()
 
     def close(self) -> None:
@@ -90,8 +90,8 @@ class Lines:
             line.close()
 
 
-def _answered(ranks: int, address: str, port: int, join_s: float) -> Mapping[int, Line]:
-    lines: dict[int, Line] = {}
+def _answered(ranks: int, address: str, port: int, join_s: float) -> Mapping[int, RankLine]:
+    lines: dict[int, RankLine] = {}
     with socket.create_server((address, port), backlog=ranks) as server:
         server.settimeout(join_s)
         while len(lines) < ranks - 1:
@@ -99,11 +99,11 @@ def _answered(ranks: int, address: str, port: int, join_s: float) -> Mapping[int
             if (rank := _greeting(came, ranks)) is None:
                 came.close()
             else:
-                lines[rank] = Line(came, f"rank {rank}")
+                lines[rank] = RankLine(came, f"rank {rank}")
     return lines
 
 
-def _called(rank: int, ranks: int, address: str, port: int, join_s: float) -> Line:
+def _called(rank: int, ranks: int, address: str, port: int, join_s: float) -> RankLine:
     end = time.monotonic() + join_s
     while True:
         try:
@@ -114,7 +114,7 @@ def _called(rank: int, ranks: int, address: str, port: int, join_s: float) -> Li
                 raise TimeoutError(f"rank 0 did not answer at {address}:{port} within {join_s:g} s: {error}") from None
             time.sleep(LOOK_S)
     connected.sendall(GREETING.pack(WORD, rank, ranks))
-    return Line(connected, "rank 0")
+    return RankLine(connected, "rank 0")
 
 
 def _greeting(came: socket.socket, ranks: int) -> int | None:

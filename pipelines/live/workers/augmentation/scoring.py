@@ -9,8 +9,8 @@
     leave  at a round's end         ────────►  the round ends here too
 
 Every rank gets a share of the rows, and with it of the hashing, the look-ups and the dense part; with all rows on rank
-0 the others would only wait. Between messages no rank waits in a collective: augmentation may wait for Kafka, the teacher
-or the disk as long as it must, and no time-out runs.
+0 the others would only wait. Between messages no rank waits in a collective: augmentation may wait for Kafka, the
+teacher or the disk as long as it must, and no time-out runs.
 """
 
 from __future__ import annotations

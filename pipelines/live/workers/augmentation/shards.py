@@ -5,6 +5,9 @@
                its own partitions meanwhile
     gathers    ◄── a JSON value and Arrow rows ─────────
 
+They speak over lines of their own (pipelines/live/workers/lines.py), and meet in no collective. Those of rank 0's
+machine score with its teacher (`one_teacher`).
+
 The rows of a block stay with the ranks that settled them: each scores its own, writes their files to the lake, and,
 when rank 0 has committed the files of all, their messages to the examples topic (`shared_block`).
 
@@ -69,8 +72,8 @@ class RankAnswer(NamedTuple):
 
 
 class ShardHost:
-    """The partitions of one rank, and the scorer of their rows. Every public method but `lend` and `close` is a call that
-    rank 0 makes on all ranks at once."""
+    """The partitions of one rank, and the scorer of their rows. Every public method but `lend` and `close` is a call
+    that rank 0 makes on all ranks at once."""
 
     def __init__(
         self,

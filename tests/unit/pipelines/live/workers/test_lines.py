@@ -6,11 +6,13 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
-from pipelines.live.workers.lines import GREETING, WORD, Line, Lines
+from pipelines.live.workers.lines import GREETING, WORD, Lines, RankLine
 from streaming.ports import HOST, free_port
+from tests.support.waiting import eventually
 
 WAIT_S = 20.0
 RANKS = 3
@@ -37,15 +39,13 @@ class Joining:
 
     def knock(self, words):
         """Connect, as soon as rank 0 listens, and say these words."""
-        end = time.monotonic() + WAIT_S
-        while True:
-            try:
-                with socket.create_connection((HOST, self.port), WAIT_S) as stranger:
-                    stranger.sendall(words)
-                    return
-            except ConnectionRefusedError:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+        stranger = eventually(self._connected, lambda: "rank 0 does not listen", look_s=0.01)
+        stranger.sendall(words)
+        stranger.close()
+
+    def _connected(self):
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection((HOST, self.port), WAIT_S)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_rank_0_waits_for_the_others_only_so_long():
 
 @pytest.fixture
 def pair():
-    lines = [Line(end, f"rank {rank}") for rank, end in enumerate(socket.socketpair())]
+    lines = [RankLine(end, f"rank {rank}") for rank, end in enumerate(socket.socketpair())]
     yield lines
     for line in lines:
         line.close()
@@ -109,7 +109,7 @@ def test_messages_of_any_size_come_whole_and_in_their_order(pair):
 @pytest.mark.parametrize("said", [b"", (1).to_bytes(4, "little"), (1).to_bytes(4, "little") + bytes([9] + [0] * 7)])
 def test_a_rank_that_is_gone_ends_the_wait_in_the_middle_of_a_message_too(said):
     one, other = socket.socketpair()
-    line = Line(other, "rank 7")
+    line = RankLine(other, "rank 7")
     one.sendall(said)
     one.close()
     with pytest.raises(ConnectionError, match="rank 7 has left, or is lost"):

@@ -15,6 +15,9 @@ broker's, copies of a source, locks, whatever begins with a dot.
 
 One coordinator works on a run. It has an epoch, a number that `put_if_absent` gives to one only; before a working copy
 puts something, it looks whether there is a higher one, and stops if so.
+
+Where the workers of a run are on several machines, each process has a copy of its own, and a `Share` in the run: it
+puts what it writes, `follow`s what others put, and stops once a later process of its worker was begun.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import json
 import logging
 import os
 import platform
+import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -54,7 +59,8 @@ PUTTING = ".putting"
 """Folder of locks of what is being put before it has its name here."""
 AT_ONCE = 8
 
-COORDINATORS = "coordinators/"
+COORDINATORS, WRITERS = "coordinators/", "writers/"
+_FENCES = (COORDINATORS, WRITERS)
 _STAYS = {"broker", "source", "mlflow.db", "mlartifacts", "place.json"}
 _READERS = "lake/readers/"
 _OTHERS_WRITE = ("students/", _READERS)
@@ -65,6 +71,10 @@ _LAST = "manifest.json"
 """Makes a folder complete, so it comes last, and goes first."""
 _REFER = (_LAST, ".jsonl", "_last_checkpoint")
 """Files that name others are fetched after them."""
+_VERSION = re.compile(r"v\d{8}.*")
+"""A folder of this name has a manifest, and is followed whole."""
+UNREAD_S = 3600.0
+"""A fetched data file that was not read for so long is deleted here."""
 
 
 class FileState(NamedTuple):
@@ -87,6 +97,23 @@ class Coordinator(NamedTuple):
         return not self.who["ended"] and self.age_s < GONE_AFTER_S and not _is_gone(self.who)
 
 
+class Share(NamedTuple):
+    """The share of one of several copies in a run. Of a key that begins with one of `own`, or with none of `others`,
+    the copy's word holds: it is put from here, and deleted where it went here. All other keys are somebody else's.
+
+    follows    what somebody else puts, and is fetched by `follow`
+    successor  object that is there once a later process of the same worker was begun
+    """
+
+    own: tuple[str, ...]
+    others: tuple[str, ...]
+    follows: tuple[str, ...]
+    successor: str | None = None
+
+    def owns(self, key: str) -> bool:
+        return key.startswith(self.own) or not key.startswith(self.others)
+
+
 class WorkingCopy:
     """The working copy in `root` of the run at `url`; `epoch`: of the coordinator that works on it, None without one.
 
@@ -101,8 +128,10 @@ class WorkingCopy:
     '1'
     """
 
-    def __init__(self, root: Path, url: str, epoch: int | None) -> None:
+    def __init__(self, root: Path, url: str, epoch: int | None, share: Share | None = None) -> None:
         self.root, self.url, self.epoch = root, url, epoch
+        self.share = share
+        """None: all that the run writes is written here."""
         self.store: ObjectStore = store_at(url)
         self.taken_over: str | None = None
         """By whom, once it is known."""
@@ -110,7 +139,9 @@ class WorkingCopy:
         self._tags: dict[str, str] = {}  # of the objects that they were then
         self._listed: dict[str, set[str]] = {}
         self._absent: set[str] = set()
-        self._lock = threading.RLock()
+        self._read_at: dict[str, float] = {}  # of data files that were fetched
+        self._writers: dict[str, int] = {}
+        self._lock, self._following = threading.RLock(), threading.Lock()
 
     # --- where things are ----------------------------------------------------------------------------------------
 
@@ -147,6 +178,9 @@ class WorkingCopy:
         names = {path.name for path in _files_of(folder)}
         self.put_files(folder / name for name in sorted(names))
         if self.epoch is None or under.startswith(_OTHERS_WRITE):
+            return
+        if self.share is not None:
+            self._delete([key for key in self._lost() if key.rpartition("/")[0] == under.rstrip("/")])
             return
         with self._lock:
             if under not in self._listed:
@@ -186,9 +220,12 @@ class WorkingCopy:
         """Make the store what the working copy is: what need not last is put, what went is deleted. What is not here
         is deleted only where it was not here at the last call either, and is older than `FORGOTTEN_S`: a folder is put
         before it has its name here, and none of what is being put, however long that takes, is deleted."""
+        if self.share is not None:
+            self._mirror_own(self.share)
+            return
         here = [(path, key) for path in _files_below(self.root) if (key := self.key(path)) is not None]
         # Listed after that: of what was put before it got its name, the store has all that was seen here.
-        listed = {found.key: found for found in self.store.list() if not found.key.startswith(COORDINATORS)}
+        listed = {found.key: found for found in self.store.list() if not found.key.startswith(_FENCES)}
         keyed = []
         for path, key in here:
             if key.startswith(_TABLES):
@@ -207,6 +244,28 @@ class WorkingCopy:
         self._delete(sorted(gone, key=lambda key: (not key.endswith(_LAST), key)))
         for key in sorted(gone):
             self.put_files([self.root / key])  # one that was made anew meanwhile
+
+    def _mirror_own(self, share: Share) -> None:
+        """Put what is this copy's own and has changed; delete what it had, and had lost at the last call already."""
+        here = [(path, key) for path in _files_below(self.root) if (key := self.key(path)) is not None]
+        self._put([(path, key) for path, key in here if share.owns(key) and not key.startswith(_TABLES)])
+        putting = tuple(self._being_put())
+        lost = {key for key in self._lost() if not key.startswith(putting)}
+        gone, self._absent = lost & self._absent, lost
+        self._delete(sorted(gone, key=lambda key: (not key.endswith(_LAST), key)))
+        now = time.monotonic()
+        for key in [key for key, read_at in self._read_at.items() if now - read_at > UNREAD_S]:
+            (self.root / key).unlink(missing_ok=True)
+            self._read_at.pop(key, None)
+
+    def _lost(self) -> list[str]:
+        """Own keys that were put from here, or fetched, and are here no more; none where the copy itself is gone."""
+        if not (self.root / MARKER).exists():
+            return []
+        with self._lock:
+            own = [key for key in self._known if self.share is None or self.share.owns(key)]
+        kept = (_TABLES, *_OTHERS_WRITE)
+        return [key for key in own if not key.startswith(kept) and not (self.root / key).exists()]
 
     def _being_put(self) -> Iterator[str]:
         """Folders that some process puts, before they have their names here."""
@@ -255,18 +314,26 @@ class WorkingCopy:
             return True
         if self.store.tag_of(path) != found.tag:
             return False
-        self._known[key], self._tags[key] = now, found.tag
+        with self._lock:
+            self._known[key], self._tags[key] = now, found.tag
         return True
 
     # --- from the store to here ----------------------------------------------------------------------------------
 
-    def pull(self, prefixes: Collection[str] = ("",), *, whole: bool = True) -> list[str]:
+    def pull(
+        self,
+        prefixes: Collection[str] = ("",),
+        *,
+        whole: bool = True,
+        only: Callable[[str], bool] = lambda key: not key.startswith(_FENCES),
+    ) -> list[str]:
         """Make the working copy what the store is, below these prefixes; returns the keys that are there. Data files of
         tables are fetched when they are read (`fetched`).
 
         whole  files that are not at the store are deleted: they were never flushed
+        only   whether a key is to be here
         """
-        found = [f for prefix in prefixes for f in self.store.list(prefix) if not f.key.startswith(COORDINATORS)]
+        found = [f for prefix in prefixes for f in self.store.list(prefix) if only(f.key)]
         wanted = [f for f in found if not _is_data(f.key) and not self._same(self.root / f.key, f.key, f)]
         for each in sorted(wanted, key=lambda f: (f.key.endswith(_REFER), f.key)):
             with suppress(FileNotFoundError):  # a run that lives has deleted it since it was listed
@@ -279,6 +346,57 @@ class WorkingCopy:
                 if key is not None and key.startswith(tuple(prefixes)) and key not in there:
                     path.unlink(missing_ok=True)
         return keys
+
+    def follow(self, prefixes: Collection[str] | None = None) -> None:
+        """Fetch what others have put below these prefixes (None: all that this copy follows), and delete what they have
+        deleted. A version's folder is here whole or not at all. Nothing of this copy's own is touched."""
+        share = self.share
+        if share is None:
+            return
+        prefixes = share.follows if prefixes is None else tuple(prefixes)
+        with self._following:
+            with self._lock:
+                known = {key: state for key, state in self._known.items() if key.startswith(prefixes)}
+            listed = {found.key: found for each in prefixes for found in self.store.list(each)}
+            there = {key: found for key, found in listed.items() if not share.owns(key) and not _is_data(key)}
+            gone = [key for key in known.keys() - listed.keys() if not share.owns(key)]
+            for key in sorted(gone, key=lambda key: (not key.endswith(_LAST), key)):
+                if _state_of(self.root / key) == known[key]:
+                    (self.root / key).unlink(missing_ok=True)
+                self._forget(key)
+            for parent in {(self.root / key).parent for key in gone}:
+                with suppress(OSError):  # it holds something, or went
+                    parent.rmdir()
+            changed = [f for f in there.values() if self._tags.get(f.key) != f.tag or not (self.root / f.key).exists()]
+            folders = {each.key.rpartition("/")[0] for each in changed if _is_of_version(each.key)}
+            for each in sorted(changed, key=lambda f: (f.key.endswith(_REFER), f.key)):
+                if not _is_of_version(each.key):
+                    with suppress(FileNotFoundError):  # deleted since it was listed
+                        self._fetch(each.key, each)
+            for folder in sorted(folders):
+                if f"{folder}/{_LAST}" in there:
+                    self._fetch_folder(folder, [f for key, f in there.items() if key.rpartition("/")[0] == folder])
+
+    def _fetch_folder(self, folder: str, files: Collection[StoredObject]) -> None:
+        """Fetch a folder under another name, and move it to its own; nothing where it is deleted meanwhile."""
+        target = self.root / folder
+        part = target.with_name(f".{target.name}.{uuid4().hex}{PART_SUFFIX}")
+        try:
+            for each in files:
+                self._fetch(each.key, each, part / Path(each.key).name)
+        except FileNotFoundError:
+            for each in files:
+                self._forget(each.key)
+        else:
+            shutil.rmtree(target, ignore_errors=True)
+            part.rename(target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+            self._tags.pop(key, None)
 
     def look_for_requests(self) -> None:
         """Fetch what other machines have put since the last call: what students shall be, readers of the lake."""
@@ -307,10 +425,13 @@ class WorkingCopy:
         key = self.key(path)
         if key is not None and not path.exists():
             self._fetch(key)
+        if key is not None and self.share is not None and _is_data(key) and not self.share.owns(key):
+            self._read_at[key] = time.monotonic()
         return path
 
-    def _fetch(self, key: str, found: StoredObject | None = None) -> None:
-        path = self.root / key
+    def _fetch(self, key: str, found: StoredObject | None = None, path: Path | None = None) -> None:
+        """Fetch an object to the file of its key, or to `path`, which is to be moved there."""
+        path = self.root / key if path is None else path
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}{PART_SUFFIX}")
         try:
@@ -322,12 +443,14 @@ class WorkingCopy:
         finally:
             part.unlink(missing_ok=True)
         if state is not None and found is not None:
-            self._known[key], self._tags[key] = state, found.tag
+            with self._lock:
+                self._known[key], self._tags[key] = state, found.tag
 
     # --- the one coordinator -------------------------------------------------------------------------------------
 
-    def take_over(self) -> int:
-        """Become the run's coordinator, the only one; returns the epoch. Raises BadInput where one lives."""
+    def take_over(self, share: Share | None = None) -> int:
+        """Become the run's coordinator, the only one; returns the epoch. `share`: where workers have copies of their
+        own. Raises BadInput where one lives."""
         last = self._last_coordinator()
         if last is not None and last.lives:
             raise BadInput(
@@ -339,7 +462,7 @@ class WorkingCopy:
         if not self.store.put_if_absent(_of_epoch(epoch), _who(ended=False)):
             raise BadInput(f"{self.url}: another coordinator started at the same moment; it runs, this one does not")
         self.taken_over = None
-        self._mark(epoch)
+        self._mark(epoch, share)
         return epoch
 
     @property
@@ -358,6 +481,10 @@ class WorkingCopy:
         """Raise StreamingError if a later coordinator has taken the run over."""
         if self.epoch is None:
             return
+        if self.share is not None and self.share.successor is not None:
+            with suppress(FileNotFoundError):
+                self.store.read(self.share.successor)
+                raise StreamingError(f"fenced: {self.share.successor} of {self.url} was begun after this process")
         try:
             later = json.loads(self.store.read(_of_epoch(self.epoch + 1)))
         except FileNotFoundError:
@@ -369,10 +496,10 @@ class WorkingCopy:
         raise StreamingError(self.taken_over)
 
     @contextmanager
-    def coordinated(self, *, beat_s: float = BEAT_S) -> Iterator[int]:
+    def coordinated(self, share: Share | None = None, *, beat_s: float = BEAT_S) -> Iterator[int]:
         """Context of the run's coordinator, the only one, with its epoch: others hear every `beat_s` that it lives,
         whatever it is busy with, and at last that it has ended. Raises BadInput where one lives."""
-        epoch = self.take_over()
+        epoch = self.take_over(share)
         try:
             with RepeatedWork("heartbeat", beat_s, lambda: self._heard_of(epoch, ended=False)):
                 yield epoch
@@ -380,14 +507,23 @@ class WorkingCopy:
             self._heard_of(epoch, ended=True)
             self._mark(None)
 
+    def begin_writer(self, worker: str) -> str:
+        """Begin a process of a worker, as the run's coordinator: from now on earlier ones put nothing. Returns the
+        `successor` that would end it."""
+        assert self.epoch is not None
+        number = self._writers[worker] = self._writers.get(worker, 0) + 1
+        self.stand()
+        self.store.put(_of_writer(worker, self.epoch, number), _who(ended=False))
+        return _of_writer(worker, self.epoch, number + 1)
+
     def _heard_of(self, epoch: int, *, ended: bool) -> None:
         self.stand()
         self.store.put(_of_epoch(epoch), _who(ended=ended))
 
-    def _mark(self, epoch: int | None) -> None:
-        self.epoch = epoch
+    def _mark(self, epoch: int | None, share: Share | None = None) -> None:
+        self.epoch, self.share = epoch, share
         part = self.root / f"{MARKER}{PART_SUFFIX}"
-        part.write_text(json.dumps({"url": self.url, "epoch": epoch}) + "\n")
+        part.write_text(json.dumps({"url": self.url, "epoch": epoch, "share": share}) + "\n")
         part.replace(self.root / MARKER)
 
 
@@ -404,6 +540,14 @@ def open_copy(root: Path, url: str) -> WorkingCopy:
         raise BadInput(f"{root} is a working copy of {copy.url}, not of {url}; delete it, if nothing runs in it")
     copy._mark(None)
     return copy
+
+
+def open_share(root: Path, url: str, epoch: int, share: Share) -> WorkingCopy:
+    """Make an empty folder the working copy of one process of the run that the coordinator of this epoch works on."""
+    root = root.resolve()
+    WorkingCopy(root, url, None)._mark(epoch, share)
+    _copy_around.cache_clear()
+    return _opened(root, os.getpid())
 
 
 def copy_of(path: Path) -> WorkingCopy | None:
@@ -451,6 +595,22 @@ def fetched(path: Path) -> Path:
     return path
 
 
+def put_shared(path: Path) -> None:
+    """Put a file that is not flushed and that processes with copies of their own wait for."""
+    if (copy := copy_of(path)) is not None and copy.share is not None:
+        copy.put_files([path])
+
+
+def brought_up(path: Path) -> Path:
+    """`path`, a file or a folder, as it is at the store by now, where another process has just put it, too."""
+    if (copy := copy_of(path)) is not None and copy.share is not None and (key := copy.key(path)) is not None:
+        if copy.share.owns(f"{key}/"):
+            copy.pull([f"{key}/"], whole=False)
+        else:
+            copy.follow([key])
+    return path
+
+
 @lru_cache(maxsize=4096)
 def _copy_around(folder: Path) -> Path | None:
     folder = Path(os.path.abspath(folder))
@@ -460,7 +620,12 @@ def _copy_around(folder: Path) -> Path | None:
 @lru_cache(maxsize=16)
 def _opened(root: Path, process: int) -> WorkingCopy:
     marked = json.loads((root / MARKER).read_text())
-    return WorkingCopy(root, marked["url"], marked["epoch"])
+    share = marked.get("share")
+    return WorkingCopy(root, marked["url"], marked["epoch"], None if share is None else _share(*share))
+
+
+def _share(own: list[str], others: list[str], follows: list[str], successor: str | None) -> Share:
+    return Share(tuple(own), tuple(others), tuple(follows), successor)
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -481,6 +646,11 @@ def _is_data(key: str) -> bool:
     return key.startswith(_TABLES) and key.endswith(".parquet") and "_delta_log/" not in key
 
 
+def _is_of_version(key: str) -> bool:
+    """True for a file of a folder with a manifest."""
+    return "/" in key and _VERSION.fullmatch(key.split("/")[-2]) is not None
+
+
 def _state_of(path: Path) -> FileState | None:
     try:
         stat = path.stat()
@@ -496,6 +666,10 @@ def _putting(process: int) -> ThreadPoolExecutor:
 
 def _of_epoch(epoch: int) -> str:
     return f"{COORDINATORS}{epoch:08d}.json"
+
+
+def _of_writer(worker: str, epoch: int, number: int) -> str:
+    return f"{WRITERS}{worker}/{epoch:08d}-{number:08d}.json"
 
 
 def _who(*, ended: bool) -> bytes:
@@ -570,6 +744,7 @@ def mirrored(copy: WorkingCopy, *, mirror_s: float = MIRROR_S, asked_s: float = 
         copy.look_for_requests()
         if time.monotonic() >= next_mirror:
             copy.mirror()
+            copy.follow()
             next_mirror = time.monotonic() + mirror_s
 
     try:

@@ -12,13 +12,22 @@ from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.objects import is_url, normalised
-from streaming.store.working_copy import RepeatedWork, copy_of, mirrored, open_copy
+from streaming.store.working_copy import RepeatedWork, Share, copy_of, mirrored, open_copy
 
 STATUS = ("status.json", "config.yaml")
 FOLLOWED = ("registry/", "snapshots/students/", "students/", "config.yaml")
 """What a server reads of a run."""
 ANSWERS = ("students/", "status.json", "summary.json", "registry/", "config.yaml")
 """What a command that waits for a run reads again."""
+WORKERS_PUT = (
+    "checkpoints/", "snapshots/", "predictions/", "truth/", "quarantine/", "registry/", "teachers/", "lake/", "logs/",
+    "kept_columns.json",
+)  # fmt: skip
+"""What workers put from copies of their own, and the coordinator does not, but for its log."""
+READ_AT_END = (
+    "predictions/", "truth/", "registry/", "snapshots/students/", "snapshots/twins/", "lake/", "logs/", "quarantine/",
+)  # fmt: skip
+"""What a coordinator reads of that, for the summary and for people."""
 FOLLOW_S = 5.0
 PULL_WAIT_S = 600.0
 
@@ -62,16 +71,17 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def coordinating(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[None]:
+def coordinating(run_dir: RunDir, say: Callable[[str], None], *, shared: bool = False) -> Iterator[None]:
     """Context of the one coordinator of a run on object storage: the working copy is brought up to the store when the
-    run is its own, and the store follows it from then on. Nothing for a run in a folder. Raises BadInput while another
-    coordinator lives."""
+    run is its own, and the store follows it from then on. Nothing for a run in a folder. `shared`: workers have copies
+    of their own. Raises BadInput while another coordinator lives."""
     if (copy := copy_of(run_dir.root)) is None:
         yield
         return
     with ExitStack() as stack:
         with _pulling(run_dir.root):
-            epoch = stack.enter_context(copy.coordinated())
+            share = Share(("logs/coordinator",), WORKERS_PUT, READ_AT_END) if shared else None
+            epoch = stack.enter_context(copy.coordinated(share))
             say(f"{copy.url}: coordinator {epoch}, working in {run_dir.root}")
             copy.pull()
         stack.enter_context(mirrored(copy))

@@ -9,5 +9,6 @@ fork_server  processes are forked from one that has imported what they need
 preloaded    what those of workers need
 forked       what asks it, in place of Python
 host         workers that share a process
+worker_copies the working copy of each process on such a machine, where the run is on object storage
 ranks        a worker that is several processes, polled as one
 """

@@ -14,9 +14,10 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from pipelines.core.run_dir.paths import RunDir
-from pipelines.live.launch.machine_look import PACKAGES, Expected, MachineReport, expected, instructions, look
+from pipelines.live.launch.machine_look import PACKAGES, PROBE, Expected, MachineReport, expected, instructions, look
 from streaming.errors import BadInput
 from streaming.store.lock import file_lock
+from streaming.store.working_copy import copy_of
 
 BROKER = "broker"
 """The custom resource of machines near a broker: `ray start --resources '{"broker": 1}'`."""
@@ -86,19 +87,22 @@ def require_machines(
             "no machine of Ray has a core for workers; start some with `ray start --address=HEAD:PORT`, and look with "
             "`ray status`"
         )
-    wanted = expected(run_dir.root.absolute(), brokers, inputs)
+    url = None if (copy := copy_of(run_dir.root)) is None else copy.url
+    wanted = expected(run_dir.root.absolute(), brokers, inputs, url)
     with ExitStack() as stack:
         held = stack.enter_context(file_lock(wanted.probe))
         assert held, "the run directory's lock is this coordinator's"
         reports = _look_everywhere(found, wanted)
     wanted.probe.unlink()
+    if copy is not None:
+        copy.store.delete([PROBE])
     unfit = {name: each.lacks for name, each in reports.items() if each.lacks}
     if unfit:
         raise BadInput(
             f"{len(unfit)} of {len(found)} machines of Ray cannot take part:\n"
             + "\n".join(f"  {name}: {words}" for name, lacks in unfit.items() for words in lacks)
-            + "\nEach needs the run directory at the same path (a shared folder), the brokers, the pinned packages, "
-            "and what the config names; see docs/operations/cluster.md"
+            + f"\nEach needs {'the run directory at the same path (a shared folder)' if url is None else url}, the "
+            "brokers, the pinned packages, and what the config names; see docs/operations/cluster.md"
         )
     if len({tuple(each.instructions) for each in reports.values()} | {tuple(instructions())}) > 1:
         say(

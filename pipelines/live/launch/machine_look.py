@@ -20,8 +20,11 @@ import exfm
 import pipelines
 import streaming
 from exfm.machine import cpu_flags
+from pipelines.live.launch.worker_copies import worker_folder
+from streaming.errors import StreamingError
 from streaming.store.files import write_text
 from streaming.store.lock import file_lock
+from streaming.store.objects import store_at
 
 PACKAGES = tuple(str(Path(str(package.__file__)).parent) for package in (exfm, streaming, pipelines))
 """Folders that this process imports; on another machine each was shipped to a place of its own."""
@@ -43,6 +46,7 @@ class Expected:
     token      the content of the probe in `root`, which the coordinator holds the lock of
     brokers    (host, port) of each; empty: the run reads no topic
     inputs     further files and folders that workers read
+    url        of a run on object storage: the probe is there, and `root` the coordinator's alone
     """
 
     root: str
@@ -51,6 +55,7 @@ class Expected:
     inputs: Sequence[str]
     versions: Mapping[str, str]
     source: str
+    url: str | None = None
 
     @property
     def probe(self) -> Path:
@@ -65,16 +70,19 @@ class MachineReport:
     instructions: Sequence[str]
 
 
-def expected(root: Path, brokers: Sequence[tuple[str, int]], inputs: Sequence[str]) -> Expected:
-    """Write the probe into the run directory."""
+def expected(root: Path, brokers: Sequence[tuple[str, int]], inputs: Sequence[str], url: str | None = None) -> Expected:
+    """Write the probe into the run directory, and to the store that it lies at."""
     token = uuid4().hex
     write_text(root / PROBE, token)
-    return Expected(str(root), token, brokers, inputs, versions(), source_digest(PACKAGES))
+    if url is not None:
+        store_at(url).put(PROBE, token.encode())
+    return Expected(str(root), token, brokers, inputs, versions(), source_digest(PACKAGES), url)
 
 
 def look(expected: Expected) -> MachineReport:
     """Compare this machine with what the coordinator expects. It is to hold the probe's lock meanwhile."""
-    lacks = [*_folder(expected), *_brokers(expected), *_software(expected)]
+    place = _folder(expected) if expected.url is None else _store(expected.url, expected.token)
+    lacks = [*place, *_brokers(expected), *_software(expected)]
     lacks += [f"it has no {path}, which the config names" for path in expected.inputs if not Path(path).exists()]
     return MachineReport(lacks, instructions())
 
@@ -99,6 +107,30 @@ def _folder(expected: Expected) -> list[str]:
                 "without nolock or local_lock"
             ]
     return []
+
+
+def _store(url: str, token: str) -> list[str]:
+    """Lacks of a machine on which workers are to have working copies; by its own credentials."""
+    lacks = []
+    try:
+        store = store_at(url)
+        if store.read(PROBE).decode() != token:
+            lacks.append(f"its {url} is another store than the coordinator's")
+        else:
+            own = f"{PROBE}-{uuid4().hex}"
+            store.put(own, token.encode())
+            store.delete([own])
+    except FileNotFoundError:
+        lacks.append(f"its {url} is another store than the coordinator's")
+    except StreamingError as error:
+        lacks.append(f"it does not reach the store: {error}")
+    try:
+        (folder := worker_folder(url)).mkdir(parents=True, exist_ok=True)
+        (probe := folder / f"{PROBE}-{os.getpid()}").write_text(token)
+        probe.unlink()
+    except OSError as error:
+        lacks.append(f"it cannot write a working copy into {folder} ({error.strerror}): set XDG_CACHE_HOME there")
+    return lacks
 
 
 def _brokers(expected: Expected) -> list[str]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -29,10 +30,13 @@ from pipelines.live.launch.host import Build, Host, last_turn
 from pipelines.live.launch.preloaded import fitting, starts_plainly, worker_environment
 from pipelines.live.launch.ranks import RankHandle
 from pipelines.live.launch.ray_node import lean_node, require_answer
+from pipelines.live.launch.worker_copies import Following, WorkerPlace
 from pipelines.live.rules.causes import Died, Gone
+from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders
 from streaming.errors import StreamingError
+from streaming.store.working_copy import WorkingCopy
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -71,7 +75,39 @@ class Launcher(Protocol):
 
 
 class _Host(Host):
-    """The workers of an actor."""
+    """The workers of an actor. `place`: where the run is on object storage, and the actor on any machine."""
+
+    def __init__(self, own_log: str, logs: LogForm, turn: str | None = None, place: WorkerPlace | None = None) -> None:
+        self._copy = None if place is None else place.opened()
+        super().__init__(self._here(own_log), logs, turn)
+
+    def open(self, name: str, build: Any, log: str, rendezvous: Rendezvous) -> None:
+        if self._copy is not None:
+            self._following = Following(self._copy)  # until the process ends
+            self._following.begin()
+            build = replace(build, root=str(self._copy.root))
+        super().open(name, build, self._here(log), rendezvous)
+
+    def close(self, name: str) -> Report:
+        report = super().close(name)
+        self._mirror()
+        return report
+
+    def drop(self, name: str) -> None:
+        super().drop(name)
+        self._mirror()
+
+    def _mirror(self) -> None:
+        """Put the log, which says what the worker ended of."""
+        if self._copy is not None:
+            with suppress(StreamingError):
+                self._copy.mirror()
+
+    def _here(self, log: str) -> str:
+        if self._copy is None:
+            return log
+        (logs := self._copy.root / "logs").mkdir(exist_ok=True)
+        return str(logs / Path(log).name)
 
     def place(self, name: str) -> str:
         """Answered as soon as the process runs; nothing heavy has been imported yet."""
@@ -174,14 +210,18 @@ class RayLauncher:
     """A Ray of this run's own (two cores, small object store), or a cluster's by address.
 
     forks: a server to fork workers from that was started before; it is closed with the launcher, or at once where it
-    does not fit. run: its name, for lines of the logs.
+    does not fit. run: its name, for lines of the logs. copy: the coordinator's, of a run on object storage whose
+    workers are to have copies of their own.
     """
 
-    def __init__(self, resources: Resources, forks: ForkServer | None = None, *, run: str = "") -> None:
+    def __init__(
+        self, resources: Resources, forks: ForkServer | None = None, *, run: str = "", copy: WorkingCopy | None = None
+    ) -> None:
         import ray
 
         variables = worker_environment(resources.threads)
         self._resources, wait_s = resources, SLOW_STARTS * resources.placement_timeout_s
+        self._copy = copy
         own = not (resources.address or starts_plainly())
         self._node = lean_node() if own else None
         self._logs = LogForm(resources.log_mb, resources.log_format, run)
@@ -229,8 +269,11 @@ class RayLauncher:
         else:
             left = host is not None and not self._resources.address  # its share is its host's, which it left
             cpus = 0.0 if left else self._resources.cpus_per_worker  # a cluster's head may have no core for workers
+            places = self._places(name, ranks)
             hosts = [
-                self._host(cpus, own, group=group, rank=rank, near=near[rank % len(near)] if near else None)
+                self._host(
+                    cpus, own, group=group, rank=rank, near=near[rank % len(near)] if near else None, place=places[rank]
+                )
                 for rank, own in enumerate(logs)
             ]
 
@@ -283,19 +326,31 @@ class RayLauncher:
         group: PlacementGroup | None = None,
         rank: int = 0,
         near: str | None = None,
+        place: WorkerPlace | None = None,
     ) -> RayHost:
         """A new host: in its place of a reserved group; on the machine `near` while that has room; else anywhere, on a
         cluster spread over its machines."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-        place: Any = "SPREAD" if self._resources.address else "DEFAULT"
+        where: Any = "SPREAD" if self._resources.address else "DEFAULT"
         if group is not None:
-            place = PlacementGroupSchedulingStrategy(group, rank)
+            where = PlacementGroupSchedulingStrategy(group, rank)
         elif near is not None:
-            place = NodeAffinitySchedulingStrategy(near, soft=True, _spill_on_unavailable=True)
-        actor = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
-        return RayHost(actor.remote(str(log), self._logs, None if turn is None else str(turn)), turn)
+            where = NodeAffinitySchedulingStrategy(near, soft=True, _spill_on_unavailable=True)
+        actor = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=where)
+        return RayHost(actor.remote(str(log), self._logs, None if turn is None else str(turn), place), turn)
+
+    def _places(self, name: str, ranks: int) -> list[WorkerPlace | None]:
+        """Places of a worker's new process, by rank: from now on earlier ones put nothing."""
+        if (copy := self._copy) is None:
+            return [None] * ranks
+        try:
+            successor = copy.begin_writer(name)
+        except StreamingError as error:
+            raise Died.of(error) from None
+        assert copy.epoch is not None
+        return [WorkerPlace(copy.url, copy.epoch, name, rank, successor) for rank in range(ranks)]
 
     def _shared_host(self, kind: str, logs: Path) -> RayHost:
         """The first host of its kind that has a free slot; where none has, a new one."""

@@ -38,6 +38,7 @@ from pipelines.track.registration import champion_lines, registration_of
 from pipelines.track.registry.aliases import Action, twin_version
 from pipelines.track.registry.ledger import CONCLUSION, HAND, Ledger, LedgerWriter
 from streaming.store.files import link_file, make_folder, replacing_folder, write_json
+from streaming.store.working_copy import copy_of
 
 FINISHED_WAIT_S = 120.0
 STOPPED_WAIT_S = 5.0
@@ -128,6 +129,8 @@ class Conclusion:
         """Write the results; called again, it writes what is missing."""
         run_dir, tracker = self._run_dir, self._tracker
         self._prepared()
+        if (copy := copy_of(run_dir.root)) is not None:
+            copy.follow()  # what workers have put last, on other machines
         self._say("computing the summary from every prediction")
         with ThreadPoolExecutor(1) as thread:
             drawing = thread.submit(draw, config, run_dir)

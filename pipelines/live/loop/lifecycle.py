@@ -89,7 +89,7 @@ def run(
     before = contents(run_dir.root)
     with (
         locked(run_dir),
-        coordinating(run_dir, say),
+        coordinating(run_dir, say, shared=config.resources.address is not None and not local),
         left_as_found(run_dir, before) as found,
         interruptible(),
     ):

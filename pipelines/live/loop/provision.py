@@ -27,6 +27,7 @@ from streaming.kafka.identity import require_cluster, source_topics
 from streaming.kafka.topics import check_retention, end_offsets, ensure_topics
 from streaming.lake.writer import LakeTable
 from streaming.position import Partition
+from streaming.store.working_copy import copy_of
 
 Say = Callable[[str], None]
 
@@ -51,7 +52,7 @@ def provisioned(
     there, BrokerAway where no configured broker answers, before anything is started.
     """
     if config.follows is not None:
-        launcher = _launcher(config, status, local, forks, say)
+        launcher = _launcher(config, run_dir, status, local, forks, say)
         with ExitStack() as stack:
             stack.callback(launcher.shutdown)
             _require_machines(config, run_dir, "", local, say)
@@ -72,7 +73,7 @@ def provisioned(
                 say(status.stage)
                 broker = _embedded(config, run_dir, status)
                 starting = starter.submit(stack.enter_context, broker)
-            launcher = _launcher(config, status, local, forks, say)
+            launcher = _launcher(config, run_dir, status, local, forks, say)
             stack.callback(launcher.shutdown)
             servers = starting.result() if starting is not None else str(configured)
             _require_machines(config, run_dir, servers, local, say)
@@ -145,14 +146,18 @@ def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:
     LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
 
 
-def _launcher(config: Config, status: RunStatus, local: bool, forks: ForkServer | None, say: Say) -> Launcher:
+def _launcher(
+    config: Config, run_dir: RunDir, status: RunStatus, local: bool, forks: ForkServer | None, say: Say
+) -> Launcher:
     if local:
         return LocalLauncher()
     address = config.resources.address
     stage = "starting Ray" if address is None else f"joining Ray at {address}"
     say(stage)
     status.stage = stage if status.stage is None else f"{status.stage}, {stage}"
-    return RayLauncher(config.resources, forks, run=config.name)
+    return RayLauncher(
+        config.resources, forks, run=config.name, copy=None if address is None else copy_of(run_dir.root)
+    )
 
 
 def _require_machines(config: Config, run_dir: RunDir, servers: str, local: bool, say: Say) -> None:
@@ -166,7 +171,7 @@ def _require_machines(config: Config, run_dir: RunDir, servers: str, local: bool
         inputs = [str(run_dir.leader.root)]
     elif (begun := config.teacher.init_from) is not None:
         inputs.append(str(begun.path))
-    say("looking at the run directory from every machine of Ray")
+    say("looking at the run from every machine of Ray")
     require_machines(run_dir, kafka.addresses if servers else [], inputs, say)
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streaming.store.files import write_text
+from streaming.store.working_copy import put_shared
 
 PER_DOUBLING = 4
 """Buckets of a histogram for each factor of two: a quantile is at most 19 % above the true one."""
@@ -147,6 +148,7 @@ class PublishedVersions:
             if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
                 file.write(b"\n")  # a crash tore the line before
             file.write(json.dumps(published).encode() + b"\n")
+        put_shared(self._path)
 
     def refresh(self) -> None:
         """Read what was appended."""

@@ -22,6 +22,7 @@ from streaming.lake.reader import LakeReader
 from streaming.lake.readers import Readers
 from streaming.lake.writer import LakeWriter
 from streaming.position import NOTHING_YET
+from streaming.store.working_copy import brought_up
 
 EPOCH_SHIFT = 32
 """State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
@@ -104,6 +105,7 @@ class BlockCommit:
         """
         meta: dict[str, Any] | None = None
         if (state := self.lake.state) != NOTHING_YET:
+            brought_up(folder_of_state(self._run_dir, state))
             self._feed.load(state)
             record = CommitRecord.load(folder_of_state(self._run_dir, state), state)
             self._outbox.deliver(record)

@@ -39,6 +39,7 @@ from pipelines.live.workers.augmentation.one_teacher import Lent, borrow, lend
 from pipelines.live.workers.lines import Lines
 from pipelines.live.workers.ranks import Ranks, Rendezvous
 from pipelines.live.workers.rounds import FurtherRank, Lead
+from streaming.store.working_copy import brought_up
 
 
 class Scorer(Protocol):
@@ -215,7 +216,7 @@ class ScoringWorker(FurtherRank):
     def _load(self, name: str) -> None:
         said = ("", "")
         try:
-            self.shards.load(self._run_dir.snapshots / name)
+            self.shards.load(brought_up(self._run_dir.snapshots / name))
         except ModelError as error:
             said = error_record(error)
         self._lines.send(0, json.dumps(said).encode())

@@ -57,6 +57,7 @@ from streaming.schema import Column
 from streaming.settlement.admission import Verticals
 from streaming.settlement.emission import DueRows
 from streaming.settlement.shard import NewVertical, Shard, position_of
+from streaming.store.working_copy import brought_up
 
 FACTS = ["event_time_ms", "vertical", "source_partition"]
 """Columns of a block's rows that rank 0 gets."""
@@ -114,6 +115,7 @@ class ShardHost:
     def open(self, epoch: int, row_bytes: int) -> RankAnswer:
         """Begin anew, for the writer of this epoch, with the columns that the run has by now."""
         self.close()
+        brought_up(self._run_dir.kept_columns)  # rank 0 has just written them
         config = self._config = with_kept_columns(self._given, self._run_dir)
         self._states = states_folder(self._run_dir, epoch)
         examples = config.kafka.examples
@@ -141,7 +143,7 @@ class ShardHost:
 
     def load(self, state: int) -> RankAnswer:
         """Continue from the state of this number."""
-        self.shard.load(folder_of_state(self._run_dir, state), str(state))
+        self.shard.load(brought_up(folder_of_state(self._run_dir, state)), str(state))
         return RankAnswer()
 
     def begin(self, position: Mapping[str, Any] | None, clock_ms: int | None) -> RankAnswer:
@@ -244,7 +246,7 @@ class ShardHost:
             return RankAnswer(("", {}))
         with self.watch("load"):
             try:
-                return RankAnswer(("", dict(self._scorer.load(self._run_dir.snapshots / name))))
+                return RankAnswer(("", dict(self._scorer.load(brought_up(self._run_dir.snapshots / name)))))
             except ModelError as error:
                 return RankAnswer(error_record(error))
 

@@ -126,7 +126,8 @@ def test_an_address_becomes_the_folder_of_its_working_copy(address, tmp_path):
         ({"tracking__enabled": True}, "SQLite"),
         ({"tracking__enabled": True, "tracking__uri": "sqlite:///m.db"}, "sqlite:///m.db"),
         ({"kafka__bootstrap_servers": None}, "embedded broker"),
-        ({"resources__address": "auto"}, "resources.address"),
+        ({"resources__address": "auto", "teacher__ranks": 2, "kafka__examples__partitions": 2}, "set ranks to 1"),
+        ({"resources__address": "auto", "resources__students_per_host": 2}, "students_per_host"),
     ],
 )
 def test_what_would_be_lost_with_the_machine_is_refused(address, tmp_path, changes, words):

@@ -10,10 +10,11 @@ from multiprocessing import get_context
 import pytest
 
 from pipelines.live.launch.cluster import AWAY_S, HeadWatch
-from pipelines.live.launch.machine_look import Expected, expected, look
+from pipelines.live.launch.machine_look import PROBE, Expected, expected, look
 from streaming.ports import free_port
 from streaming.store.files import write_text
 from streaming.store.lock import file_lock
+from streaming.store.s3 import client_of
 
 
 @pytest.fixture
@@ -51,6 +52,46 @@ def test_a_folder_of_the_same_name_on_another_disk(run):
 def test_locks_that_do_not_reach_the_machine(run):
     (words,) = look(run).lacks  # nobody holds it
     assert words.startswith(f"locks on {run.root} do not reach it")
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch) -> Expected:
+    """A run on object storage, from a machine that does not see the coordinator's folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = expected(tmp_path, [], [], (tmp_path / "store").as_uri())
+    return replace(found, root="/of the coordinator")
+
+
+def test_a_machine_needs_no_folder_where_the_run_is_at_a_store(stored, tmp_path):
+    before = sorted((tmp_path / "store").iterdir())
+    assert look(stored).lacks == []
+    assert sorted((tmp_path / "store").iterdir()) == before
+
+
+def test_a_store_of_the_same_name_that_is_another(stored, tmp_path):
+    (tmp_path / "store" / PROBE).write_text("of another run")
+    assert look(stored).lacks == [f"its {stored.url} is another store than the coordinator's"]
+    (tmp_path / "store" / PROBE).unlink()
+    assert look(stored).lacks == [f"its {stored.url} is another store than the coordinator's"]
+
+
+def test_a_store_that_a_machine_has_no_credentials_for(stored, monkeypatch):
+    pytest.importorskip("boto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    client_of.cache_clear()
+    (words,) = look(replace(stored, url="s3://bucket/run")).lacks
+    client_of.cache_clear()
+    assert words.startswith("it does not reach the store: no credentials for s3://bucket/run")
+
+
+def test_a_cache_that_cannot_be_written(stored, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (words,) = look(stored).lacks
+    assert words.startswith(f"it cannot write a working copy into {tmp_path}/file/exfm/workers/file")
 
 
 def test_a_broker_that_is_not_reached(run):

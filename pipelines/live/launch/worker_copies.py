@@ -1,0 +1,139 @@
+"""Working copies of a run's workers on the machines of a cluster, where the run lies on object storage.
+
+    coordinator's copy ──put──► the store ◄──put── copy of a worker's process, on whatever machine
+                       ◄─follow─┘         └─follow──►
+
+Each process of a worker begins with an empty folder of its own, fetches what it needs, puts what it writes, and follows
+what it reads of others. So it makes no difference on which machine it is, nor what was there before.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+from uuid import uuid4
+
+from pipelines.core.config.identity import AUGMENTATION, STUDENT
+from pipelines.core.run_dir.object_storage import cache_folder
+from streaming.store.lock import file_lock
+from streaming.store.working_copy import MARKER, MIRROR_S, RepeatedWork, Share, WorkingCopy, open_share
+
+SNAPSHOTS, COMMITS, LEARNED = "snapshots/teacher/", "lake/augmented_examples/_delta_log/", "teachers/versions.jsonl"
+SETS, READERS = "lake/logit_sets/", "lake/readers/"
+SOON = (SNAPSHOTS, COMMITS, LEARNED, READERS)
+SOON_S, FOLLOW_S = 1.0, 10.0
+"""How often a worker looks for what it may wait for, and for whatever else others put."""
+STARTS_WITH = ("students/", "teachers/", "lake/")
+"""What every worker may read when it starts, beside files at the top."""
+
+_held = ExitStack()
+"""The lock of this process's copy, for as long as it lives."""
+
+
+def worker_folder(url: str) -> Path:
+    """Folder of the copies that workers of a run have on this machine, in the user's cache."""
+    return cache_folder().with_name("workers") / url.replace("://", "/").replace("//", "/")
+
+
+class WorkerPlace(NamedTuple):
+    """One process of a worker: rank `rank` of `worker`, begun in the coordinator's `epoch`. `successor`: the object by
+    which it knows that a later one was begun."""
+
+    url: str
+    epoch: int
+    worker: str
+    rank: int
+    successor: str
+
+    @property
+    def share(self) -> Share:
+        """Keys that are its own, and that it follows.
+
+        >>> WorkerPlace("s3://b/x", 1, "student-news", 0, "").share.owns("registry/news.jsonl")
+        True
+        """
+        worker, student = self.worker, self.worker.removeprefix(STUDENT)
+        own, follows = [f"checkpoints/{worker}/", self._logs], [COMMITS, LEARNED]
+        own += [f"quarantine/{worker}.json", f"{READERS}{quote(worker, safe='')}.json"]
+        if worker == "ingest":
+            own, follows = [*own, "truth/"], []
+        elif worker == AUGMENTATION and self.rank:
+            follows = [SNAPSHOTS]
+        elif worker == AUGMENTATION:
+            own += ["kept_columns.json", f"{READERS}{quote('examples topic')}.json"]
+            follows = [SNAPSHOTS, LEARNED, READERS]
+        elif worker == "teacher":
+            own, follows = [*own, SNAPSHOTS, LEARNED], [COMMITS]
+        elif student != worker:
+            own += [f"predictions/{student}/", f"registry/{student}/", f"registry/{student}.jsonl"]
+            own += [f"snapshots/{kind}/{student}/" for kind in ("students", "twins", "live")]
+            follows = [*follows, SETS]
+        else:
+            further = worker.removeprefix("teacher-")
+            own, follows = [*own, f"teachers/further/{further}/", f"{SETS}{further}/"], [COMMITS]
+        return Share(tuple(own), ("",), tuple(follows), self.successor)
+
+    @property
+    def _logs(self) -> str:
+        return f"logs/{self.worker}-rank{self.rank}." if self.rank else f"logs/{self.worker}."
+
+    def opened(self) -> WorkingCopy:
+        """An empty copy for this process, but for its log, which goes on; folders that processes of before have left on
+        this machine are deleted. Raises StreamingError where the store is away."""
+        (folder := worker_folder(self.url)).mkdir(parents=True, exist_ok=True)
+        for left in folder.iterdir():
+            if (left / MARKER).exists():
+                with file_lock(lock := _lock_of(left)) as nobody:
+                    if nobody:
+                        shutil.rmtree(left, ignore_errors=True)
+                        lock.unlink(missing_ok=True)
+        root = folder / f"{self.worker}-{self.rank}-{uuid4().hex[:8]}"
+        _held.enter_context(file_lock(_lock_of(root)))  # before it is there: nobody takes it for left
+        root.mkdir(mode=0o700)
+        copy = open_share(root, self.url, self.epoch, self.share)
+        copy.pull([self._logs], whole=False)
+        return copy
+
+
+def _lock_of(root: Path) -> Path:
+    return root.with_name(f"{root.name}.lock")
+
+
+class Following:
+    """The thread that keeps a worker's copy up to the store, and the store up to the copy; until the context ends."""
+
+    def __init__(self, copy: WorkingCopy) -> None:
+        self._copy = copy
+        self._soon = [prefix for prefix in copy.share.follows if prefix in SOON] if copy.share else []
+        self._follow_at = self._mirror_at = time.monotonic()
+        self._running = ExitStack()
+
+    def begin(self) -> None:
+        """Fetch what the worker needs, and follow from then on. Raises StreamingError where the store is away."""
+        share = self._copy.share
+        assert share is not None
+        needed = (*(own for own in share.own if not own.startswith("logs/")), *STARTS_WITH)
+        self._copy.pull(only=lambda key: "/" not in key or key.startswith(needed), whole=False)
+        self._copy.follow()
+        self._running.enter_context(RepeatedWork("follow", SOON_S, self._look))
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now >= self._follow_at:
+            self._follow_at = now + FOLLOW_S
+            self._copy.follow()
+        elif self._soon:
+            self._copy.follow(self._soon)
+        if now >= self._mirror_at:
+            self._mirror_at = now + MIRROR_S
+            self._copy.mirror()

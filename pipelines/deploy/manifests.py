@@ -1,6 +1,6 @@
 """Kubernetes manifests of a run, from its config, and from its price where a rate is given.
 
-    storage.yaml   a shared volume for the run directory, and the config
+    storage.yaml   a shared volume for the run directory, unless that is at an object store; and the config
     kafka.yaml     Kafka by Strimzi and the run's topics; not where the config names a Kafka
     mlflow.yaml    MLflow on PostgreSQL and object storage; not where the config names a server, or tracking is off
     run.yaml       a RayJob by KubeRay: a head, a machine near Kafka (the resource `broker`), and further ones
@@ -29,10 +29,13 @@ from pipelines.core.config.settings import Config, dump
 from pipelines.data.checks.machine import LOOPBACK
 from streaming.errors import BadInput
 from streaming.kafka.secrets import SecretFrom
+from streaming.store.objects import is_url, normalised
 
 TEMPLATES = Path(__file__).parent / "k8s"
 RUNS = "/runs"
 """Where the shared volume is mounted."""
+CACHE = "/tmp/cache"
+"""Of each pod, for working copies of a run on object storage."""
 
 DAY_MS = 86_400_000
 NAME_CHARACTERS = 24
@@ -41,6 +44,8 @@ INPUT_DAYS, LAKE_DAYS = 7, 30
 GIB = 1 << 30
 UNPRICED = {"cores": 4, "memory": 16, "machines": 2, "kafka": 100, "runs": 200}
 """Sizes, in GiB, without a rate to take them from."""
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")
+"""Of the run's object store; where the Secret lacks one, the pod's role and AWS's own address are taken."""
 MLFLOW = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 RAY_VARIABLE = {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}
 _ALONE, _INSIDE, _NAME = re.compile(r"\$(\w+)"), re.compile(r"\$\{(\w+)\}"), re.compile(r"[^a-z0-9-]+")
@@ -73,6 +78,8 @@ def rendered(config: Config, target: Target, price: Price | None = None) -> dict
     _require_portable(config, target, name)
     own_kafka = config.follows is None and config.kafka.bootstrap_servers is None
     own_mlflow = config.tracking.enabled and config.tracking.uri is None
+    store, token = _store(config, name), _from_secret("EXFM_TOKEN", f"{name}-serve", "token")
+    place = normalised(config.run_dir) if config.run_dir is not None and store else f"{RUNS}/{name}"
     values = _sizes(config, price) | {
         "name": name,
         "image": target.image,
@@ -80,13 +87,18 @@ def rendered(config: Config, target: Target, price: Price | None = None) -> dict
         "storage_class": target.storage_class,
         "serving": target.serving,
         "config": dump(_as_deployed(config, name, own_kafka=own_kafka, own_mlflow=own_mlflow)),
-        "env": _environment(config, name),
-        "serve_env": [RAY_VARIABLE, _from_secret("EXFM_TOKEN", f"{name}-serve", "token")],
+        "place": place,
+        "runs": None if store else {"name": "runs", "persistentVolumeClaim": {"claimName": f"{name}-runs"}},
+        "mount": None if store else {"name": "runs", "mountPath": RUNS},
+        "env": [*_environment(config, name), *store],
+        "pod_env": [token, *store],
+        "serve_env": [RAY_VARIABLE, token],
         "ray_version": metadata.version("ray"),
         "max_message_bytes": config.kafka.max_message_bytes,
-        "entrypoint": shlex.join(["exfm", "stream", "/config/config.yaml", "--run-dir", f"{RUNS}/{name}"]),
+        "entrypoint": shlex.join(["exfm", "stream", "/config/config.yaml", "--run-dir", place]),
     }
-    manifests = {"storage.yaml": _filled("storage", values)}
+    stored = _filled("storage", values)
+    manifests = {"storage.yaml": [each for each in stored if not store or each["kind"] == "ConfigMap"]}
     if own_kafka:
         manifests["kafka.yaml"] = _filled("kafka", values) + _topics(config, values)
     if own_mlflow:
@@ -130,7 +142,16 @@ def _require_portable(config: Config, target: Target, name: str) -> None:
         if setting.startswith("ssl_") and setting.endswith("file"):
             files[f"kafka.security.{setting}"] = str(value)
     _require_reachable(config)
+    if _is_stored(config) and target.serve_on == "ray":
+        raise BadInput(
+            f"--serve-on ray reads a folder, and run_dir is {config.run_dir}; leave it out: pods read a bucket"
+        )
     for setting, path in files.items():
+        if _is_stored(config):
+            raise BadInput(
+                f"{setting} is {path}, and pods share no volume where run_dir is {config.run_dir}; give a run_dir in "
+                "a folder, or leave the file out"
+            )
         if not path.startswith(f"{RUNS}/"):
             raise BadInput(
                 f"{setting} is {path}, which is on this machine; copy it to the shared volume and name it there: "
@@ -168,24 +189,39 @@ def _as_deployed(config: Config, name: str, *, own_kafka: bool, own_mlflow: bool
     return config.model_copy(update=changes)
 
 
+def _is_stored(config: Config) -> bool:
+    """True for a run on object storage, which pods need no shared volume for. Raises BadInput for a store of files."""
+    if config.run_dir is None or not is_url(config.run_dir):
+        return False
+    if (url := normalised(config.run_dir)).startswith("file:"):
+        raise BadInput(f"run_dir is {url}, which every pod takes for a folder of its own; give s3://BUCKET/PATH")
+    return True
+
+
+def _store(config: Config, name: str) -> list[dict[str, Any]]:
+    """Variables of processes that reach the run's object store; none for a run in a folder."""
+    if not _is_stored(config):
+        return []
+    return [{"name": "XDG_CACHE_HOME", "value": CACHE}, *(_perhaps(each, f"{name}-objects") for each in CREDENTIALS)]
+
+
 def _environment(config: Config, name: str) -> list[dict[str, Any]]:
     """Variables of the run's processes; passwords by the name of a Secret."""
     secrets = [value for value in config.kafka.security.values() if isinstance(value, SecretFrom)]
     named = sorted({secret.env for secret in secrets if secret.env is not None})
     references = [_from_secret(variable, f"{name}-kafka", variable) for variable in named]
     if config.tracking.enabled and config.tracking.uri is not None:  # a server of yours, which may ask for them
-        references += [
-            {
-                "name": variable,
-                "valueFrom": {"secretKeyRef": {"name": f"{name}-mlflow", "key": variable, "optional": True}},
-            }
-            for variable in MLFLOW
-        ]
+        references += [_perhaps(variable, f"{name}-mlflow") for variable in MLFLOW]
     return [RAY_VARIABLE, *references]
 
 
 def _from_secret(variable: str, secret: str, key: str) -> dict[str, Any]:
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def _perhaps(variable: str, secret: str) -> dict[str, Any]:
+    """A variable from a Secret, or none where that has no such key."""
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": variable, "optional": True}}}
 
 
 def _sizes(config: Config, price: Price | None) -> dict[str, Any]:
@@ -259,16 +295,16 @@ def _filled(template: str, values: Mapping[str, Any]) -> list[Any]:
 
 
 def _fill(node: Any, values: Mapping[str, Any]) -> Any:
-    """A part of a template with its values; a key without one is left out.
+    """A part of a template with its values; a key or an item without one is left out.
 
-    >>> _fill({"a": "$n", "b": "x-${s}", "c": "$none"}, {"n": 3, "s": "y", "none": None})
-    {'a': 3, 'b': 'x-y'}
+    >>> _fill({"a": "$n", "b": "x-${s}", "c": "$none", "d": ["$none", 1]}, {"n": 3, "s": "y", "none": None})
+    {'a': 3, 'b': 'x-y', 'd': [1]}
     """
     if isinstance(node, dict):
         filled = {_fill(key, values): _fill(value, values) for key, value in node.items()}
         return {key: value for key, value in filled.items() if value is not None}
     if isinstance(node, list):
-        return [_fill(each, values) for each in node]
+        return [filled for each in node if (filled := _fill(each, values)) is not None]
     if not isinstance(node, str):
         return node
     if (alone := _ALONE.fullmatch(node)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -131,6 +132,42 @@ def test_topics_have_the_partitions_of_the_config_and_keep_what_the_run_needs():
 def test_what_the_config_names_is_not_rendered():
     texts = rendered(demo("kafka.bootstrap_servers=kafka:9092", "tracking.uri=http://mlflow:5000"), TARGET)
     assert list(texts) == ["storage.yaml", "run.yaml", "serve.yaml"]
+
+
+STORED = ("run_dir=s3://ads/runs/demo", "kafka.bootstrap_servers=kafka:9092", "tracking.enabled=false")
+
+
+def test_a_run_on_object_storage_has_no_volume_that_pods_share():
+    texts = rendered(demo(*STORED), TARGET)
+    (config,) = yaml.safe_load_all(texts["storage.yaml"])
+    (job,) = yaml.safe_load_all(texts["run.yaml"])
+    serving = of_kind([*yaml.safe_load_all(texts["serve.yaml"])], "Deployment")[0]["spec"]
+    assert config["kind"] == "ConfigMap"
+    assert parse(yaml.safe_load(config["data"]["config.yaml"])).run_dir == "s3://ads/runs/demo"
+    assert job["spec"]["entrypoint"] == "exfm stream /config/config.yaml --run-dir s3://ads/runs/demo"
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"], serving):
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        assert {each["name"] for each in [*pod["volumes"], *container["volumeMounts"]]} <= {"config"}
+        assert "XDG_CACHE_HOME" in {each["name"] for each in container["env"]}
+        (key,) = [each for each in container["env"] if each["name"] == "AWS_SECRET_ACCESS_KEY"]
+        assert key["valueFrom"]["secretKeyRef"]["name"] == "demo-objects"
+    assert "--run-dir=s3://ads/runs/demo" in serving["template"]["spec"]["containers"][0]["args"]
+    assert "PersistentVolumeClaim" not in "".join(texts.values())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "target", "words"),
+    [
+        (["run_dir=file:///mnt/x"], TARGET, "every pod takes for a folder of its own"),
+        ([], replace(TARGET, serve_on="ray"), "--serve-on ray reads a folder"),
+        (["kafka.security={ssl_cafile: /runs/ca.pem}"], TARGET, "pods share no volume"),
+    ],
+)
+def test_what_needs_a_folder_is_refused_for_a_run_on_object_storage(overrides, target, words):
+    with pytest.raises(BadInput, match=words):
+        rendered(demo(*STORED, *overrides), target)
 
 
 def test_passwords_are_names_of_secrets():

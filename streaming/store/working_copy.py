@@ -139,7 +139,6 @@ class WorkingCopy:
         self._tags: dict[str, str] = {}  # of the objects that they were then
         self._listed: dict[str, set[str]] = {}
         self._absent: set[str] = set()
-        self._read_at: dict[str, float] = {}  # of data files that were fetched
         self._writers: dict[str, int] = {}
         self._lock, self._following = threading.RLock(), threading.Lock()
 
@@ -253,10 +252,18 @@ class WorkingCopy:
         lost = {key for key in self._lost() if not key.startswith(putting)}
         gone, self._absent = lost & self._absent, lost
         self._delete(sorted(gone, key=lambda key: (not key.endswith(_LAST), key)))
-        now = time.monotonic()
-        for key in [key for key, read_at in self._read_at.items() if now - read_at > UNREAD_S]:
-            (self.root / key).unlink(missing_ok=True)
-            self._read_at.pop(key, None)
+        self.delete_unread()
+
+    def delete_unread(self) -> None:
+        """Delete here the data files of others that no process has read for `UNREAD_S`."""
+        for path in (self.root / _TABLES).rglob("*.parquet"):
+            with suppress(FileNotFoundError):
+                if self._is_others_data(path) and time.time() - path.stat().st_atime > UNREAD_S:
+                    path.unlink()
+
+    def _is_others_data(self, path: Path) -> bool:
+        key = self.key(path)
+        return key is not None and self.share is not None and _is_data(key) and not self.share.owns(key)
 
     def _lost(self) -> list[str]:
         """Own keys that were put from here, or fetched, and are here no more; none where the copy itself is gone."""
@@ -425,8 +432,8 @@ class WorkingCopy:
         key = self.key(path)
         if key is not None and not path.exists():
             self._fetch(key)
-        if key is not None and self.share is not None and _is_data(key) and not self.share.owns(key):
-            self._read_at[key] = time.monotonic()
+        if self._is_others_data(path):
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # read now
         return path
 
     def _fetch(self, key: str, found: StoredObject | None = None, path: Path | None = None) -> None:
@@ -542,11 +549,15 @@ def open_copy(root: Path, url: str) -> WorkingCopy:
     return copy
 
 
-def open_share(root: Path, url: str, epoch: int, share: Share) -> WorkingCopy:
-    """Make an empty folder the working copy of one process of the run that the coordinator of this epoch works on."""
+def open_share(root: Path, url: str, epoch: int | None, share: Share) -> WorkingCopy:
+    """Make a folder a working copy with a share in the run, or take the one that it is. `epoch`: of the coordinator
+    whose processes put from there, None for another run's."""
     root = root.resolve()
-    WorkingCopy(root, url, None)._mark(epoch, share)
-    _copy_around.cache_clear()
+    copy = _opened(root, os.getpid()) if (root / MARKER).exists() else None
+    if copy is None or (copy.url, copy.epoch, copy.share) != (url, epoch, share):
+        WorkingCopy(root, url, None)._mark(epoch, share)
+        _copy_around.cache_clear()
+        _opened.cache_clear()
     return _opened(root, os.getpid())
 
 

@@ -88,6 +88,22 @@ def test_students_of_a_run_that_follows_are_to_the_bit_those_of_the_run_that_lea
     assert not (team.run_dir.root / "lake").exists()
 
 
+def test_a_lake_at_an_address_is_followed_as_one_in_a_folder_is(leader, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(leader.run_dir.root, store := tmp_path / "store")
+    team = to_the_end(
+        following(leader.run_dir.root, tmp_path / "team.yaml", source={"lake": store.as_uri()}), tmp_path / "team"
+    )
+    for student in leader.config.students:
+        assert_same_student(leader, team, student.name)
+    assert team.summary["counts"] == leader.summary["counts"]
+    link = read_link(team.run_dir.root)
+    assert link is not None
+    assert {path.name for path in (store / "lake" / "readers" / link.reader).iterdir()} >= {"student-feed.json", "run"}
+    start_over(team.run_dir)
+    assert not list((store / "lake" / "readers" / link.reader).glob("*"))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_one_of_two_followers_is_killed_and_neither_the_other_nor_the_leader_is_touched(broker, tmp_path):

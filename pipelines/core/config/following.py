@@ -15,8 +15,10 @@ from typing import Any
 
 from pipelines.core.config.text import read_settings
 from pipelines.core.run_dir.lake_link import read_link
+from pipelines.core.run_dir.object_storage import leader_copy, shown
 from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import BadInput
+from streaming.store.objects import is_url
 
 OF_THE_LEADER = ("rows", "features", "pace", "kafka", "settlement", "augmentation", "lake", "teacher", "teachers")
 """Sections of the run that leads; `asof` is a part of its rows."""
@@ -44,9 +46,9 @@ def with_leader(settings: dict[str, Any], origin: str) -> dict[str, Any]:
     given = {name: settings[name] for name in (*OF_THE_LEADER, "asof") if name in settings}
     if other := [where for name in given for where in _unequal(given[name], compared.get(name), name)]:
         raise BadInput(
-            f"{origin} follows the lake of {leader.root}, and sets {', '.join(f'`{where}`' for where in other[:5])}"
-            f"{', …' * (len(other) > 5)}: that is decided where the rows are made, and {leader.root} has it otherwise. "
-            f"Leave it out; a run that follows takes {', '.join(OF_THE_LEADER)} from there"
+            f"{origin} follows the lake of {shown(leader)}, and sets {', '.join(f'`{where}`' for where in other[:5])}"
+            f"{', …' * (len(other) > 5)}: that is decided where the rows are made, and {shown(leader)} has it "
+            f"otherwise. Leave it out; a run that follows takes {', '.join(OF_THE_LEADER)} from there"
         )
     own = {name: value for name, value in settings.items() if name != "asof"}
     return own | expected | {"source": source | {"stream": theirs.get("source")}}
@@ -56,15 +58,14 @@ def leader_at(lake: Any, origin: str = "source.lake") -> RunDir:
     """The run whose lake is to be followed. Raises BadInput where none lies there that leads."""
     if not isinstance(lake, str) or not lake:
         raise BadInput(
-            f"{origin}: source.lake is `{lake}`; give the folder of a run, as in {{lake: runs/ads, from: 0}}"
+            f"{origin}: source.lake is `{lake}`; give the folder of a run, or its address, as in {{lake: runs/ads, "
+            "from: 0}"
         )
-    if "://" in lake:  # the place of a lake elsewhere
-        raise BadInput(f"{origin}: source.lake is {lake}; only a run in a folder of this machine can be followed yet")
-    leader = RunDir(Path(lake))
+    leader = RunDir(leader_copy(lake) if is_url(lake) else Path(lake))
     if not leader.config.exists():
         why = "no config.yaml there" if leader.root.is_dir() else "there is no such folder"
         raise BadInput(
-            f"{origin}: source.lake is {lake}, and no run lies there ({why}); give the folder of a run "
+            f"{origin}: source.lake is {lake}, and no run lies there ({why}); give the folder of a run, or its address "
             "(`exfm stream` makes one)"
         )
     if (link := read_link(leader.root)) is not None:

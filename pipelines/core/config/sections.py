@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 
 from pipelines.core.config.text import PASSWORD_IN_ADDRESS
 from pipelines.core.config.topics import Frozen
@@ -19,7 +19,6 @@ from streaming.sources.pacer import Pacer
 from streaming.sources.recorded import RecordedConfig, RecordedStream
 from streaming.sources.synthetic.world_config import GeneratorConfig
 from streaming.sources.tables.copies import Copies
-from streaming.store.objects import is_url
 
 Advance = Callable[[str, float], None]
 
@@ -116,20 +115,16 @@ class FollowedLake(Frozen):
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
     kind: Literal["lake"] = Field(default="lake", description="the lake of another run")
-    lake: str = Field(description="folder of the run whose lake is followed, relative to that of the config")
+    lake: str = Field(
+        description="the run whose lake is followed: its folder, relative to that of the config, or its address, "
+        "`s3://BUCKET/PATH`"
+    )
     from_: int = Field(
         default=0, ge=0, alias="from", description="the `lake_seq` at which this run's students begin, at the earliest"
     )
     stream: dict[str, Any] | None = Field(
         default=None, description="written by a run: the `source` of the run that is followed"
     )
-
-    @field_validator("lake")
-    @classmethod
-    def _in_a_folder(cls, lake: str) -> str:
-        if is_url(lake):
-            raise ValueError(f"`{lake}`: a lake on object storage cannot be followed yet; name the folder of a run")
-        return lake
 
 
 class MetricsSettings(Frozen):

@@ -12,7 +12,7 @@ from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.objects import is_url, normalised
-from streaming.store.working_copy import RepeatedWork, Share, copy_of, mirrored, open_copy
+from streaming.store.working_copy import RepeatedWork, Share, copy_of, mirrored, open_copy, open_share
 
 STATUS = ("status.json", "config.yaml")
 FOLLOWED = ("registry/", "snapshots/students/", "students/", "config.yaml")
@@ -28,7 +28,16 @@ READ_AT_END = (
     "predictions/", "truth/", "registry/", "snapshots/students/", "snapshots/twins/", "lake/", "logs/", "quarantine/",
 )  # fmt: skip
 """What a coordinator reads of that, for the summary and for people."""
-FOLLOW_S = 5.0
+OF_LEADER = Share(
+    own=("lake/readers/",),
+    others=("",),
+    follows=(
+        "config.yaml", "follows.json", "kept_columns.json", "status.json", "summary.json", "lake/", "teachers/",
+        "truth/",
+    ),
+)  # fmt: skip
+"""What a run that follows another's lake has of that run: it reads, and puts where its own readers are."""
+FOLLOW_S, FOLLOW_LAKE_S = 5.0, 2.0
 PULL_WAIT_S = 600.0
 
 _looked_at: dict[Path, float] = {}
@@ -50,6 +59,38 @@ def working_copy(run: str | os.PathLike[str], prefixes: Sequence[str] = ("",)) -
         if _is_idle(root):
             open_copy(root, url).pull(prefixes, whole="" in prefixes)
     return root
+
+
+def leader_copy(address: str) -> Path:
+    """Folder of a run that leads, for those on this machine that follow its lake: a copy of what they read of it,
+    brought up to the store. Raises BadInput for an address that is none, or that the store refuses, StreamingError
+    where it cannot be reached."""
+    url = normalised(address)
+    root = cache_folder().with_name("followed") / url.replace("://", "/").replace("//", "/")
+    root.mkdir(parents=True, exist_ok=True)
+    open_share(root, url, None, OF_LEADER).follow()
+    return root
+
+
+@contextmanager
+def following_leader(leader: RunDir) -> Iterator[None]:
+    """Context in which the copy of a run that leads follows the store. Nothing for one in a folder."""
+    copy = copy_of(leader.root)
+    if copy is None or copy.share != OF_LEADER:
+        yield
+        return
+
+    def look() -> None:
+        copy.follow()
+        copy.delete_unread()
+
+    with RepeatedWork(copy.url, FOLLOW_LAKE_S, look):
+        yield
+
+
+def shown(run_dir: RunDir) -> str:
+    """Where a run lies, for people: its folder, or its address."""
+    return str(run_dir.root) if (copy := copy_of(run_dir.root)) is None else copy.url
 
 
 @contextmanager

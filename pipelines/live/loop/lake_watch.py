@@ -14,6 +14,7 @@ from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.sections import FollowedLake
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.lake_link import LakeLink, read_link, reader_name, write_link
+from pipelines.core.run_dir.object_storage import shown
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import last_status
 from streaming.errors import BadInput, StreamingError
@@ -22,6 +23,7 @@ from streaming.lake.delta.identifiers import FIRST_SEQ, LAKE_SEQ
 from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
 from streaming.store.files import write_text
+from streaming.store.working_copy import delete_stored
 
 FOLLOWER = "run"
 """File in a follower's folder of readers that names the folder of its run."""
@@ -55,11 +57,11 @@ def link_lake(config: Config, run_dir: RunDir) -> None:
     try:
         table = TableFiles(leader.lake)
     except NoTable:
-        raise BadInput(f"{leader.root} has no lake yet; start that run first, then follow it") from None
+        raise BadInput(f"{shown(leader)} has no lake yet; start that run first, then follow it") from None
     before = read_link(run_dir.root)
     if before is not None and before.lake != table.id:
         raise BadInput(
-            f"{run_dir.root} has learned the lake {before.lake} of {before.run}, and {leader.root} has another one "
+            f"{run_dir.root} has learned the lake {before.lake} of {before.run}, and {shown(leader)} has another one "
             f"({table.id}: it was started over, or is another run). Give another --run-dir, or start over with --fresh"
         )
     if not run_dir.config.exists():
@@ -71,12 +73,12 @@ def _check_begin(followed: FollowedLake, leader: RunDir, table: TableFiles) -> N
     first, last = table.identifier(FIRST_SEQ) or 0, _last(table)
     if followed.from_ > last + 1:
         raise BadInput(
-            f"source.from is {followed.from_:,}, and the lake of {leader.root} ends at {last:,}; the next row, "
+            f"source.from is {followed.from_:,}, and the lake of {shown(leader)} ends at {last:,}; the next row, "
             f"{last + 1}, is the latest to begin at"
         )
     if followed.from_ < first:
         raise BadInput(
-            f"source.from is {followed.from_:,}, and the lake of {leader.root} begins at {first:,}: older rows were "
+            f"source.from is {followed.from_:,}, and the lake of {shown(leader)} begins at {first:,}: older rows were "
             f"deleted (lake.retention_days); begin there, source.from={first}"
         )
 
@@ -104,6 +106,8 @@ def keep_rows(config: Config, run_dir: RunDir) -> None:
 def release_rows(run_dir: RunDir) -> None:
     """Retire all readers of a run that follows a lake: it starts over, or is gone for good."""
     if run_dir.follows:
+        for reader in (path for path in run_dir.readers.glob("*") if path.is_file()):
+            delete_stored(reader)
         shutil.rmtree(run_dir.readers, ignore_errors=True)
 
 

@@ -18,7 +18,7 @@ from pipelines.core.config.scaling import answer_at_start, with_scaling
 from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.logs import LogForm
-from pipelines.core.run_dir.object_storage import coordinating
+from pipelines.core.run_dir.object_storage import coordinating, following_leader
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.fork_server import ForkServer
 from pipelines.live.loop.conclusion import Conclusion, earlier_summary, tracker_of
@@ -147,6 +147,7 @@ def _attempt(
     with (
         metrics_served(run_dir.root, config.tracking.metrics_port) as status.metrics_url,
         Heartbeat(status_file, status),
+        following_leader(run_dir.leader),
         provisioned(config, run_dir, status, local=local, forks=forks, say=say) as provision,
         undisturbed_cleanup(),
     ):

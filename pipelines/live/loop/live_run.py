@@ -23,6 +23,7 @@ from exfm.errors import ModelError
 from pipelines.core.config.identity import STUDENT, TEACHER
 from pipelines.core.config.scaling import answer_request, with_workers, workers_request
 from pipelines.core.config.settings import Config, dump
+from pipelines.core.run_dir.object_storage import shown
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.conclusion import Conclusion, track_student
 from pipelines.live.loop.continuation import settle
@@ -194,7 +195,7 @@ class LiveRun:
         view = self._followed = self._watch.look()
         if view.last_seq != NOTHING_YET:
             self.status.lake.grow_to(view.last_seq)
-        self.status.follows = {"run": str(self._run_dir.leader.root), "state": view.leader, "ended": view.ended}
+        self.status.follows = {"run": shown(self._run_dir.leader), "state": view.leader, "ended": view.ended}
 
     def _reconcile(self) -> None:
         """Bring students in line with the roster. A change that cannot be made is refused with the reason, and nothing

@@ -11,6 +11,7 @@ from pipelines.core.config.sections import Recorded
 from pipelines.core.config.settings import Config
 from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.end_offsets import store_ends, stored_ends
+from pipelines.core.run_dir.object_storage import shown
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.launch.cluster import require_machines
 from pipelines.live.launch.fork_server import ForkServer
@@ -168,6 +169,11 @@ def _require_machines(config: Config, run_dir: RunDir, servers: str, local: bool
     if isinstance(source, Recorded) and config.follows is None:
         inputs = [source.path, *([source.feedback.path] if source.feedback is not None else [])]
     if config.follows is not None:
+        if copy_of(run_dir.leader.root) is not None:
+            raise BadInput(
+                f"the lake of {shown(run_dir.leader)} is followed from one machine: leave resources.address out; its "
+                "workers read one copy of it"
+            )
         inputs = [str(run_dir.leader.root)]
     elif (begun := config.teacher.init_from) is not None:
         inputs.append(str(begun.path))

@@ -111,7 +111,7 @@ def test_columns_that_the_lake_lacks_are_named(leader):
     [
         ({"lake": "nowhere"}, "there is no such folder"),
         ({"lake": "."}, "no config.yaml there"),
-        ({"lake": "s3://bucket/runs/ads"}, "only a run in a folder of this machine"),
+        ({"lake": "gs://bucket/runs/ads"}, "is not supported"),
         ({"lake": None}, "give the folder of a run"),
         ({"lake": "leads", "from": -1}, "source.from"),
         ({"lake": "leads", "since": 3}, "source.since: unknown key"),

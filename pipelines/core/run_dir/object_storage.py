@@ -89,7 +89,7 @@ def following_leader(leader: RunDir) -> Iterator[None]:
 
 
 def shown(run_dir: RunDir) -> str:
-    """Where a run lies, for people: its folder, or its address."""
+    """Name of the place of a run, for people: its folder, or its address."""
     return str(run_dir.root) if (copy := copy_of(run_dir.root)) is None else copy.url
 
 

@@ -23,6 +23,10 @@ class StillHeld(StreamingError):
     be on a machine that is out of reach."""
 
 
+class RankLost(ConnectionError):
+    """Another process of the same worker has ended, or is out of reach; what it ended of is to be told."""
+
+
 class DiskFull(StreamingError):
     """The disk is full. No half-written file is ever read; workers wait for space (`resources.disk_give_up_s`)."""
 

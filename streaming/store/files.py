@@ -313,7 +313,7 @@ def make_folder(path: Path) -> None:
     for folder in reversed(missing):
         with disk_full_named(folder):
             folder.mkdir(exist_ok=True)
-        _flush_name(folder, folder.stat().st_ino)
+        _sync(folder.parent)
 
 
 def _inode_of(path: Path) -> int | None:

@@ -11,13 +11,14 @@ another.
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pipelines.live.rules.causes import Died, Gone
+from pipelines.live.rules.causes import Died, Followed, Gone
 from pipelines.live.rules.restarts import Cause
 from pipelines.live.workers.ranks import LOOPBACK, Rendezvous
 from pipelines.live.workers.report import RankReport, Report
@@ -104,9 +105,9 @@ class RankHandle:
             # One machine's ranks meet on its loopback: there the host's name need not resolve.
             address = LOOPBACK if len(set(self._nodes)) == 1 else self._nodes[0]
             self._begin("open")
-            ranks = len(self._processes)
+            ranks, word = len(self._processes), secrets.token_hex(16)
             self._asked = [
-                process.ask("open", Rendezvous(rank, ranks, address, answers[0]))
+                process.ask("open", Rendezvous(rank, ranks, address, answers[0], word))
                 for rank, process in enumerate(self._processes)
             ]
         else:
@@ -144,8 +145,14 @@ class RankHandle:
         return [self._answers[rank] for rank in range(len(self._asked))]
 
     def _first_death(self, failed: dict[int, Died], missing: list[int]) -> Died:
-        """The death that the others followed from: one with a specific cause, or a process that is gone."""
-        rank = min(failed, key=lambda r: (failed[r].cause is Cause.CRASH, not isinstance(failed[r], Gone), r))
+        """The death that the others followed from: one with a specific cause, or a process that is gone; never one that
+        says that another rank is lost, where there is another."""
+
+        def order(rank: int) -> tuple[bool, bool, bool, int]:
+            died = failed[rank]
+            return isinstance(died, Followed), died.cause is Cause.CRASH, not isinstance(died, Gone), rank
+
+        rank = min(failed, key=order)
         died, ranks = failed[rank], len(self._processes)
         if isinstance(died, Gone) and (words := self._ended()) is not None:
             died = Gone(f"{died} {words}", died.cause)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from exfm.errors import ConfigError, Diverged, Unusable
 from pipelines.live.rules.restarts import Cause
-from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StillHeld
+from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, RankLost, StillHeld
 from streaming.process_limit import met_limit
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -36,11 +36,16 @@ class Died(Exception):
                 Cause.PERMANENT,
             )
         limit = "" if (met := met_limit(error)) is None else f"; {met}"
-        return Died(f"{type(error).__name__}: {error}{limit}", cause_of(error))
+        kind = Followed if any(isinstance(each, RankLost) for each in _chain(error)) else Died
+        return kind(f"{type(error).__name__}: {error}{limit}", cause_of(error))
 
 
 class Gone(Died):
     """The worker's process has ended or is unreachable."""
+
+
+class Followed(Died):
+    """A rank has ended because another one of its worker was lost."""
 
 
 def cause_of(error: BaseException) -> Cause:

@@ -1,6 +1,7 @@
 """Lines between rank 0 and each of the other ranks of a worker: messages of several parts, in their order.
 
-A line knows no time-out: a rank may wait for hours for the next message. It fails as soon as the other rank is gone.
+A line knows no time-out: a rank may wait for hours for the next message. It fails as soon as the other process is gone,
+and `GONE_S` after its machine is.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 
-KEEPALIVE_S = 60
-"""A line that was silent for so long is looked at by the kernel."""
+from streaming.errors import RankLost
+from streaming.ports import HOST
+
+KEEPALIVE_S, KEEPALIVES, GONE_S = 30, 3, 120
+"""A line that was silent for so long is looked at by the kernel, so many times; no answer for `GONE_S` ends it."""
 GREETING_S = 10.0
 """Who connects and does not greet for so long is no rank."""
 LOOK_S = 0.05
 
 COUNT = struct.Struct("<I")
-GREETING = struct.Struct("<4sII")  # a word, the rank, the number of ranks
-WORD = b"ExFM"
+GREETING = struct.Struct("<32sII")  # the word of this start, the rank, the number of ranks
 
 
 class RankLine:
@@ -30,7 +34,7 @@ class RankLine:
     [b'a word', b'']
     >>> one.close(); other.receive()
     Traceback (most recent call last):
-    ConnectionError: the other has left, or is lost
+    streaming.errors.RankLost: the other has left, or is lost
     """
 
     def __init__(self, connected: socket.socket, name: str) -> None:
@@ -39,15 +43,21 @@ class RankLine:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a message waits for no other
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that is lost says no word
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVES)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * GONE_S)
         self._socket, self._name = connected, name
 
     def send(self, parts: Sequence[bytes]) -> None:
-        """Send one message. It waits where the other does not read; raises ConnectionError where it is gone."""
+        """Send one message. It waits where the other does not read; raises RankLost where it is gone."""
         sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
-        self._socket.sendall(b"".join([COUNT.pack(len(parts)), sizes, *parts]))
+        try:
+            self._socket.sendall(b"".join([COUNT.pack(len(parts)), sizes, *parts]))
+        except OSError as error:
+            raise RankLost(f"{self._name} has left, or is lost ({error})") from error
 
     def receive(self) -> list[memoryview]:
-        """Wait for the next message and return its parts. Raises ConnectionError where the other is gone."""
+        """Wait for the next message and return its parts. Raises RankLost where the other is gone."""
         (count,) = COUNT.unpack(self._exactly(COUNT.size))
         sizes = struct.unpack(f"<{count}Q", self._exactly(8 * count))
         return list(map(self._exactly, sizes))  # each by itself, so that Arrow finds it aligned
@@ -55,8 +65,12 @@ class RankLine:
     def _exactly(self, size: int) -> memoryview:
         data, got = memoryview(bytearray(size)), 0
         while got < size:
-            if not (came := self._socket.recv_into(data[got:], flags=socket.MSG_WAITALL)):
-                raise ConnectionError(f"{self._name} has left, or is lost")
+            try:
+                came = self._socket.recv_into(data[got:], flags=socket.MSG_WAITALL)
+            except OSError as error:
+                raise RankLost(f"{self._name} has left, or is lost ({error})") from error
+            if not came:
+                raise RankLost(f"{self._name} has left, or is lost")
             got += came
         return data.toreadonly()
 
@@ -67,15 +81,18 @@ class RankLine:
 class Lines:
     """The lines of one rank: of rank 0, which listens at `address:port`, to all others; of another to rank 0.
 
+    word  at most 32 characters that the ranks of this start share, and nobody else knows
+
     All wait `join_s` for the last of them to come, then TimeoutError is raised.
     """
 
-    def __init__(self, rank: int, ranks: int, address: str, port: int, *, join_s: float) -> None:
+    def __init__(self, rank: int, ranks: int, address: str, port: int, *, word: str, join_s: float) -> None:
         self.rank, self.ranks = rank, ranks
+        end = time.monotonic() + join_s
         if rank == 0:
-            self._lines = _answered(ranks, address, port, join_s)
+            self._lines = _answered(ranks, address, port, word.encode(), end)
         else:
-            self._lines = {0: _called(rank, ranks, address, port, join_s)}
+            self._lines = {0: _called(address, port, GREETING.pack(word.encode(), rank, ranks), end)}
 
     def send(self, rank: int, *parts: bytes) -> None:
         """`RankLine.send` to this rank."""
@@ -90,41 +107,50 @@ class Lines:
             line.close()
 
 
-def _answered(ranks: int, address: str, port: int, join_s: float) -> Mapping[int, RankLine]:
+def _answered(ranks: int, address: str, port: int, word: bytes, end: float) -> Mapping[int, RankLine]:
     lines: dict[int, RankLine] = {}
-    with socket.create_server((address, port), backlog=ranks) as server:
-        server.settimeout(join_s)
-        while len(lines) < ranks - 1:
-            came, _ = server.accept()
-            if (rank := _greeting(came, ranks)) is None:
+    at = HOST if address == HOST else ""  # a machine may be known by an address that none of its interfaces has
+    with ExitStack() as failing, socket.create_server((at, port), backlog=ranks) as server:
+        while missing := [rank for rank in range(1, ranks) if rank not in lines]:
+            server.settimeout(max(LOOK_S, end - time.monotonic()))
+            try:
+                came, _ = server.accept()
+            except TimeoutError:
+                words = f"rank {', '.join(map(str, missing))} did not come to {address}:{port} in time"
+                raise TimeoutError(words) from None
+            rank = _greeting(came, ranks, word)
+            if rank is None or rank in lines:
                 came.close()
             else:
                 lines[rank] = RankLine(came, f"rank {rank}")
+                failing.callback(came.close)
+        failing.pop_all()
     return lines
 
 
-def _called(rank: int, ranks: int, address: str, port: int, join_s: float) -> RankLine:
-    end = time.monotonic() + join_s
+def _called(address: str, port: int, greeting: bytes, end: float) -> RankLine:
     while True:
         try:
-            connected = socket.create_connection((address, port), timeout=join_s)
-            break
+            connected = socket.create_connection((address, port), timeout=max(LOOK_S, end - time.monotonic()))
+            if connected.getsockname() != connected.getpeername():
+                break
+            connected.close()  # itself: a port of outgoing connections, at which nobody listens yet
         except OSError as error:  # it does not listen yet
             if time.monotonic() > end:
-                raise TimeoutError(f"rank 0 did not answer at {address}:{port} within {join_s:g} s: {error}") from None
-            time.sleep(LOOK_S)
-    connected.sendall(GREETING.pack(WORD, rank, ranks))
+                raise TimeoutError(f"rank 0 did not answer at {address}:{port} in time: {error}") from None
+        time.sleep(LOOK_S)
+    connected.sendall(greeting)
     return RankLine(connected, "rank 0")
 
 
-def _greeting(came: socket.socket, ranks: int) -> int | None:
-    """The rank that has connected; None if it is none of ours."""
+def _greeting(came: socket.socket, ranks: int, word: bytes) -> int | None:
+    """The rank that has connected; None if it is none of this start."""
     came.settimeout(GREETING_S)
-    try:
-        said = came.recv(GREETING.size, socket.MSG_WAITALL)
-    except OSError:
-        return None
+    said = b""
+    with suppress(OSError):
+        while len(said) < GREETING.size and (more := came.recv(GREETING.size - len(said))):
+            said += more
     if len(said) < GREETING.size:
         return None
-    word, rank, of = GREETING.unpack(said)
-    return rank if (word, of) == (WORD, ranks) and 0 < rank < ranks else None
+    theirs, rank, of = GREETING.unpack(said)
+    return rank if (theirs.rstrip(b"\0"), of) == (word, ranks) and 0 < rank < ranks else None

@@ -36,12 +36,13 @@ JOIN_S = 300.0
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Rank of a process within its worker, and rank 0's address."""
+    """Rank of a process within its worker, rank 0's address, and a word that the ranks of this start share."""
 
     rank: int = 0
     ranks: int = 1
     address: str = LOOPBACK
     port: int | None = None
+    word: str = ""
 
 
 class Ranks:
@@ -60,7 +61,7 @@ class Ranks:
         self._texts = self._barriers = 0
         if self.count > 1:
             assert at.port is not None
-            self.lines = Lines(at.rank, at.ranks, at.address, at.port, join_s=JOIN_S)
+            self.lines = Lines(at.rank, at.ranks, at.address, at.port, word=at.word, join_s=JOIN_S)
         if self.lines is not None and collectives:
             if at.address != LOOPBACK:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(at.address))

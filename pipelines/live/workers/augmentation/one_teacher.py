@@ -14,6 +14,7 @@ import mmap
 import os
 import secrets
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
@@ -33,8 +34,8 @@ class Lent(NamedTuple):
     word: str
 
 
-def lend(weights: Sequence[Tensor]) -> Lent:
-    """Move the weights of this process to memory that others can borrow.
+def lend(weights: Sequence[Tensor]) -> Lent | None:
+    """Move the weights of this process to memory that others can borrow; None where this machine has none of the kind.
 
     >>> mine, theirs = [torch.ones(3), torch.zeros(2, 2)], [torch.zeros(3), torch.zeros(2, 2)]
     >>> lent = lend(mine)
@@ -45,10 +46,19 @@ def lend(weights: Sequence[Tensor]) -> Lent:
     [tensor([1., 1., 1.]), tensor([[5., 5.],
             [5., 5.]])]
     """
-    number, word = os.memfd_create("exfm-teacher"), secrets.token_bytes(WORD_BYTES)
-    os.truncate(number, _size(weights))
-    os.pwrite(number, word, 0)
-    for weight, place in zip(weights, _places(weights, number), strict=True):
+    word = secrets.token_bytes(WORD_BYTES)
+    with ExitStack() as failing:
+        try:
+            number = os.memfd_create("exfm-teacher")
+            failing.callback(os.close, number)
+            os.truncate(number, _size(weights))
+            os.pwrite(number, word, 0)
+            places = _places(weights, number)
+        except OSError as error:
+            log.info("each rank has a teacher of its own: no memory that they could share (%s)", error)
+            return None
+        failing.pop_all()  # it is open for as long as this process lives
+    for weight, place in zip(weights, places, strict=True):
         if weight.any():
             place.copy_(weight.detach())
         weight.data = place
@@ -59,19 +69,18 @@ def borrow(weights: Sequence[Tensor], lent: Lent) -> bool:
     """Replace the weights of this process, of the same shapes, by those that were lent; False where they are on another
     machine, or not within reach."""
     try:
-        number = os.open(f"/proc/{lent.process}/fd/{lent.number}", os.O_RDWR)
-    except OSError as error:
+        with open(f"/proc/{lent.process}/fd/{lent.number}", "r+b", buffering=0) as file:
+            number = file.fileno()
+            if os.pread(number, WORD_BYTES, 0).hex() != lent.word or os.fstat(number).st_size != _size(weights):
+                log.info("the teacher is loaded here too: rank 0 is on another machine")
+                return False
+            places = _places(weights, number)
+    except OSError as error:  # there it is another process's, and may be no file
         log.info("the teacher is loaded here too: rank 0's is not within reach (%s)", error)
         return False
-    try:
-        if os.pread(number, WORD_BYTES, 0).hex() != lent.word or os.fstat(number).st_size != _size(weights):
-            log.info("the teacher is loaded here too: rank 0 is on another machine")
-            return False
-        for weight, place in zip(weights, _places(weights, number), strict=True):
-            weight.data = place
-        return True
-    finally:
-        os.close(number)
+    for weight, place in zip(weights, places, strict=True):
+        weight.data = place
+    return True
 
 
 def _size(weights: Sequence[Tensor]) -> int:

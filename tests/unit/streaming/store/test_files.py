@@ -207,6 +207,15 @@ def test_a_file_in_a_folder_whose_maker_died_before_its_name_was_flushed_has_tha
     assert flushed.count(tmp_path.stat().st_ino) == 1
 
 
+def test_a_folder_that_this_process_has_deleted_and_makes_again_has_its_name_flushed_again(tmp_path, monkeypatch):
+    make_folder(tmp_path / "a")
+    (tmp_path / "a").rmdir()  # the next one may get its number
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    make_folder(tmp_path / "a")
+    assert tmp_path.stat().st_ino in flushed
+
+
 def test_a_folder_that_is_made_again_under_its_name_has_that_flushed_again(tmp_path, monkeypatch):
     make_folder(tmp_path / "a")
     (tmp_path / "a").rename(tmp_path / "kept")  # so that the next one has another number

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from pipelines.live.launch.ranks import GRACE_S, RankHandle
-from pipelines.live.rules.causes import Died, Gone
+from pipelines.live.rules.causes import Died, Followed, Gone
 from pipelines.live.rules.restarts import Cause
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
 from pipelines.live.workers.worker import Orders
+from streaming.errors import RankLost, StreamingError
 
 
 class Answered:
@@ -102,7 +105,9 @@ def test_ranks_are_placed_meet_at_rank_0_and_are_opened_together():
     assert len(group.processes[1].asked) == 1  # nobody else is asked: they are told
     group.processes[0].answer(4711)
     group.poll()
-    opened = [("open", (Rendezvous(rank, 3, "127.0.0.1", 4711),)) for rank in range(3)]
+    word = group.processes[0].asked[-1][1][0].word
+    assert len(word) == 32
+    opened = [("open", (Rendezvous(rank, 3, "127.0.0.1", 4711, word),)) for rank in range(3)]
     assert [p.last for p in group.processes] == opened
 
 
@@ -201,3 +206,12 @@ def test_what_is_not_open_yet_is_not_waited_for():
     assert group.handle.close(5.0) is None
     assert [p.last[0] for p in group.processes] == ["place", "place"]
     assert [p.killed for p in group.processes] == [1, 1]
+
+
+def test_of_two_deaths_the_one_that_says_that_another_rank_is_lost_is_not_told():
+    group = Group(2).opened("here", "here")
+    lost = Died.of(RankLost("rank 1 has left, or is lost"))
+    assert isinstance(pickle.loads(pickle.dumps(lost)), Followed)
+    group.answer(lost, Died.of(StreamingError("the broker refused: do this and that")))
+    with pytest.raises(Died, match="rank 1 of 2: StreamingError: the broker refused: do this and that"):
+        group.poll()

@@ -10,13 +10,22 @@ from contextlib import suppress
 
 import pytest
 
-from pipelines.live.workers.lines import GREETING, WORD, Lines, RankLine
+from pipelines.live.workers.lines import GREETING, Lines, RankLine
+from streaming.errors import RankLost
 from streaming.ports import HOST, free_port
 from tests.support.waiting import eventually
 
 WAIT_S = 20.0
-RANKS = 3
-STRANGERS = [b"", b"GET / HTTP/1.1\r\n\r\n", GREETING.pack(WORD, 1, RANKS + 1), GREETING.pack(WORD, 0, RANKS), WORD]
+RANKS, WORD = 3, "of this start"
+OURS = WORD.encode()
+STRANGERS = [
+    b"",
+    b"GET / HTTP/1.1\r\n\r\n",
+    GREETING.pack(OURS, 1, RANKS + 1),
+    GREETING.pack(OURS, 0, RANKS),
+    GREETING.pack(b"of another", 1, RANKS),
+    OURS,
+]
 
 
 class Joining:
@@ -30,7 +39,7 @@ class Joining:
         self._threads[-1].start()
 
     def _join(self, rank):
-        self.lines[rank] = Lines(rank, RANKS, HOST, self.port, join_s=WAIT_S)
+        self.lines[rank] = Lines(rank, RANKS, HOST, self.port, word=WORD, join_s=WAIT_S)
 
     def end(self):
         for thread in self._threads:
@@ -81,10 +90,36 @@ def test_lines_are_those_of_the_ranks_whoever_else_connects(joining):
 
 
 def test_rank_0_waits_for_the_others_only_so_long():
+    with pytest.raises(TimeoutError, match=r"rank 1, 2 did not come to .* in time"):
+        Lines(0, RANKS, HOST, free_port(), word=WORD, join_s=0.1)
+    with pytest.raises(TimeoutError, match=r"rank 0 did not answer at .* in time: .*refused"):
+        Lines(1, RANKS, HOST, free_port(), word=WORD, join_s=0.1)
+
+
+def test_strangers_do_not_make_rank_0_wait_longer():
+    port = free_port()
+
+    def knock():
+        while not over.wait(0.05):
+            with suppress(OSError), socket.create_connection((HOST, port), 1.0) as stranger:
+                stranger.sendall(b"x" * GREETING.size)
+
+    over = threading.Event()
+    knocking = threading.Thread(target=knock, daemon=True)
+    knocking.start()
     with pytest.raises(TimeoutError):
-        Lines(0, RANKS, HOST, free_port(), join_s=0.1)
-    with pytest.raises(TimeoutError, match=r"rank 0 did not answer at .* within 0.1 s: .*refused"):
-        Lines(1, RANKS, HOST, free_port(), join_s=0.1)
+        Lines(0, RANKS, HOST, port, word=WORD, join_s=0.5)
+    over.set()
+    knocking.join(WAIT_S)
+
+
+def test_a_rank_that_is_there_is_not_replaced(joining):
+    joining.begin(0)
+    joining.begin(1)
+    eventually(lambda: 1 in joining.lines, look_s=0.01)
+    joining.knock(GREETING.pack(OURS, 1, RANKS))
+    joining.begin(2)
+    assert_all_speak(joining.end())
 
 
 @pytest.fixture
@@ -112,6 +147,8 @@ def test_a_rank_that_is_gone_ends_the_wait_in_the_middle_of_a_message_too(said):
     line = RankLine(other, "rank 7")
     one.sendall(said)
     one.close()
-    with pytest.raises(ConnectionError, match="rank 7 has left, or is lost"):
+    with pytest.raises(RankLost, match="rank 7 has left, or is lost"):
         line.receive()
+    with pytest.raises(RankLost, match="rank 7 has left, or is lost"):
+        line.send([bytes(1 << 20)])
     line.close()

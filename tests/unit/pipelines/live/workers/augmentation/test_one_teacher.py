@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pipelines.core.run_dir.paths import RunDir
@@ -39,16 +41,28 @@ def test_who_borrows_scores_with_whatever_the_lender_loads(config, tmp_path):
 def test_who_is_out_of_reach_loads_for_itself(config, tmp_path, caplog):
     lender, other = ReplicaScorer(config), ReplicaScorer(config)
     lent = lender.lend()
-    for wrong in (lent._replace(process=2**22 + 1), lent._replace(word="00" * 64), lent._replace(number=2**20)):
+    a_pipe, end = os.pipe()
+    numbers = [lent._replace(number=2**20), lent._replace(process=os.getpid(), number=a_pipe)]
+    for wrong in (lent._replace(process=2**22 + 1), lent._replace(word="00" * 64), *numbers):
         with caplog.at_level("INFO"):
             other.borrow(wrong)
         assert not other.borrowed
         assert "the teacher is loaded here too" in caplog.messages[-1]
+    os.close(a_pipe)
+    os.close(end)
     other.load(publish_drawn(config, RunDir(tmp_path), 1))
     lender.load(publish_drawn(config, RunDir(tmp_path), 2))
     alone = ReplicaScorer(config)
     alone.load(RunDir(tmp_path).snapshots / "v00000001")
     assert_same_answer(other, alone)
+
+
+def test_a_machine_without_such_memory_has_a_teacher_a_rank(config, monkeypatch):
+    def refused(name):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    assert ReplicaScorer(config).lend() is None
 
 
 def test_tables_that_are_composed_are_not_lent(config):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pipelines.live.rules.causes import Died, Followed, Gone
+from pipelines.live.rules.causes import Died, Gone, Orphaned
 from pipelines.live.rules.restarts import Cause
 from pipelines.live.workers.ranks import LOOPBACK, Rendezvous
 from pipelines.live.workers.report import RankReport, Report
@@ -150,7 +150,7 @@ class RankHandle:
 
         def order(rank: int) -> tuple[bool, bool, bool, int]:
             died = failed[rank]
-            return isinstance(died, Followed), died.cause is Cause.CRASH, not isinstance(died, Gone), rank
+            return isinstance(died, Orphaned), died.cause is Cause.CRASH, not isinstance(died, Gone), rank
 
         rank = min(failed, key=order)
         died, ranks = failed[rank], len(self._processes)

@@ -36,7 +36,7 @@ class Died(Exception):
                 Cause.PERMANENT,
             )
         limit = "" if (met := met_limit(error)) is None else f"; {met}"
-        kind = Followed if any(isinstance(each, RankLost) for each in _chain(error)) else Died
+        kind = Orphaned if any(isinstance(each, RankLost) for each in _chain(error)) else Died
         return kind(f"{type(error).__name__}: {error}{limit}", cause_of(error))
 
 
@@ -44,7 +44,7 @@ class Gone(Died):
     """The worker's process has ended or is unreachable."""
 
 
-class Followed(Died):
+class Orphaned(Died):
     """A rank has ended because another one of its worker was lost."""
 
 

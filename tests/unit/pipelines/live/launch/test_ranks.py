@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from pipelines.live.launch.ranks import GRACE_S, RankHandle
-from pipelines.live.rules.causes import Died, Followed, Gone
+from pipelines.live.rules.causes import Died, Gone, Orphaned
 from pipelines.live.rules.restarts import Cause
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
@@ -211,7 +211,7 @@ def test_what_is_not_open_yet_is_not_waited_for():
 def test_of_two_deaths_the_one_that_says_that_another_rank_is_lost_is_not_told():
     group = Group(2).opened("here", "here")
     lost = Died.of(RankLost("rank 1 has left, or is lost"))
-    assert isinstance(pickle.loads(pickle.dumps(lost)), Followed)
+    assert isinstance(pickle.loads(pickle.dumps(lost)), Orphaned)
     group.answer(lost, Died.of(StreamingError("the broker refused: do this and that")))
     with pytest.raises(Died, match="rank 1 of 2: StreamingError: the broker refused: do this and that"):
         group.poll()

@@ -63,6 +63,8 @@ COORDINATORS, WRITERS = "coordinators/", "writers/"
 _FENCES = (COORDINATORS, WRITERS)
 _STAYS = {"broker", "source", "mlflow.db", "mlartifacts", "place.json"}
 _READERS = "lake/readers/"
+_SHARED = ("checkpoints/augmentation/",)
+"""Folders that the ranks of one worker write together."""
 _OTHERS_WRITE = ("students/", _READERS)
 """What other machines put there is never deleted because it is not here yet."""
 _TABLES = "lake/"
@@ -70,7 +72,8 @@ _TABLES = "lake/"
 _LAST = "manifest.json"
 """Makes a folder complete, so it comes last, and goes first."""
 _REFER = (_LAST, ".jsonl", "_last_checkpoint")
-"""Files that name others are fetched after them."""
+"""Files that name others are fetched after them, and SUMMARY, which says that a run has ended, after all."""
+SUMMARY = "summary.json"
 _VERSION = re.compile(r"v\d{8}.*")
 """A folder of this name has a manifest, and is followed whole."""
 UNREAD_S = 3600.0
@@ -139,6 +142,7 @@ class WorkingCopy:
         self._tags: dict[str, str] = {}  # of the objects that they were then
         self._listed: dict[str, set[str]] = {}
         self._absent: set[str] = set()
+        self._coordinated: bool | None = None
         self._writers: dict[str, int] = {}
         self._lock, self._following = threading.RLock(), threading.Lock()
 
@@ -179,7 +183,7 @@ class WorkingCopy:
         if self.epoch is None or under.startswith(_OTHERS_WRITE):
             return
         if self.share is not None:
-            self._delete([key for key in self._lost() if key.rpartition("/")[0] == under.rstrip("/")])
+            self.delete_keys([key for key in self._lost() if key.rpartition("/")[0] == under.rstrip("/")])
             return
         with self._lock:
             if under not in self._listed:
@@ -187,7 +191,7 @@ class WorkingCopy:
                 self._listed[under] = {name for name in keys if "/" not in name}
             gone = self._listed[under] - names
             self._listed[under] = {name for name in names if self.key(folder / name) is not None}
-        self._delete([f"{under}{name}" for name in sorted(gone) if self.key(folder / name) is not None])
+        self.delete_keys([f"{under}{name}" for name in sorted(gone) if self.key(folder / name) is not None])
 
     def put_tree(self, tree: Path, name: Path) -> None:
         """Put a whole folder under the name that it is about to get."""
@@ -212,8 +216,8 @@ class WorkingCopy:
         """Delete a file or a folder at the store."""
         key = self.key(path)
         if key is not None:
-            below = [found.key for found in self.store.list(f"{key}/")] if not path.suffix else []
-            self._delete(below or [key])
+            below = [] if path.is_file() else [found.key for found in self.store.list(f"{key}/")]
+            self.delete_keys(below or [key])
 
     def mirror(self) -> None:
         """Make the store what the working copy is: what need not last is put, what went is deleted. What is not here
@@ -240,7 +244,7 @@ class WorkingCopy:
         absent = {key for key in old if not key.startswith((_TABLES, *_OTHERS_WRITE))}
         gone = [key for key in absent & self._absent if not (self.root / key).exists()]
         self._absent = absent
-        self._delete(sorted(gone, key=lambda key: (not key.endswith(_LAST), key)))
+        self.delete_keys(sorted(gone, key=lambda key: (not key.endswith(_LAST), key)))
         for key in sorted(gone):
             self.put_files([self.root / key])  # one that was made anew meanwhile
 
@@ -249,9 +253,9 @@ class WorkingCopy:
         here = [(path, key) for path in _files_below(self.root) if (key := self.key(path)) is not None]
         self._put([(path, key) for path, key in here if share.owns(key) and not key.startswith(_TABLES)])
         putting = tuple(self._being_put())
-        lost = {key for key in self._lost() if not key.startswith(putting)}
+        lost = {key for key in {*self._lost(), *self._left_over(share)} if not key.startswith(putting)}
         gone, self._absent = lost & self._absent, lost
-        self._delete(sorted(gone, key=lambda key: (not key.endswith(_LAST), key)))
+        self.delete_keys(sorted(gone, key=lambda key: (not key.endswith(_LAST), key)))
         self.delete_unread()
 
     def delete_unread(self) -> None:
@@ -264,6 +268,14 @@ class WorkingCopy:
     def _is_others_data(self, path: Path) -> bool:
         key = self.key(path)
         return key is not None and self.share is not None and _is_data(key) and not self.share.owns(key)
+
+    def _left_over(self, share: Share) -> list[str]:
+        """Own keys that are not here, and older than `FORGOTTEN_S`: a process before this one put them late. Not of
+        folders that others write into, too, nor logs, of which more was written than is here."""
+        kept = (_TABLES, "logs/", "registry/", *_SHARED)
+        prefixes = [prefix for prefix in share.own if prefix.endswith("/") and not prefix.startswith(kept)]
+        found = [each for prefix in prefixes for each in self.store.list(prefix) if each.age_s > FORGOTTEN_S]
+        return [each.key for each in found if not (self.root / each.key).exists() and (self.root / MARKER).exists()]
 
     def _lost(self) -> list[str]:
         """Own keys that were put from here, or fetched, and are here no more; none where the copy itself is gone."""
@@ -303,7 +315,8 @@ class WorkingCopy:
             with self._lock:
                 self._known[key], self._tags[key] = state, tag
 
-    def _delete(self, keys: Collection[str]) -> None:
+    def delete_keys(self, keys: Collection[str]) -> None:
+        """Delete objects."""
         if keys:
             self.stand()
             self.store.delete(keys)
@@ -362,13 +375,12 @@ class WorkingCopy:
             return
         prefixes = share.follows if prefixes is None else tuple(prefixes)
         with self._following:
-            with self._lock:
-                known = {key: state for key, state in self._known.items() if key.startswith(prefixes)}
+            here = self._others_here(share, prefixes)  # before the listing: what came since may be newer than that
             listed = {found.key: found for each in prefixes for found in self.store.list(each)}
             there = {key: found for key, found in listed.items() if not share.owns(key) and not _is_data(key)}
-            gone = [key for key in known.keys() - listed.keys() if not share.owns(key)]
+            gone = here.keys() - listed.keys()
             for key in sorted(gone, key=lambda key: (not key.endswith(_LAST), key)):
-                if _state_of(self.root / key) == known[key]:
+                if _state_of(self.root / key) == here[key]:
                     (self.root / key).unlink(missing_ok=True)
                 self._forget(key)
             for parent in {(self.root / key).parent for key in gone}:
@@ -376,13 +388,25 @@ class WorkingCopy:
                     parent.rmdir()
             changed = [f for f in there.values() if self._tags.get(f.key) != f.tag or not (self.root / f.key).exists()]
             folders = {each.key.rpartition("/")[0] for each in changed if _is_of_version(each.key)}
-            for each in sorted(changed, key=lambda f: (f.key.endswith(_REFER), f.key)):
+            for each in sorted(changed, key=lambda f: (f.key == SUMMARY, f.key.endswith(_REFER), f.key)):
                 if not _is_of_version(each.key):
                     with suppress(FileNotFoundError):  # deleted since it was listed
                         self._fetch(each.key, each)
             for folder in sorted(folders):
                 if f"{folder}/{_LAST}" in there:
                     self._fetch_folder(folder, [f for key, f in there.items() if key.rpartition("/")[0] == folder])
+
+    def _others_here(self, share: Share, prefixes: Collection[str]) -> dict[str, FileState]:
+        """Files here, but for data files of tables, that somebody else puts below these prefixes. A process of the run
+        itself looks at those that it has fetched only: another one may just have been written."""
+        paths: list[Path] = []
+        for prefix in prefixes:
+            place = self.root / prefix
+            paths += _files_below(place) if place.is_dir() else [place]
+        keys = {key: path for path in paths if (key := self.key(path)) is not None}
+        others = {key: _state_of(path) for key, path in keys.items() if not share.owns(key) and not _is_data(key)}
+        mine = self.epoch is not None
+        return {key: state for key, state in others.items() if state is not None and (key in self._known or not mine)}
 
     def _fetch_folder(self, folder: str, files: Collection[StoredObject]) -> None:
         """Fetch a folder under another name, and move it to its own; nothing where it is deleted meanwhile."""
@@ -396,7 +420,8 @@ class WorkingCopy:
                 self._forget(each.key)
         else:
             shutil.rmtree(target, ignore_errors=True)
-            part.rename(target)
+            with suppress(OSError):  # another process that follows has moved it there
+                part.rename(target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -475,6 +500,18 @@ class WorkingCopy:
     @property
     def is_coordinated(self) -> bool:
         """True while a coordinator is heard of, on whatever machine; by the store's clock."""
+        if self._coordinated is None:
+            return self._looked_for_coordinator()
+        return self._coordinated
+
+    def look_for_coordinator(self) -> None:
+        """Keep whether a coordinator lives, for those who may not wait for the store; until `forget_coordinator`."""
+        self._coordinated = self._looked_for_coordinator()
+
+    def forget_coordinator(self) -> None:
+        self._coordinated = None
+
+    def _looked_for_coordinator(self) -> bool:
         last = self._last_coordinator()
         return last is not None and last.lives
 
@@ -601,7 +638,7 @@ def delete_stored(path: Path) -> None:
 
 def fetched(path: Path) -> Path:
     """`path`, fetched where it lies in a working copy and is not there yet."""
-    if not path.exists() and (copy := copy_of(path)) is not None:
+    if (copy := copy_of(path)) is not None and (copy.share is not None or not path.exists()):
         copy.fetched(path)
     return path
 

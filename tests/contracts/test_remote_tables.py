@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +16,7 @@ from streaming.lake.compaction import merge
 from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.remote import follow
 from streaming.lake.delta.table import CheckedTable, TableCommit
+from streaming.lake.delta.vacuum import Vacuumed, vacuum_table
 from streaming.lake.writer import LakeTable
 from streaming.schema import Column, RowSchema, Task
 from streaming.store.s3 import client_of
@@ -96,3 +100,26 @@ def test_the_log_here_loses_the_entries_that_were_deleted_at_the_store(request, 
     follow(path)
     assert min(entry.name for entry in (path / "_delta_log").glob("*.json")) == f"{10:020d}.json"
     assert TableFiles(path).identifier("n") == 24
+
+
+@pytest.mark.parametrize("server", ["s3_server", "moto_server", "folder"])
+def test_a_store_is_vacuumed_by_its_own_log_of_what_is_an_hour_old(request, tmp_path, server):
+    store = tmp_path / "store"
+    if server != "folder":
+        request.getfixturevalue(server)
+    copy = open_copy(tmp_path / "here", store.as_uri() if server == "folder" else f"s3://bucket/{tmp_path.name}")
+    path = copy.root / "lake" / "table"
+    table = CheckedTable(path, SCHEMA, identifiers={"n": 0}, statistics=["lake_seq"])
+    rows = pa.table({"lake_seq": [1]}, schema=SCHEMA)
+    table.commit(lambda: TableCommit(rows, {"n": 1}, {}))
+    (named,) = (found.key for found in copy.store.list("lake/table/part"))
+    left = "lake/table/part-left%20over.parquet"
+    copy.store.put(left, b"of a commit that was killed")
+    shutil.rmtree(path / "_delta_log")  # whatever is known here, as where a full disk keeps the log from following
+    (path / "_delta_log").mkdir()
+    assert vacuum_table(path, 0.0) == Vacuumed()  # it may be of a commit in flight
+    if server == "folder":
+        for key in (named, left):
+            os.utime(store / key, (time.time() - 7300,) * 2)
+        assert vacuum_table(path, 0.0) == Vacuumed(files=1, bytes=27)
+    assert [found.key for found in copy.store.list("lake/table/part")] == [named, left][: 1 + (server != "folder")]

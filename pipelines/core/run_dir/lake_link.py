@@ -1,7 +1,7 @@
 """Link of a run to the run whose lake it follows.
 
-<run>/follows.json    {"run": folder of the run that leads, "lake": id of its lake, "reader": the name under which
-                      this run's readers are registered there}
+<run>/follows.json    {"run": folder of the run that leads, or of its copy here, "lake": id of its lake, "reader": the
+                      name under which this run's readers are registered there, "address": of a run at a store}
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ FILE = "follows.json"
 
 
 class LakeLink(NamedTuple):
-    """Link to a lake. `run`: folder of the run that leads; the address of a lake elsewhere would stand here."""
+    """Link to a lake. `run`: folder of the run that leads, or of its copy on this machine where it has an `address`."""
 
     run: Path
     lake: str
     reader: str
+    address: str | None = None
 
 
 def read_link(root: Path) -> LakeLink | None:
@@ -39,7 +40,7 @@ def read_link(root: Path) -> LakeLink | None:
     if (value := read_json(root / FILE)) is None:
         return None
     try:
-        return LakeLink(Path(value["run"]), value["lake"], value["reader"])
+        return LakeLink(Path(value["run"]), value["lake"], value["reader"], value.get("address"))
     except (TypeError, KeyError):
         raise StreamingError(f"{root / FILE} is damaged; delete it, and start the run again") from None
 
@@ -47,7 +48,7 @@ def read_link(root: Path) -> LakeLink | None:
 def write_link(root: Path, link: LakeLink) -> None:
     """Store the link of the run in `root`. Raises DiskFull."""
     if read_link(root) != link:
-        write_json(root / FILE, {"run": str(link.run), "lake": link.lake, "reader": link.reader})
+        write_json(root / FILE, {**link._asdict(), "run": str(link.run)})
 
 
 def reader_name(root: Path) -> str:

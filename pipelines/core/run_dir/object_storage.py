@@ -12,7 +12,7 @@ from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.objects import is_url, normalised
-from streaming.store.working_copy import RepeatedWork, Share, copy_of, mirrored, open_copy, open_share
+from streaming.store.working_copy import RepeatedWork, Share, WorkingCopy, copy_of, mirrored, open_copy, open_share
 
 STATUS = ("status.json", "config.yaml")
 FOLLOWED = ("registry/", "snapshots/students/", "students/", "config.yaml")
@@ -32,8 +32,8 @@ OF_LEADER = Share(
     own=("lake/readers/",),
     others=("",),
     follows=(
-        "config.yaml", "follows.json", "kept_columns.json", "status.json", "summary.json", "lake/", "teachers/",
-        "truth/",
+        "config.yaml", "follows.json", "kept_columns.json", "status.json", "summary.json", "lake/",
+        "teachers/versions.jsonl", "teachers/takeovers.json", "truth/",
     ),
 )  # fmt: skip
 """What a run that follows another's lake has of that run: it reads, and puts where its own readers are."""
@@ -65,11 +65,23 @@ def leader_copy(address: str) -> Path:
     """Folder of a run that leads, for those on this machine that follow its lake: a copy of what they read of it,
     brought up to the store. Raises BadInput for an address that is none, or that the store refuses, StreamingError
     where it cannot be reached."""
+    copy = _opened_of_leader(address)
+    copy.follow()
+    return copy.root
+
+
+def retire_followers(address: str, readers: Path) -> None:
+    """Delete what a run has in the registry of readers of a lake at a store; `readers`: its folder there, as in
+    `leader_copy`."""
+    copy = _opened_of_leader(address)
+    copy.delete(copy.root / readers)
+
+
+def _opened_of_leader(address: str) -> WorkingCopy:
     url = normalised(address)
     root = cache_folder().with_name("followed") / url.replace("://", "/").replace("//", "/")
     root.mkdir(parents=True, exist_ok=True)
-    open_share(root, url, None, OF_LEADER).follow()
-    return root
+    return open_share(root, url, None, OF_LEADER)
 
 
 @contextmanager
@@ -82,10 +94,15 @@ def following_leader(leader: RunDir) -> Iterator[None]:
 
     def look() -> None:
         copy.follow()
+        copy.look_for_coordinator()
         copy.delete_unread()
 
-    with RepeatedWork(copy.url, FOLLOW_LAKE_S, look):
-        yield
+    copy.look_for_coordinator()  # the coordinator's loop waits for no store
+    try:
+        with RepeatedWork(copy.url, FOLLOW_LAKE_S, look):
+            yield
+    finally:
+        copy.forget_coordinator()
 
 
 def shown(run_dir: RunDir) -> str:

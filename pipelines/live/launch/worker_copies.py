@@ -27,7 +27,7 @@ SETS, READERS = "lake/logit_sets/", "lake/readers/"
 SOON = (SNAPSHOTS, COMMITS, LEARNED, READERS)
 SOON_S, FOLLOW_S = 1.0, 10.0
 """How often a worker looks for what it may wait for, and for whatever else others put."""
-STARTS_WITH = ("students/", "teachers/", "lake/")
+STARTS_WITH = ("students/", LEARNED, "teachers/takeovers.json", "lake/")
 """What every worker may read when it starts, beside files at the top."""
 
 _held = ExitStack()

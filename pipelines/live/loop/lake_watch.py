@@ -14,7 +14,7 @@ from pipelines.core.config.identity import STUDENT
 from pipelines.core.config.sections import FollowedLake
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.lake_link import LakeLink, read_link, reader_name, write_link
-from pipelines.core.run_dir.object_storage import shown
+from pipelines.core.run_dir.object_storage import retire_followers, shown
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.status.stored import last_status
 from streaming.errors import BadInput, StreamingError
@@ -23,7 +23,7 @@ from streaming.lake.delta.identifiers import FIRST_SEQ, LAKE_SEQ
 from streaming.lake.readers import Readers
 from streaming.position import NOTHING_YET
 from streaming.store.files import write_text
-from streaming.store.working_copy import delete_stored
+from streaming.store.working_copy import copy_of
 
 FOLLOWER = "run"
 """File in a follower's folder of readers that names the folder of its run."""
@@ -66,7 +66,8 @@ def link_lake(config: Config, run_dir: RunDir) -> None:
         )
     if not run_dir.config.exists():
         _check_begin(config.follows, leader, table)
-    write_link(run_dir.root, LakeLink(leader.root.resolve(), table.id, reader_name(run_dir.root)))
+    address = None if (copy := copy_of(leader.root)) is None else copy.url
+    write_link(run_dir.root, LakeLink(leader.root.resolve(), table.id, reader_name(run_dir.root), address))
 
 
 def _check_begin(followed: FollowedLake, leader: RunDir, table: TableFiles) -> None:
@@ -105,9 +106,9 @@ def keep_rows(config: Config, run_dir: RunDir) -> None:
 
 def release_rows(run_dir: RunDir) -> None:
     """Retire all readers of a run that follows a lake: it starts over, or is gone for good."""
-    if run_dir.follows:
-        for reader in (path for path in run_dir.readers.glob("*") if path.is_file()):
-            delete_stored(reader)
+    if (link := read_link(run_dir.root)) is not None:
+        if link.address is not None:
+            retire_followers(link.address, run_dir.readers.relative_to(link.run))
         shutil.rmtree(run_dir.readers, ignore_errors=True)
 
 
@@ -120,26 +121,35 @@ class LakeWatch:
         self._link, self._leader = link, run_dir.leader
         self._log = self._leader.lake / "_delta_log"
         self._table = TableFiles(self._leader.lake)
-        self._place = self._log.stat().st_ino
+        self._place = self._place_of_table()
         self._last = _last(self._table)
 
     def look(self) -> LakeView:
         """Look at the lake and its run."""
         leads, ended = self._state(), self._leader.summary.exists()  # first: what it says of the lake is true then
         try:
-            if self._log.stat().st_ino != self._place:
-                self._table, self._place = TableFiles(self._leader.lake), self._log.stat().st_ino
+            if self._place_of_table() != self._place:
+                self._table = TableFiles(self._leader.lake)
             self._table.refresh()
+            self._place = self._place_of_table()
         except (OSError, NoTable):
-            gone = f"the lake that this run follows is gone: {self._leader.lake}; nothing more can be learned of it"
+            gone = f"the lake that this run follows is gone: {shown(self._leader)}; nothing more can be learned of it"
             return LakeView(self._last, ended=False, leader=leads, lost=gone)
         except StreamingError as error:  # of a commit that a crash tore: its writer mends it
             return LakeView(self._last, ended=False, leader=f"{leads}; its lake cannot be read now ({error})")
         if self._table.id != self._link.lake:
-            other = f"{self._leader.root} was started over: its lake is not the one that this run has followed"
+            other = f"{shown(self._leader)} was started over: its lake is not the one that this run has followed"
             return LakeView(self._last, ended=False, leader=leads, lost=other)
         self._last = _last(self._table)
         return LakeView(self._last, ended, leads)
+
+    def _place_of_table(self) -> tuple[int, int | None]:
+        """Numbers of the log's folder and of the entry of the table's version: others once it was started over."""
+        try:
+            entry = (self._log / f"{self._table.version:020d}.json").stat().st_ino
+        except FileNotFoundError:  # cleaned up; a newer one is there
+            entry = None
+        return self._log.stat().st_ino, entry
 
     def _state(self) -> str:
         try:

@@ -59,12 +59,12 @@ def patiently(table: Path, call: Callable[[], T]) -> T:
 
 def is_remote(table: Path) -> bool:
     """True if commits to a table are made at a store."""
-    return _copy(table) is not None
+    return remote_table(table) is not None
 
 
 def follow(table: Path) -> None:
     """Let the log here be the one at the store. Entries that were deleted there as old are deleted here."""
-    if (copy := _copy(table)) is None:
+    if (copy := remote_table(table)) is None:
         return
     there = {Path(key).name for key in copy.pull([f"{copy.key(table)}/{LOG}/"], whole=False)}
     oldest = min((name for name in there if name.endswith(".json")), default="")
@@ -83,13 +83,14 @@ def fetch_data(table: Path, handle: DeltaTable) -> None:
 def put_entry(table: Path, version: int, content: bytes) -> bool | None:
     """Make an entry of the log, unless there is one of its number; False then. None for a table that is not at a
     store."""
-    if (copy := _copy(table)) is None:
+    if (copy := remote_table(table)) is None:
         return None
     made = copy.store.put_if_absent(f"{copy.key(table)}/{LOG}/{version:020d}.json", content)
     follow(table)
     return made
 
 
-def _copy(table: Path) -> WorkingCopy | None:
+def remote_table(table: Path) -> WorkingCopy | None:
+    """The working copy that a table lies in, where commits to it are made at a store."""
     copy = copy_of(table)
     return None if copy is None or copy.key(table) is None else copy

@@ -227,8 +227,9 @@ class CheckedTable:
     def _disk_full(self, commit: TableCommit) -> DiskFull:
         """Clean up after a full disk: delete what the try left behind, and whatever else the table does not need. The
         disk may have filled up after the rows were in, while what follows a commit was written."""
-        with suppress(DeltaError, OSError):
-            vacuum_table(self.path, 0.0)
+        if not is_remote(self.path):  # there it is not the disk that is full
+            with suppress(DeltaError, OSError):
+                vacuum_table(self.path, 0.0)
         rows = commit.num_rows
         if self._holds(commit):
             return DiskFull(

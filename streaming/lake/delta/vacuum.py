@@ -4,10 +4,14 @@ Such a file was replaced by a compaction, held rows that retention deleted, or w
 overtaken, or ran into a full disk. Replacing a file sets its time of change (`retire`), so one rule serves all: not in
 the newest version of the table, and unchanged for longer than asked. Files of a commit in flight are in no version
 either; nothing is deleted unless there was a moment at which no commit was in flight (`streaming.lake.delta.lock`).
+
+Of a table at a store, its log there and its files there decide, and what is deleted is older than an hour, however
+little is asked: a commit of another machine may be in flight.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -20,8 +24,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from streaming.lake.delta.lock import nothing_in_flight
-from streaming.lake.delta.remote import LOG
+from streaming.lake.delta.remote import LOG, committing, patiently, remote_table
 from streaming.store.files import remove_file
+from streaming.store.working_copy import WorkingCopy
 
 
 class Vacuumed(NamedTuple):
@@ -38,6 +43,8 @@ def vacuum_table(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Va
 
     wait_s  for a moment without a commit in flight; a writer that commits all the time leaves such moments
     """
+    if (store := remote_table(table)) is not None:
+        return _vacuumed_at(store, table, max(1, math.ceil(older_than_s / 3600)))
     with nothing_in_flight(table, wait_s) as quiet:
         if not quiet:
             return Vacuumed(busy=True)
@@ -52,6 +59,21 @@ def vacuum_table(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Va
             remove_file(path)
             files, bytes_ = files + 1, bytes_ + size
     return Vacuumed(files, bytes_, waiting)
+
+
+def _vacuumed_at(copy: WorkingCopy, table: Path, older_than_h: int) -> Vacuumed:
+    """Vacuum at a store: files that were replaced, or put and never committed, so many hours ago."""
+
+    def unneeded() -> list[str]:
+        return committing(table).vacuum(older_than_h, enforce_retention_duration=False, full=True)
+
+    names = {name for each in patiently(table, unneeded) for name in (each, unquote(each))}
+    bytes_ = {found.key: found.bytes for found in copy.store.list(f"{copy.key(table)}/")} if names else {}
+    keys = [key for name in sorted(names) if (key := f"{copy.key(table)}/{name}") in bytes_]
+    copy.delete_keys(keys)
+    for key in keys:
+        (copy.root / key).unlink(missing_ok=True)
+    return Vacuumed(len(keys), sum(bytes_[key] for key in keys))
 
 
 def unneeded_files(table: Path) -> list[tuple[Path, int]]:

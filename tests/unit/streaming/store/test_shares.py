@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,53 @@ def test_data_files_that_were_fetched_are_kept_while_they_are_read(tmp_path, sto
     assert held(student) == set()
     assert key in stored(store)
     assert student.fetched(student.root / key).read_text() == "rows"
+
+
+def test_who_only_reads_loses_what_went_while_nobody_looked(tmp_path, store):
+    for number in range(4):
+        (store / "lake" / "_delta_log").mkdir(parents=True, exist_ok=True)
+        (store / "lake" / "_delta_log" / f"{number}.json").write_text("of the first lake")
+    reader = Share(("lake/readers/",), ("",), ("lake/", "summary.json"))
+    (tmp_path / "followed").mkdir()
+    open_share(tmp_path / "followed", store.as_uri(), None, reader).follow()
+    for number in (2, 3):
+        (store / "lake" / "_delta_log" / f"{number}.json").unlink()
+    (store / "lake" / "_delta_log" / "1.json").write_text("of the second lake")
+    again = WorkingCopy(tmp_path / "followed", store.as_uri(), None, reader)  # of another process, later
+    write_text(again.root / "lake" / "readers" / "mine.json", "{}")
+    again.follow()
+    assert held(again) == {"lake/_delta_log/0.json", "lake/_delta_log/1.json", "lake/readers/mine.json"}
+    assert (again.root / "lake" / "_delta_log" / "1.json").read_text() == "of the second lake"
+
+
+def test_what_a_process_of_before_has_put_late_is_deleted(tmp_path, store):
+    student = Share(("predictions/a/", "logs/a."), ("",), ())
+    copy = shared(tmp_path, store, "a", student)
+    make_folder(copy.root / "predictions" / "a")
+    write_text(copy.root / "predictions" / "a" / "1-9.parquet", "mine")
+    for key, age_s in (("predictions/a/1-12.parquet", 700), ("predictions/a/13-20.parquet", 1), ("logs/a.log.1", 700)):
+        (store / key).parent.mkdir(parents=True, exist_ok=True)
+        (store / key).write_text("of the process before")
+        os.utime(store / key, (time.time() - age_s,) * 2)
+    copy.mirror()
+    assert "predictions/a/1-12.parquet" in stored(store)  # it may be on its way
+    copy.mirror()
+    assert stored(store) == {"predictions/a/1-9.parquet", "predictions/a/13-20.parquet", "logs/a.log.1"}
+
+
+def test_of_two_processes_that_fetch_a_version_into_one_folder_each_has_it(tmp_path, store, monkeypatch):
+    publish(shared(tmp_path, store, "teacher", TEACHER), "v00000001")
+    reader = Share(("lake/readers/",), ("",), ("snapshots/",))
+    (tmp_path / "followed").mkdir()
+    one = open_share(tmp_path / "followed", store.as_uri(), None, reader)
+    other = WorkingCopy(one.root, one.url, None, reader)
+    remove = shutil.rmtree
+
+    def overtaken(path, **options):
+        remove(path, **options)
+        if Path(path).name == "v00000001" and not other._known:
+            other.follow()
+
+    monkeypatch.setattr(shutil, "rmtree", overtaken)
+    one.follow()
+    assert held(one) == snapshot("v00000001")

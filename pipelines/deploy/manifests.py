@@ -131,6 +131,11 @@ def _require_portable(config: Config, target: Target, name: str) -> None:
         if config.source.feedback is not None:
             files["source.feedback.path"] = config.source.feedback.path
     if config.follows is not None:
+        if is_url(config.follows.lake):
+            raise BadInput(
+                f"source.lake is {config.follows.lake}, and a run that follows a lake on object storage works on one "
+                "machine, not on a cluster's: start it there with exfm stream, without resources.address"
+            )
         files["source.lake"] = config.follows.lake
     if config.teacher.init_from is not None:
         files["teacher.init_from"] = str(config.teacher.init_from.path)

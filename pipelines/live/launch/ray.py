@@ -34,7 +34,7 @@ from pipelines.live.launch.worker_copies import Following, WorkerPlace
 from pipelines.live.rules.causes import Died, Gone
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
-from pipelines.live.workers.worker import Orders
+from pipelines.live.workers.worker import Orders, Worker
 from streaming.errors import StreamingError
 from streaming.store.working_copy import WorkingCopy
 
@@ -74,19 +74,31 @@ class Launcher(Protocol):
     def shutdown(self) -> None: ...
 
 
-class _Host(Host):
-    """The workers of an actor. `place`: where the run is on object storage, and the actor on any machine."""
+class ActorHost(Host):
+    """The workers of an actor. `place`: where the run is on object storage, and the actor on any machine; why it could
+    not be opened is said when a worker is."""
 
     def __init__(self, own_log: str, logs: LogForm, turn: str | None = None, place: WorkerPlace | None = None) -> None:
-        self._copy = None if place is None else place.opened()
+        self._copy: WorkingCopy | None = None
+        self._unopened: Exception | None = None
+        try:
+            self._copy = None if place is None else place.opened()
+        except Exception as error:  # of whatever kind: an actor that is not made has no words
+            self._unopened = error
         super().__init__(self._here(own_log), logs, turn)
 
     def open(self, name: str, build: Any, log: str, rendezvous: Rendezvous) -> None:
+        super().open(name, partial(self._built, build), self._here(log), rendezvous)
+
+    def _built(self, build: Any, rendezvous: Rendezvous) -> Worker:
+        if self._unopened is not None:
+            raise self._unopened
         if self._copy is not None:
             self._following = Following(self._copy)  # until the process ends
             self._following.begin()
             build = replace(build, root=str(self._copy.root))
-        super().open(name, build, self._here(log), rendezvous)
+        worker: Worker = build(rendezvous)
+        return worker
 
     def close(self, name: str) -> Report:
         report = super().close(name)
@@ -104,6 +116,8 @@ class _Host(Host):
                 self._copy.mirror()
 
     def _here(self, log: str) -> str:
+        if self._unopened is not None:
+            return os.devnull  # the coordinator's folder is on another machine
         if self._copy is None:
             return log
         (logs := self._copy.root / "logs").mkdir(exist_ok=True)
@@ -263,30 +277,30 @@ class RayLauncher:
         self._forget_ended()
         logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
         near = near_brokers(machines()) if self._resources.address and name == AUGMENTATION else []
+        shared = host is not None and name not in self._alone
+        places = [] if shared else self._places(name, ranks)
         group = self._reserved(ranks) if ranks > 1 and not near else None
-        if host is not None and name not in self._alone:
-            hosts = [self._shared_host(host, log.parent)]
-        else:
-            left = host is not None and not self._resources.address  # its share is its host's, which it left
-            cpus = 0.0 if left else self._resources.cpus_per_worker  # a cluster's head may have no core for workers
-            places = self._places(name, ranks)
-            hosts = [
-                self._host(
-                    cpus, own, group=group, rank=rank, near=near[rank % len(near)] if near else None, place=places[rank]
-                )
-                for rank, own in enumerate(logs)
-            ]
+        give_back = (lambda: None) if group is None else partial(ray.util.remove_placement_group, group)
 
         def unplaced(waited_s: float) -> str | None:
             return None if all(each.answered for each in hosts) else self._unplaced(name, ranks, group, waited_s)
 
-        return RankHandle(
-            name,
-            [RayProcess(each, name, build, str(own)) for each, own in zip(hosts, logs, strict=True)],
-            unplaced=unplaced,
-            give_back=(lambda: None) if group is None else partial(ray.util.remove_placement_group, group),
-            ended=self._limit_met,
-        )
+        try:
+            if host is not None and shared:
+                hosts = [self._shared_host(host, log.parent)]
+            else:
+                left = host is not None and not self._resources.address  # its share is its host's, which it left
+                cpus = 0.0 if left else self._resources.cpus_per_worker  # a cluster's head may have no core for workers
+                nodes = [near[rank % len(near)] if near else None for rank in range(ranks)]
+                hosts = [
+                    self._host(cpus, own, group=group, rank=rank, near=nodes[rank], place=places[rank])
+                    for rank, own in enumerate(logs)
+                ]
+            processes = [RayProcess(each, name, build, str(own)) for each, own in zip(hosts, logs, strict=True)]
+            return RankHandle(name, processes, unplaced=unplaced, give_back=give_back, ended=self._limit_met)
+        except BaseException:
+            give_back()
+            raise
 
     def lacks(self, more: int) -> str | None:
         import ray
@@ -338,7 +352,7 @@ class RayLauncher:
             where = PlacementGroupSchedulingStrategy(group, rank)
         elif near is not None:
             where = NodeAffinitySchedulingStrategy(near, soft=True, _spill_on_unavailable=True)
-        actor = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=where)
+        actor = ray.remote(ActorHost).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=where)
         return RayHost(actor.remote(str(log), self._logs, None if turn is None else str(turn), place), turn)
 
     def _places(self, name: str, ranks: int) -> list[WorkerPlace | None]:

@@ -9,6 +9,7 @@ what it reads of others. So it makes no difference on which machine it is, nor w
 
 from __future__ import annotations
 
+import platform
 import shutil
 import time
 from contextlib import ExitStack
@@ -35,8 +36,9 @@ _held = ExitStack()
 
 
 def worker_folder(url: str) -> Path:
-    """Folder of the copies that workers of a run have on this machine, in the user's cache."""
-    return cache_folder().with_name("workers") / url.replace("://", "/").replace("//", "/")
+    """Folder of the copies that workers of a run have on this machine, in the user's cache. It has the machine's name:
+    others may share the home folder, and their locks need not be seen here."""
+    return cache_folder().with_name("workers") / platform.node() / url.replace("://", "/").replace("//", "/")
 
 
 class WorkerPlace(NamedTuple):

@@ -27,6 +27,7 @@ from pipelines.core.config.settings import Config, parse
 from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
+from streaming.store.working_copy import brought_up
 
 SAME = "the config is written in other words (in another order) and computes the same"
 
@@ -107,7 +108,8 @@ def _announced(found: StudentChanges, run_dir: RunDir) -> Iterator[str]:
 
 def _traces(run_dir: RunDir, student: str) -> list[Path]:
     """Folders of a student that has learned something."""
-    folders = (run_dir.checkpoints(STUDENT + student), run_dir.served(student), run_dir.served_twin(student))
+    checkpoints = brought_up(run_dir.checkpoints(STUDENT + student))
+    folders = (checkpoints, run_dir.served(student), run_dir.served_twin(student))
     return [folder for folder in folders if checkpoint_names(folder)]
 
 

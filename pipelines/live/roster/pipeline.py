@@ -37,6 +37,7 @@ from streaming.errors import BadInput, StreamingError
 from streaming.lake.logit_set import LogitSet
 from streaming.lake.reader import LakeReader
 from streaming.store.files import make_folder, move, sync, sync_all
+from streaming.store.working_copy import brought_up
 
 ANSWER_WAIT_S = 60.0
 AT_WORK = {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING, WorkerState.DONE}
@@ -202,7 +203,7 @@ class Pipeline:
         return before
 
     def _has_learned(self, name: str) -> bool:
-        return bool(checkpoint_names(self.run_dir.checkpoints(STUDENT + name)))
+        return bool(checkpoint_names(brought_up(self.run_dir.checkpoints(STUDENT + name))))
 
     def _put_aside(self, name: str, student: StudentSettings) -> None:
         """Keep the checkpoint that the new student starts from: the other one goes on, and its own are replaced."""
@@ -210,7 +211,7 @@ class Pipeline:
         if start.exists() and (student.name in self._names or self._has_learned(student.name)):
             return
         shutil.rmtree(start, ignore_errors=True)  # of one of that name that never began
-        root = self.run_dir.checkpoints(STUDENT + name)
+        root = brought_up(self.run_dir.checkpoints(STUDENT + name))
         make_folder(start.parent)
         for _ in range(5):
             saved = checkpoint_names(root)

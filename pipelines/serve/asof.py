@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection
 from datetime import UTC, datetime
 
@@ -17,8 +18,10 @@ from streaming.errors import StreamingError
 from streaming.messages.validation import Refusals, RowRules
 from streaming.schema import RowSchema
 from streaming.settlement.follower import AsOfFollower
+from streaming.store.working_copy import brought_up, copy_of
 
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S, ASKED_EVERY_S = 0.1, 5.0
+"""How often is looked for a newer state, in a folder and at a store."""
 TIME = "event_time_ms"
 
 log = logging.getLogger(__name__)
@@ -29,14 +32,19 @@ class AsOfSource:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._follower = AsOfFollower(run_dir.leader.checkpoints("augmentation"))
+        self._every_s = 0.0 if copy_of(self._follower.root) is None else ASKED_EVERY_S
+        self._look_at = time.monotonic()
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self._trouble = ""
 
     def refresh(self) -> None:
         """Take the newest state; where it cannot be read, the one before goes on answering, and the log says why."""
-        trouble = ""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at, trouble = time.monotonic() + self._every_s, ""
         try:
+            brought_up(self._follower.root)
             self._follower.refresh()
         except StreamingError as error:
             trouble = str(error)

@@ -112,7 +112,7 @@ class ActorHost(Host):
     def _mirror(self) -> None:
         """Put the log, which says what the worker ended of."""
         if self._copy is not None:
-            with suppress(StreamingError):
+            with suppress(StreamingError, OSError):
                 self._copy.mirror()
 
     def _here(self, log: str) -> str:
@@ -280,7 +280,10 @@ class RayLauncher:
         shared = host is not None and name not in self._alone
         places = [] if shared else self._places(name, ranks)
         group = self._reserved(ranks) if ranks > 1 and not near else None
-        give_back = (lambda: None) if group is None else partial(ray.util.remove_placement_group, group)
+
+        def give_back() -> None:
+            if group is not None:
+                ray.util.remove_placement_group(group)
 
         def unplaced(waited_s: float) -> str | None:
             return None if all(each.answered for each in hosts) else self._unplaced(name, ranks, group, waited_s)

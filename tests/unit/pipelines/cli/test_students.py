@@ -7,13 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+import torch
 
+from exfm.models.growth.refit import MadeWith
+from exfm.snapshots.checkpoint import save_checkpoint
+from exfm.snapshots.manifest import read_manifest
 from pipelines.cli import console as cli
 from pipelines.core.config.evolve import with_roster
 from pipelines.core.config.settings import dump, load, parse
+from pipelines.core.run_dir.object_storage import READ_AT_END, WORKERS_PUT
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Presence
 from pipelines.live.roster import pipeline as pipeline_module
@@ -21,6 +27,8 @@ from pipelines.live.roster.pipeline import Pipeline
 from pipelines.live.roster.section import SpawnRequest
 from streaming.errors import BadInput
 from streaming.lake.writer import LakeTable
+from streaming.store.objects import FolderStore
+from streaming.store.working_copy import Share, open_share
 from tests.support.pipelines.raw_configs import small
 from tests.support.streams.lake_rows import rows
 
@@ -200,3 +208,24 @@ def test_the_end_of_a_log(capsys, run_dir):
     code, _, err = run(capsys, "logs", run_dir, "teacher")
     assert code == 2
     assert "has no log of `teacher`; choose from feed" in err
+
+
+def test_a_student_starts_from_what_another_machine_has_put_since_the_coordinator_began(run_dir, tmp_path):
+    stored = RunDir(tmp_path / "store")
+    open_share(run_dir.root, stored.root.as_uri(), 1, Share(("logs/coordinator",), WORKERS_PUT, READ_AT_END))
+    pipeline, request = Pipeline(run_dir.root), SpawnRequest(VERTICAL, start="feed")
+    with pytest.raises(BadInput, match="has no checkpoint yet"):
+        pipeline.spawn(request)
+    config = load(run_dir.config)
+    feed = config.student("feed")
+    made_with = MadeWith.of(feed.model, config.student_features(feed), config.student_tasks(feed), 0)
+    for version in ("v00000010", "v00000020"):
+        meta = {"made_with": made_with.model_dump(mode="json"), "version": version}
+        save_checkpoint(stored.checkpoints("student-feed"), version, {"w": torch.zeros(1)}, meta)
+    asked = []
+    listed = FolderStore.list
+    with patch.object(FolderStore, "list", lambda self, prefix="": asked.append(prefix) or listed(self, prefix)):
+        pipeline.spawn(request)
+    assert read_manifest(run_dir.roster.start(VERTICAL))["meta"]["version"] == "v00000020"
+    assert [prefix for prefix in asked if prefix.startswith("checkpoints/")] == ["checkpoints/student-feed"]
+    assert "" not in asked

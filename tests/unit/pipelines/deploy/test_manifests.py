@@ -13,7 +13,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from pipelines.capacity.price import Pricing
 from pipelines.capacity.rates import read_rates
-from pipelines.core.config.settings import load, parse
+from pipelines.core.config.settings import dump, load, parse
 from pipelines.deploy.manifests import Target, rendered
 from pipelines.serve.ray_serve import RaySettings
 from streaming.errors import BadInput
@@ -219,6 +219,16 @@ def test_files_of_this_machine_are_refused():
         rendered(load("configs/movielens.yaml"), TARGET)
 
 
+def test_a_run_that_follows_a_lake_on_object_storage_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "ads").mkdir()
+    (tmp_path / "ads" / "config.yaml").write_text(dump(demo()))
+    team = {"name": "team", "source": {"lake": (tmp_path / "ads").as_uri()}, "students": [{"name": "feed"}]}
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump(team))
+    with pytest.raises(BadInput, match="follows a lake on object storage works on one machine"):
+        rendered(load(tmp_path / "team.yaml"), TARGET)
+
+
 def test_mlflow_without_a_bucket_is_refused():
     with pytest.raises(BadInput, match="--bucket BUCKET/PREFIX"):
         rendered(demo(), Target(image="exfm:1"))
@@ -255,6 +265,6 @@ def test_every_name_fits_into_what_is_made_of_it():
 
 def test_input_topics_are_kept_as_long_as_the_run_needs_them():
     raw = demo("kafka.downtime_s=864000").model_dump(mode="json") | {"source": None}
-    found = rendered(parse(raw), TARGET)
+    found = rendered(load(tmp_path / "team.yaml"), TARGET)
     topics = {d["spec"]["topicName"]: d for d in yaml.safe_load_all(found["kafka.yaml"]) if d["kind"] == "KafkaTopic"}
     assert topics["impressions"]["spec"]["config"]["retention.ms"] >= 1000 * 864_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,15 @@ def test_a_process_that_has_a_successor_ends_with_words(store):
     with pytest.raises(StreamingError, match=r"fenced: writers/news/2.json of .* was begun after this process"):
         append_line(copy.root / "logs" / "student-news.log", "now")
     assert (store / "logs" / "student-news.log").read_text() == "before\n"
+
+
+def test_copies_of_another_machine_in_the_same_home_folder_stay(store, monkeypatch):
+    monkeypatch.setattr(platform, "node", lambda: "other")
+    (alive := worker_folder(store.as_uri()) / "teacher-0-12345678").mkdir(parents=True)
+    (alive / MARKER).touch()  # its lock is not seen here
+    monkeypatch.setattr(platform, "node", lambda: "this")
+    place(store, "student-news").opened()
+    assert alive.is_dir()
+    monkeypatch.setattr(platform, "node", lambda: "other")
+    place(store, "student-news").opened()
+    assert not alive.exists()

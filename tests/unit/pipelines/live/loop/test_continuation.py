@@ -11,12 +11,14 @@ import torch
 from exfm.snapshots.checkpoint import save_checkpoint
 from pipelines.core.config.lineage import accepted_identities, hashes_of_run
 from pipelines.core.config.settings import parse
+from pipelines.core.run_dir.object_storage import READ_AT_END, WORKERS_PUT
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop import preflight
 from pipelines.live.loop.continuation import SAME
 from pipelines.live.workers.checkpointer import last_checkpoint
 from streaming.errors import BadInput
 from streaming.lake.readers import Readers
+from streaming.store.working_copy import Share, open_share
 from tests.support.pipelines.raw_configs import changed, small
 from tests.support.places import ROOT
 
@@ -147,3 +149,11 @@ def test_a_run_that_was_finished_without_a_student_is_not_finished_with_it(run_d
     assert hashes_of_run(run_dir, config) == [config.hash]
     start(run_dir, small(students=[FEED, SHOP, MORE]))
     assert hashes_of_run(run_dir, joined) == [joined.hash]
+
+
+def test_a_student_is_back_whose_checkpoints_another_machine_has_put_since_the_coordinator_began(run_dir, tmp_path):
+    raw, stored = small(students=[FEED, MORE, SHOP]), RunDir(tmp_path / "store")
+    save_checkpoint(run_dir.served("more"), "v00000010", {"w": torch.zeros(1)}, {})  # these are followed
+    learned(stored, raw, "student-more")
+    open_share(run_dir.root, stored.root.as_uri(), 1, Share(("logs/coordinator",), WORKERS_PUT, READ_AT_END))
+    assert start(run_dir, raw) == ["student `more` is back: it resumes from its checkpoint; other workers from theirs"]

@@ -265,6 +265,6 @@ def test_every_name_fits_into_what_is_made_of_it():
 
 def test_input_topics_are_kept_as_long_as_the_run_needs_them():
     raw = demo("kafka.downtime_s=864000").model_dump(mode="json") | {"source": None}
-    found = rendered(load(tmp_path / "team.yaml"), TARGET)
+    found = rendered(parse(raw), TARGET)
     topics = {d["spec"]["topicName"]: d for d in yaml.safe_load_all(found["kafka.yaml"]) if d["kind"] == "KafkaTopic"}
     assert topics["impressions"]["spec"]["config"]["retention.ms"] >= 1000 * 864_000

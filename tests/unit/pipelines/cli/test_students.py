@@ -229,3 +229,7 @@ def test_a_student_starts_from_what_another_machine_has_put_since_the_coordinato
     assert read_manifest(run_dir.roster.start(VERTICAL))["meta"]["version"] == "v00000020"
     assert [prefix for prefix in asked if prefix.startswith("checkpoints/")] == ["checkpoints/student-feed"]
     assert "" not in asked
+    pipeline.retire(VERTICAL)
+    save_checkpoint(stored.checkpoints(f"student-{VERTICAL}"), "v00000010", {"w": torch.zeros(1)}, {})
+    with pytest.raises(BadInput, match="with other settings, and its checkpoints are kept"):
+        pipeline.spawn(SpawnRequest(VERTICAL, tasks=("ctr",)))

@@ -655,7 +655,7 @@ def brought_up(path: Path) -> Path:
         if copy.share.owns(f"{key}/"):
             copy.pull([f"{key}/"], whole=False)
         else:
-            copy.follow([key])
+            copy.follow([key if path.suffix else f"{key}/"])
     return path
 
 

@@ -29,4 +29,4 @@ def test_states_are_brought_up_before_each_look_and_a_store_is_asked_every_few_s
             clock[0] += asof.LOOK_EVERY_S
         clock[0] += asof.LOOK_EVERY_S
     assert seen == [["1.json"], ["1.json", "2.json"]]
-    assert asked == 2 * ["checkpoints/augmentation"]
+    assert asked == 2 * ["checkpoints/augmentation/"]

@@ -250,12 +250,12 @@ def test_of_two_processes_that_fetch_a_version_into_one_folder_each_has_it(tmp_p
     (tmp_path / "followed").mkdir()
     one = open_share(tmp_path / "followed", store.as_uri(), None, reader)
     other = WorkingCopy(one.root, one.url, None, reader)
-    remove = shutil.rmtree
+    remove, overtakes = shutil.rmtree, [other]
 
     def overtaken(path, **options):
         remove(path, **options)
-        if Path(path).name == "v00000001" and not other._known:
-            other.follow()
+        if Path(path).name == "v00000001" and overtakes:
+            overtakes.pop().follow()
 
     monkeypatch.setattr(shutil, "rmtree", overtaken)
     one.follow()

@@ -3,6 +3,7 @@ lacks."""
 
 from __future__ import annotations
 
+import platform
 import socket
 from dataclasses import replace
 from multiprocessing import get_context
@@ -91,7 +92,7 @@ def test_a_cache_that_cannot_be_written(stored, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (words,) = look(stored).lacks
-    assert words.startswith(f"it cannot write a working copy into {tmp_path}/file/exfm/workers/file")
+    assert words.startswith(f"it cannot write a working copy into {tmp_path}/file/exfm/workers/{platform.node()}/file")
 
 
 def test_a_broker_that_is_not_reached(run):

@@ -308,6 +308,8 @@ def make_folder(path: Path) -> None:
     while (inode := _inode_of(lowest)) is None:
         missing.append(lowest)
         lowest = lowest.parent
+    if not missing and not path.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     with suppress(PermissionError):  # the parent of a folder that others made for us may not be ours to open
         _flush_name(lowest, inode)
     for folder in reversed(missing):

@@ -162,7 +162,9 @@ def test_every_row_was_scored_by_a_snapshot_that_stood_before_it(scored):
     for task, label in (("ctr", "label_ctr"), ("cvr", "label_cvr")):
         settled = lake.filter(lake[label].is_valid())
         logged = settled[f"teacher_logit_{task}"].is_valid().to_numpy()
-        assert logged.sum() > (0.6 * IMPRESSIONS if task == "ctr" else 100)
+        assert logged.sum() > (
+            0.2 * IMPRESSIONS if task == "ctr" else 30
+        )  # in free pace as many as the teacher is fast
         assert too_late_by_record(scored, task) == []
 
 

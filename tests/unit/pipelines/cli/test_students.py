@@ -227,7 +227,7 @@ def test_a_student_starts_from_what_another_machine_has_put_since_the_coordinato
     with patch.object(FolderStore, "list", lambda self, prefix="": asked.append(prefix) or listed(self, prefix)):
         pipeline.spawn(request)
     assert read_manifest(run_dir.roster.start(VERTICAL))["meta"]["version"] == "v00000020"
-    assert [prefix for prefix in asked if prefix.startswith("checkpoints/")] == ["checkpoints/student-feed"]
+    assert [prefix for prefix in asked if prefix.startswith("checkpoints/")] == ["checkpoints/student-feed/"]
     assert "" not in asked
     pipeline.retire(VERTICAL)
     save_checkpoint(stored.checkpoints(f"student-{VERTICAL}"), "v00000010", {"w": torch.zeros(1)}, {})

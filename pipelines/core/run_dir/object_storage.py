@@ -53,7 +53,7 @@ def working_copy(run: str | os.PathLike[str], prefixes: Sequence[str] = ("",)) -
     if not is_url(run):
         return Path(run)
     url = normalised(run)
-    root = cache_folder() / url.replace("://", "/").replace("//", "/")
+    root = cache_folder("runs", url)
     root.mkdir(parents=True, exist_ok=True)
     with _pulling(root):
         if _is_idle(root):
@@ -79,7 +79,7 @@ def retire_followers(address: str, readers: Path) -> None:
 
 def _opened_of_leader(address: str) -> WorkingCopy:
     url = normalised(address)
-    root = cache_folder().with_name("followed") / url.replace("://", "/").replace("//", "/")
+    root = cache_folder("followed", url)
     root.mkdir(parents=True, exist_ok=True)
     return open_share(root, url, None, OF_LEADER)
 
@@ -123,9 +123,10 @@ def _is_idle(root: Path) -> bool:
         return idle
 
 
-def cache_folder() -> Path:
-    """Folder of the working copies, in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exfm" / "runs"
+def cache_folder(kind: str, url: str) -> Path:
+    """Folder of copies of the run at `url`, in the user's cache. `kind`: runs, followed, or workers/MACHINE."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "exfm" / kind / url.replace("://", "/").replace("//", "/")
 
 
 @contextmanager

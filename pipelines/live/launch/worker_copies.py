@@ -38,7 +38,7 @@ _held = ExitStack()
 def worker_folder(url: str) -> Path:
     """Folder of the copies that workers of a run have on this machine, in the user's cache. It has the machine's name:
     others may share the home folder, and their locks need not be seen here."""
-    return cache_folder().with_name("workers") / platform.node() / url.replace("://", "/").replace("//", "/")
+    return cache_folder(f"workers/{platform.node()}", url)
 
 
 class WorkerPlace(NamedTuple):

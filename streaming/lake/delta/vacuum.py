@@ -43,8 +43,8 @@ def vacuum_table(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Va
 
     wait_s  for a moment without a commit in flight; a writer that commits all the time leaves such moments
     """
-    if (store := remote_table(table)) is not None:
-        return _vacuumed_at(store, table, max(1, math.ceil(older_than_s / 3600)))
+    if (copy := remote_table(table)) is not None:
+        return _vacuumed_at(copy, table, max(1, math.ceil(older_than_s / 3600)))
     with nothing_in_flight(table, wait_s) as quiet:
         if not quiet:
             return Vacuumed(busy=True)

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.errors import StreamingError
+from streaming.lake.delta import remote
 from streaming.lake.delta.files import TableFiles
 from streaming.lake.delta.handle import in_schema
 from streaming.lake.delta.identifiers import BLOCK, EPOCH, LAKE_SEQ, STATE
@@ -84,7 +85,9 @@ class LakeWriter:
             statistics=("lake_seq", "impression_id", "event_time_ms"),
             identifiers={LAKE_SEQ: NOTHING_YET, BLOCK: NOTHING_YET, EPOCH: 0, STATE: NOTHING_YET},
         )
+        remote.stand(path)  # a coordinator that was taken over may not have noticed, and begun this process
         self._table.commit(self._take_over)
+        remote.stand(path)  # was it meanwhile, the log may name states that are on another machine
         self.last_lake_seq = self._number(LAKE_SEQ)
         self.last_block = self._number(BLOCK)
         self.state = self._number(STATE)
@@ -111,10 +114,9 @@ class LakeWriter:
         metadata  counters and source positions at the last row; a small JSON object
         elsewhere in place of `rows`, with the facts `lake_seq`, `block`, `event_time_ms` and `vertical`
 
-        A commit that others overtook without touching our identifiers (a compaction) goes through. Raises
-        StreamingError when a newer writer exists (also one that came while we committed: what follows the commit is
-        its business then), on a gap or overlap, and when the disk refuses; DiskFull when it has
-        no room: the same rows may be committed again, with this writer or another.
+        A commit that a compaction overtook goes through. Raises StreamingError when a newer writer exists (also one
+        that came while we committed: what follows the commit is its business then), on a gap or overlap, and when the
+        disk refuses; DiskFull when it has no room. The rows may be committed again then, by this writer or another.
         """
         table = self._checked(rows) if elsewhere is None else self._going_on(elsewhere.facts)
         last_seq, last_block = self.last_lake_seq, self.last_block

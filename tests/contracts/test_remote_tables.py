@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -84,6 +85,29 @@ def test_of_two_writers_on_two_machines_the_later_one_writes(request, tmp_path, 
         first.check()
     follow(tmp_path / "here" / "lake" / "augmented_examples")
     assert TableFiles(tmp_path / "here" / "lake" / "augmented_examples").identifier("exfm/state") == 3
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_writer_of_a_coordinator_that_was_taken_over_reads_no_state(s3_server, tmp_path, monkeypatch, when):
+    """The log may name states that are on another machine alone."""
+    copy, commit = open_copy(tmp_path / "here", f"s3://bucket/{tmp_path.name}"), CheckedTable.commit
+    lake = LakeTable(copy.root / "lake" / "augmented_examples", ROWS)
+    copy.take_over()
+    lake.open_writer()
+
+    def taken_over(table, prepare):
+        copy.store.put("coordinators/00000002.json", json.dumps({"pid": 1, "host": "there"}).encode())
+        commit(table, prepare)
+
+    if when == "before":
+        taken_over(CheckedTable(copy.root / "lake" / "other", SCHEMA), lambda: None)
+    else:
+        monkeypatch.setattr(CheckedTable, "commit", taken_over)
+    with pytest.raises(StreamingError, match=r"fenced: .* was taken over by pid 1 on there"):
+        lake.open_writer()
+    monkeypatch.undo()
+    there = LakeTable(machine(tmp_path, "there") / "lake" / "augmented_examples", ROWS)
+    assert there.open_writer().epoch == (2 if when == "before" else 3)
 
 
 @pytest.mark.parametrize("server", ["s3_server", "moto_server"])

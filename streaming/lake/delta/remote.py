@@ -90,6 +90,12 @@ def put_entry(table: Path, version: int, content: bytes) -> bool | None:
     return made
 
 
+def stand(table: Path) -> None:
+    """Raise StreamingError if a later coordinator has taken over the run that a table is of, at a store."""
+    if (copy := remote_table(table)) is not None:
+        copy.stand()
+
+
 def remote_table(table: Path) -> WorkingCopy | None:
     """The working copy that a table lies in, where commits to it are made at a store."""
     copy = copy_of(table)

@@ -11,7 +11,7 @@ import tempfile
 
 
 def main() -> None:
-    """Run `exfm`. Where exfm was installed without the extra `pipelines`, say so and exit with 2."""
+    """Run `exfm`. Where packages of it are missing, say so and exit with 2."""
     _named_user()
     code: list[int] = []
     atexit.register(_end, code)  # the first that is registered runs last
@@ -19,8 +19,7 @@ def main() -> None:
         try:
             from pipelines.cli.console import main as run
         except ModuleNotFoundError as error:
-            extra = "pip install 'exfm[pipelines]'"
-            print(f"exfm: {error.name} is not installed; the command line needs: {extra}", file=sys.stderr)
+            print(f"exfm: {error.name} is not installed; the command line needs the pinned list", file=sys.stderr)
             sys.exit(2)
         run()
     except SystemExit as end:

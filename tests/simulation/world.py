@@ -377,19 +377,19 @@ class World:
         elif isinstance(error, DataLost | BadInput) and not followed:
             self._gave_up = f"{type(error).__name__}: {error}"
         elif isinstance(error, DiskFull | BrokerAway | OSError) or (
-            (self._stops or self._refused) and isinstance(error, StreamingError)
+            (self._stops or self._refusals) and isinstance(error, StreamingError)
         ):
             # Whatever one of two writers says, it has to end, and nothing of it may be seen. The service is restarted.
             self._failures += not followed
-            if self._failures > MOST_RESTARTS:
+            if self._failures > MOST_RESTARTS + self._refusals:
                 self._fault = f"it never gets on: {error}"
         else:
             self._fault = f"{type(error).__name__}: {error}"
             raise_for_debugging(error)
 
     @property
-    def _refused(self) -> bool:
-        return self.machines is not None and self.machines.bucket.refusals > 0
+    def _refusals(self) -> int:
+        return 0 if self.machines is None else self.machines.bucket.refusals
 
     def _die(self, process: Process) -> None:
         process.alive = False

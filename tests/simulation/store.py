@@ -153,6 +153,8 @@ class Machines:
         root = self._of[process.number]
         if self._coordinator is None or self._scheduler.random.random() < 0.5:
             self._starting.add(root)
+            if root == self.root:  # where it fails, another one starts
+                self._coordinator = None
             try:
                 copy = open_copy(root, URL)
                 copy.take_over()

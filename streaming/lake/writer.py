@@ -85,9 +85,9 @@ class LakeWriter:
             statistics=("lake_seq", "impression_id", "event_time_ms"),
             identifiers={LAKE_SEQ: NOTHING_YET, BLOCK: NOTHING_YET, EPOCH: 0, STATE: NOTHING_YET},
         )
-        remote.stand(path)  # a coordinator that was taken over may not have noticed, and begun this process
+        remote.check_fence(path)  # a coordinator that was taken over may not have noticed, and begun this process
         self._table.commit(self._take_over)
-        remote.stand(path)  # was it meanwhile, the log may name states that are on another machine
+        remote.check_fence(path)  # was it meanwhile, the log may name states that are on another machine
         self.last_lake_seq = self._number(LAKE_SEQ)
         self.last_block = self._number(BLOCK)
         self.state = self._number(STATE)

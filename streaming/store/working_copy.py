@@ -301,7 +301,7 @@ class WorkingCopy:
         changed = [(path, key, now) for path, key in keyed if (now := _state_of(path)) != self._known.get(key) and now]
         if not changed:
             return
-        self.stand()
+        self.check_fence()
         for last in (False, True):
             some = [each for each in changed if each[1].endswith(_LAST) == last]
             if len(some) == 1:
@@ -318,7 +318,7 @@ class WorkingCopy:
     def delete_keys(self, keys: Collection[str]) -> None:
         """Delete objects."""
         if keys:
-            self.stand()
+            self.check_fence()
             self.store.delete(keys)
             with self._lock:
                 for key in keys:
@@ -521,7 +521,7 @@ class WorkingCopy:
             return None
         return Coordinator(int(Path(newest.key).stem), newest.age_s, json.loads(self.store.read(newest.key)))
 
-    def stand(self) -> None:
+    def check_fence(self) -> None:
         """Raise StreamingError if a later coordinator has taken the run over."""
         if self.epoch is None:
             return
@@ -556,12 +556,12 @@ class WorkingCopy:
         `successor` that would end it."""
         assert self.epoch is not None
         number = self._writers[worker] = self._writers.get(worker, 0) + 1
-        self.stand()
+        self.check_fence()
         self.store.put(_of_writer(worker, self.epoch, number), _who(ended=False))
         return _of_writer(worker, self.epoch, number + 1)
 
     def _heard_of(self, epoch: int, *, ended: bool) -> None:
-        self.stand()
+        self.check_fence()
         self.store.put(_of_epoch(epoch), _who(ended=ended))
 
     def _mark(self, epoch: int | None, share: Share | None = None) -> None:

@@ -95,14 +95,13 @@ def test_a_writer_of_a_coordinator_that_was_taken_over_reads_no_state(s3_server,
     copy.take_over()
     lake.open_writer()
 
-    def taken_over(table, prepare):
+    def take_over() -> None:
         copy.store.put("coordinators/00000002.json", json.dumps({"pid": 1, "host": "there"}).encode())
-        commit(table, prepare)
 
     if when == "before":
-        taken_over(CheckedTable(copy.root / "lake" / "other", SCHEMA), lambda: None)
+        take_over()
     else:
-        monkeypatch.setattr(CheckedTable, "commit", taken_over)
+        monkeypatch.setattr(CheckedTable, "commit", lambda *given: (take_over(), commit(*given)))
     with pytest.raises(StreamingError, match=r"fenced: .* was taken over by pid 1 on there"):
         lake.open_writer()
     monkeypatch.undo()

@@ -90,10 +90,10 @@ def put_entry(table: Path, version: int, content: bytes) -> bool | None:
     return made
 
 
-def stand(table: Path) -> None:
+def check_fence(table: Path) -> None:
     """Raise StreamingError if a later coordinator has taken over the run that a table is of, at a store."""
     if (copy := remote_table(table)) is not None:
-        copy.stand()
+        copy.check_fence()
 
 
 def remote_table(table: Path) -> WorkingCopy | None:

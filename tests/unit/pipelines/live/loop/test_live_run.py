@@ -79,7 +79,7 @@ def test_a_run_that_another_coordinator_has_taken_over_ends_in_words(tmp_path):
             newest.write_text(json.dumps(json.loads(newest.read_text()) | {"since": 0.0}))  # as if it had ended
             there.take_over()
             with suppress(StreamingError):
-                here.stand()
+                here.check_fence()
         stop_after(20)(run)
 
     run = Run(here.root, ENDLESS, at_tell=taken)

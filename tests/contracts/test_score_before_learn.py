@@ -35,7 +35,12 @@ SCORE_ROWS = 100
 OWN = "own_id"
 PACES: dict[str, dict[str, Any]] = {
     "lockstep": {"pace__block_rows": 256},
-    "free": {"pace__mode": "free", "pace__block_rows": 200, "teacher__publish_every_rows": 300},
+    "free": {
+        "pace__mode": "free",
+        "pace__block_rows": 200,
+        "pace__max_rows_ahead": 500,  # so a teacher on busy cores scores most rows, too
+        "teacher__publish_every_rows": 300,
+    },
 }
 
 
@@ -162,9 +167,7 @@ def test_every_row_was_scored_by_a_snapshot_that_stood_before_it(scored):
     for task, label in (("ctr", "label_ctr"), ("cvr", "label_cvr")):
         settled = lake.filter(lake[label].is_valid())
         logged = settled[f"teacher_logit_{task}"].is_valid().to_numpy()
-        assert logged.sum() > (
-            0.2 * IMPRESSIONS if task == "ctr" else 30
-        )  # in free pace as many as the teacher is fast
+        assert logged.sum() > (0.6 * IMPRESSIONS if task == "ctr" else 100)
         assert too_late_by_record(scored, task) == []
 
 

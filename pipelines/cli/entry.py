@@ -9,6 +9,8 @@ import pwd
 import sys
 import tempfile
 
+PINNED = "requirements/cpu.txt (of a release: cpu.txt; cuda.txt with an NVIDIA driver)"
+
 
 def main() -> None:
     """Run `exfm`. Where packages of it are missing, say so and exit with 2."""
@@ -19,7 +21,7 @@ def main() -> None:
         try:
             from pipelines.cli.console import main as run
         except ModuleNotFoundError as error:
-            print(f"exfm: {error.name} is not installed; the command line needs the pinned list", file=sys.stderr)
+            print(f"exfm: {error.name} is not installed; install the packages of {PINNED}", file=sys.stderr)
             sys.exit(2)
         run()
     except SystemExit as end:

@@ -177,7 +177,9 @@ def client_of(process: int) -> Any:
         import boto3
         from botocore.config import Config
     except ModuleNotFoundError as error:
-        raise BadInput(f"{error.name} is not installed; a run on s3:// needs it: install the pinned list") from None
+        raise BadInput(
+            f"{error.name} is not installed, and a run on s3:// needs it; install the packages of requirements/cpu.txt"
+        ) from None
     retries: Any = {"mode": "standard", "total_max_attempts": ATTEMPTS}
     config = Config(retries=retries, connect_timeout=10, read_timeout=60, max_pool_connections=16)
     return boto3.session.Session().client("s3", config=config)

@@ -26,7 +26,7 @@ from tests.support.pipelines.serving_command import predicted
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S, eventually
 
-pytest.importorskip("grpc", reason="Ray Serve is not installed: pip install 'exfm[serve]'")
+pytest.importorskip("grpc", reason="Ray Serve is not installed: make setup")
 
 from pipelines.serve.ray_serve import RaySettings, application
 

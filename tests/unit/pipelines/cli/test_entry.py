@@ -15,7 +15,10 @@ def test_without_the_extra_it_says_what_to_install():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "exfm: typer is not installed; the command line needs the pinned list\n"
+    assert done.stderr == (
+        "exfm: typer is not installed; install the packages of requirements/cpu.txt (of a release: cpu.txt; cuda.txt "
+        "with an NVIDIA driver)\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ KINDS = (
     FileKind(("registry",), "weights, counts by id", Fate.OLDER_REMOVED, LEARNED + "; versions with an alias stay"),
     FileKind(("students",), "what was asked of students; weights that one began with", Fate.STAYS, LEARNED),
     FileKind(("quarantine",), POSITIONS, Fate.STAYS),
+    FileKind(("coordinators", "writers"), "machines and processes that work on the run", Fate.STAYS),
     FileKind(("forgotten.json", "forgotten.lock"), "rows of tables, by number, that models forget", Fate.STAYS),
     FileKind(("erasures.json", "erasing.json"), "what was erased, of nobody by name", Fate.STAYS),
     FileKind(("summary.json",), "lowest and highest values of columns, reasons of dead letters", Fate.REWRITTEN),

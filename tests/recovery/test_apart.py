@@ -13,9 +13,11 @@ import pytest
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.object_storage import working_copy
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.erasure.inventory import kind_of
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
+from streaming.store.objects import store_at
 from streaming.store.working_copy import copy_of
 from tests.support.pipelines.commands import Command
 from tests.support.pipelines.ray_nodes import Stopped, kill, node_of, nodes, reap, workers_on
@@ -107,6 +109,7 @@ def test_workers_on_machines_that_share_nothing_make_the_run_of_one_folder(s3_se
     found = apart.look(config, url)
     assert_same_run(found, undisturbed)
     assert_learned_the_lake(found)
+    assert [put.key for put in store_at(url).list("") if kind_of(put.key) is None] == []
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ embedding row once; the conversion's has not.
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +26,17 @@ from exfm.features.batch import BatchBuilder
 from exfm.models.scorer import TeacherScorer
 from exfm.snapshots.checkpoint import checkpoint_names, load_checkpoint
 from pipelines.core.config.settings import Config
+from pipelines.core.run_dir.paths import RunDir
+from pipelines.live.loop.lifecycle import run
+from pipelines.live.rules.states import RunState
+from pipelines.live.status.status import RunStatus
 from tests.support.pipelines.small_runs import Finished, small, to_the_end
 from tests.support.pipelines.teacher_snapshots import untrained
 from tests.support.pipelines.topics import by_hand, fill
 
 pytestmark = pytest.mark.broker
 
-IMPRESSIONS = 2500
+IMPRESSIONS, FIRST = 2500, 900
 SCORE_ROWS = 100
 OWN = "own_id"
 PACES: dict[str, dict[str, Any]] = {
@@ -38,7 +44,7 @@ PACES: dict[str, dict[str, Any]] = {
     "free": {
         "pace__mode": "free",
         "pace__block_rows": 200,
-        "pace__max_rows_ahead": 500,  # so a teacher on busy cores scores most rows, too
+        "pace__max_rows_ahead": 500,
         "teacher__publish_every_rows": 300,
     },
 }
@@ -63,10 +69,21 @@ def with_own_ids(servers: str, **changes: Any) -> Config:
     )
 
 
-def feed(config: Config) -> None:
+def run_through(config: Config, root: Path) -> Finished:
+    """Run until there is a snapshot, however slow the teacher is, then bring the rest and run to the end."""
     shown, feedback = by_hand(config, IMPRESSIONS)
     shown = [row | {OWN: number} for number, row in enumerate(shown)]
-    fill(config, shown, feedback)
+    half_ms, run_dir = shown[FIRST]["event_time_ms"], RunDir(root)
+    fill(config, shown[:FIRST], [row for row in feedback if row["event_time_ms"] < half_ms])
+
+    def stop_at_the_first(status: RunStatus) -> None:
+        if status.state is RunState.RUNNING and checkpoint_names(run_dir.snapshots):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    status, _ = run(config, run_dir, local=True, watch=stop_at_the_first)
+    assert status.state is RunState.STOPPED, status.reason
+    fill(config, shown[FIRST:], [row for row in feedback if row["event_time_ms"] >= half_ms])
+    return to_the_end(config, root)
 
 
 class Scored(NamedTuple):
@@ -85,9 +102,7 @@ class Scored(NamedTuple):
 @pytest.fixture(scope="module", params=PACES)
 def scored(request, broker, tmp_path_factory) -> Scored:
     config = with_own_ids(broker.bootstrap_servers, **PACES[request.param])
-    feed(config)
-    finished = to_the_end(config, tmp_path_factory.mktemp("scored") / "run")
-    return look_at(finished)
+    return look_at(run_through(config, tmp_path_factory.mktemp("scored") / "run"))
 
 
 def look_at(finished: Finished) -> Scored:

@@ -41,8 +41,8 @@ from streaming.lake.side_tables import DEAD_LETTERS, LATE_FEEDBACK, side_rows
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET
 from streaming.schema import AsOf
-from streaming.settlement.erasure import ToErase, erased, held_in, rows_of, state_places
-from streaming.settlement.state import SettlementState
+from streaming.settlement.saved.erasure import ToErase, erased, held_in, rows_of
+from streaming.settlement.state import SettlementState, state_places
 from streaming.store.files import read_json, remove_folder, replacing, sync, write_json
 
 LAKE = "lake"

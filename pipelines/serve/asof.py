@@ -17,7 +17,7 @@ from pipelines.served_rows import checked_columns
 from streaming.errors import StreamingError
 from streaming.messages.validation import Refusals, RowRules
 from streaming.schema import RowSchema
-from streaming.settlement.follower import AsOfFollower
+from streaming.settlement.saved.follower import AsOfFollower
 from streaming.store.working_copy import brought_up, copy_of
 
 LOOK_EVERY_S, ASKED_EVERY_S = 0.1, 5.0

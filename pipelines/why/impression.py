@@ -23,7 +23,7 @@ from streaming.lake.reader import LakeReader
 from streaming.lake.withdrawn import record_of
 from streaming.position import SourcePosition
 from streaming.schema import FEEDBACK_TIME, RowSchema
-from streaming.settlement.waiting import Held, HeldImpression
+from streaming.settlement.saved.waiting import Held, HeldImpression
 
 OnTopics = Callable[[Config, int | str, Sequence[SourceRecord], Collection[str]], list[SourceRecord]]
 """Looks for an id on the topics: the config, the id, what is known of it, tasks whose label is positive -> all of its

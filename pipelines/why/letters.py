@@ -21,7 +21,7 @@ from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET, SourcePosition
 from streaming.schema import POSITION_FIELDS
 from streaming.settlement.label_join import late_schema
-from streaming.settlement.waiting import Held, held_of
+from streaming.settlement.saved.waiting import Held, held_of
 
 LOOKS = 3
 """A live run may replace a state while it is read: how often the newest one is tried."""

@@ -489,6 +489,19 @@ class AsOfState:
         for keys in self._key_tables:
             keys.forget_after(to_ms)
 
+    def renumber(self, before: np.ndarray, now: np.ndarray) -> None:
+        """Give impressions of `before`, (I,) ascending, the numbers `now` (`numbered_in`)."""
+
+        def new(numbers: np.ndarray) -> np.ndarray:
+            if not len(before):
+                return numbers
+            place = np.minimum(np.searchsorted(before, numbers), len(before) - 1)
+            return np.where(before[place] == numbers, now[place], numbers)
+
+        self._waiting = self._waiting._replace(number=new(self._waiting.number))
+        for ring in self._rings.values():
+            ring.change("numbers", new)
+
     def state(self) -> AsOfFiles:
         """Complete state, to be restored exactly; the keys of impressions are made of their rows again."""
         rows = self._waiting.as_batch()
@@ -530,6 +543,11 @@ class AsOfState:
     @property
     def _key_tables(self) -> list[KeyTable]:
         return [*(table.keys for table in self._sums.values()), *self._rings.values()]
+
+
+def numbered_in(stream: np.ndarray | int, number: np.ndarray) -> np.ndarray:
+    """Numbers of impressions among those of all streams, from the stream of each and its number there."""
+    return number + (np.int64(stream) << STREAM_SHIFT)
 
 
 class ImpressionKeys:
@@ -578,7 +596,7 @@ class ImpressionKeys:
         return NewEvents(shown.with_more(came), rows.num_rows)
 
     def _unique(self, number: np.ndarray) -> np.ndarray:
-        return number + (self._stream << STREAM_SHIFT)
+        return numbered_in(self._stream, number)
 
     def _append(self, keys: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Number the next rows, and keep what their labels will need; returns their numbers."""

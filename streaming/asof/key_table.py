@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,6 +77,11 @@ class KeyTable:
         gone = slots_of(self.index, self.hashes, np.unique(keys))
         if len(gone):
             self._move(np.setdiff1d(np.arange(self.used), gone), len(self.hashes))
+
+    def change(self, name: str, new: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Replace an array's rows of the keys by new ones."""
+        self.arrays[name][: self.used] = new(self.arrays[name][: self.used])
+        self._deltas.forget()
 
     def _move(self, keep: np.ndarray, slots: int) -> None:
         """Let the rows `keep` be the first ones of `slots`."""

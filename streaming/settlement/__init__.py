@@ -9,9 +9,7 @@ orphans     feedback that waits for its impression
 pending     impressions that wait for their windows
 id_index    finds rows by the hash of their id
 marks       a value per row, and bits per row, stored as a base and deltas
-waiting     what a saved state holds of one id, for people
-follower    as-of features looked up in the newest saved state, for servers
 state       saving and restoring all of it
-erasure     a saved state without some impressions
+saved       saved states without a run: looked into, followed, rewritten
 config      lateness, deduplication horizon, clock skew
 """

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from streaming.messages.limits import row_sizes
 from streaming.schema import FEEDBACK_TIME, MERGE_TIME, RowSchema
-from streaming.settlement.label_join import LabelJoin
+from streaming.settlement.label_join import LabelJoin, Labels
 from streaming.settlement.pending import RowLog, empty_batch
 
 FIELD_BYTES = 8
@@ -182,6 +182,23 @@ class Emission:
         reached = int(np.searchsorted(np.cumsum(np.where(leaves, sizes, 0)[in_order]), max_bytes))
         return self._behind(in_order[: reached + 1], starts, stops)
 
+    def uncount(self, group: int, labels: Mapping[str, Labels], rows: np.ndarray) -> None:
+        """Take back that `rows`, (N,) bool, of N with these labels were passed for a group."""
+        self._count(group, labels, rows, -1)
+
+    def _count(self, group: int, labels: Mapping[str, Labels], rows: np.ndarray, sign: int) -> np.ndarray:
+        """Count `rows`, (N,) bool, of N with these labels as passed for a group; returns which of the N leave."""
+        for name, (applicable, positive, known, unmet, _) in labels.items():
+            if name in self.unmet:
+                self.unmet[name][0] += sign * int(unmet[rows].sum())
+                self.unmet[name][1] += sign * int((unmet | positive)[rows].sum())
+            self.unknown[name] += sign * int((applicable & ~known)[rows].sum())
+        leaves: np.ndarray = np.any([each.known for each in labels.values()], axis=0)
+        left = int(leaves[rows].sum())
+        self.settled[group] += sign * left
+        self.not_applicable[group] += sign * (int(rows.sum()) - left)
+        return leaves
+
     def _deadlines(self, pending: RowLog, starts: list[int], stops: list[int]) -> np.ndarray:
         """Deadlines of [start, stop) of every group, group after group."""
         return np.concatenate(
@@ -203,16 +220,9 @@ class Emission:
             here = slice(at, at + counts[g])
             at += counts[g]
             found = labels.labels(group, start, stop)
-            for name, (applicable, positive, known, unmet, came) in found.items():
+            for name, (_, positive, known, _, came) in found.items():
                 label[name][here], unset[name][here], time[name][here] = positive, ~known, came
-                if name in self.unmet:
-                    self.unmet[name][0] += int(unmet.sum())
-                    self.unmet[name][1] += int((unmet | positive).sum())
-                self.unknown[name] += int((applicable & ~known).sum())
-            emitted[here] = np.any([each.known for each in found.values()], axis=0)
-            count = int(emitted[here].sum())
-            self.settled[g] += count
-            self.not_applicable[g] += counts[g] - count
+            emitted[here] = self._count(g, found, np.ones(counts[g], bool), 1)
 
         parts = [part for start, stop in zip(starts, stops, strict=True) for part in pending.slices(start, stop)]
         rows = pa.concat_batches([empty_batch(pending.schema), *parts])

@@ -272,6 +272,20 @@ def _content(rows: pa.RecordBatch, key_time: np.ndarray) -> list[np.ndarray]:
     return [hash64(rows.column("impression_id")), key_time, rows.column("source_offset").to_numpy()]
 
 
+def nothing_in(field: pa.Field) -> pa.Scalar:
+    """A value that says nothing: null, where the column may be null.
+
+    >>> nothing_in(pa.field("ad", pa.int64(), nullable=False)), nothing_in(pa.field("ad", pa.int64()))
+    (<pyarrow.Int64Scalar: 0>, <pyarrow.Int64Scalar: None>)
+    """
+    if field.nullable:
+        return pa.scalar(None, field.type)
+    if pa.types.is_list(field.type):
+        return pa.scalar([], field.type)
+    text = pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+    return pa.scalar("" if text else 0).cast(field.type)
+
+
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     nothing = [pa.nulls(0, field.type) for field in schema]  # `pa.array` would import pandas
     return pa.RecordBatch.from_arrays(nothing, schema=schema)

@@ -369,7 +369,7 @@ def _wrong_partition(rows: pa.RecordBatch, kind: Kind, owner: np.ndarray, by: Pa
     *names, key, order = rows.schema.names
     details = [
         f"its id belongs to partition {number} of {by.partitions} ({by.words}), where the rows of its impression are "
-        "looked for; write it there, or re-key the topic by `exfm ingest`"
+        "looked for; write it there, or copy the topic to one keyed by it (examples/rekey_topic.py)"
         for number in owner.tolist()
     ]
     letters = refuse_rows(rows.select(names), kind, "wrong_partition", details)

@@ -123,6 +123,13 @@ def partition_folder(number: int) -> str:
     return f"partition-{number:05d}"
 
 
+def state_places(folder: Path, number: int) -> list[Path]:
+    """Folders with a state `number`: the one of the stream, or one for each partition, in their order."""
+    if (folder / f"{number}.json").exists():
+        return [folder]
+    return sorted(place for place in folder.glob(f"{partition_folder(0)[:-5]}*") if (place / f"{number}.json").exists())
+
+
 _Logs = dict[str, tuple[RowLogState, list[Segments]]]
 
 

@@ -44,6 +44,7 @@ ORDER = [
     "streaming.asof",
     "streaming.intake",
     "streaming.settlement",
+    "streaming.settlement.saved",
     "streaming.lake.delta",
     "streaming.lake.erasure",
     "streaming.lake",

@@ -24,6 +24,7 @@ from pipelines.live.rules.states import RunState
 from pipelines.live.workers.augmentation.commit import committed_meta
 from streaming.errors import BadInput
 from streaming.kafka.topics import cluster_and_topics, end_offsets
+from streaming.partitioner import Partitioner
 from streaming.position import Partition
 from tests.support.pipelines.mirror import Mirror
 from tests.support.pipelines.small_runs import (
@@ -34,6 +35,7 @@ from tests.support.pipelines.small_runs import (
     small,
     stop_after,
     to_the_end,
+    undisturbed,
 )
 from tests.support.pipelines.summaries import counts_hold
 from tests.support.pipelines.topics import by_hand, make_inputs, messages_of, send
@@ -54,16 +56,26 @@ class Stream:
     """Topics of others, in which every row is one JSON message of its own time, and two are broken. The second half of
     it is sent after the run was stopped: so its position lies in the middle."""
 
-    def __init__(self, servers: str, **changes: Any) -> None:
+    def __init__(self, servers: str, partitions: int | None = None, **changes: Any) -> None:
+        """`partitions`, where each is settled by itself: each row lies in its id's; else in one of two."""
+        if partitions is not None:
+            counts = {f"kafka__{kind}__partitions": partitions for kind in ("impressions", "feedback")}
+            changes |= {"settlement__by": "partition", **counts}
         codecs = {f"kafka__{kind}__codec": "json" for kind in ("impressions", "feedback")}
         self.config = small(servers, source=None, pace__block_rows=256, **codecs, **changes)
         make_inputs(self.config)
         shown, feedback = by_hand(self.config, ROWS)
         self._half_ms = shown[ROWS // 2]["event_time_ms"]
         ads, clicks = (topic.topic for topic in (self.config.kafka.impressions, self.config.kafka.feedback))
+
+        def places(rows: list[dict[str, Any]], step: int) -> list[int]:
+            ids = [row["impression_id"] for row in rows]
+            return [each // step % 2 for each in ids] if partitions is None else owners(ids, partitions)
+
         self._messages = [
-            *((row["event_time_ms"], ads, row["impression_id"] % 2, row) for row in shown),
-            *((row["event_time_ms"], clicks, row["impression_id"] // 2 % 2, row) for row in feedback),
+            (row["event_time_ms"], topic, place, row)
+            for topic, rows, step in ((ads, shown, 1), (clicks, feedback, 2))
+            for place, row in zip(places(rows, step), rows, strict=True)
         ]
         self._send(lambda time_ms: time_ms < self._half_ms)
 
@@ -82,14 +94,10 @@ class Stream:
         self._send(lambda time_ms: time_ms >= self._half_ms)
 
 
-def undisturbed(config: Config, root: Path) -> Finished:
-    """The same rows, run through where they are, with topics of its own to write to."""
-    kafka = config.kafka
-    outputs = {
-        kind: getattr(kafka, kind).model_copy(update={"topic": f"{getattr(kafka, kind).topic}-undisturbed"})
-        for kind in ("examples", "dead_letters")
-    }
-    return to_the_end(config.model_copy(update={"kafka": kafka.model_copy(update=outputs)}), root)
+def owners(ids: list[int], partitions: int) -> list[int]:
+    """The partition of each id."""
+    found: list[int] = Partitioner("exfm", partitions)(pa.array(ids)).tolist()
+    return found
 
 
 def at(servers: str, config: Config, **partitions: int) -> Config:
@@ -142,7 +150,7 @@ import pipelines.cli.tools.broker_move as tool
 import pipelines.core.run_dir.moves as moves
 from streaming.delivery.outbox import Outbox
 from streaming.lake.writer import LakeWriter
-from streaming.settlement.settlement import Settlement
+from streaming.settlement.state import SettlementState
 
 root, to, *points = sys.argv[1:]
 for point in points:
@@ -163,7 +171,7 @@ for point in points:
 POINTS = (
     "tool.begin_move",
     "Outbox.deliver",
-    "Settlement.save",
+    "SettlementState.save",
     "LakeWriter.commit",
     "tool.store_ends",
     "tool.write_text",
@@ -308,6 +316,67 @@ def test_a_run_goes_on_at_topics_of_more_partitions_with_every_row_once(broker, 
     finished = to_the_end(at(there, config, impressions=4, feedback=3), root)
     assert labels(finished.lake) == labels(whole.lake)
     assert counts_hold(finished.summary["counts"])
+    assert_learned_the_lake(finished)
+    assert_replays(root)
+
+
+ASOF = {
+    "features": [
+        {"name": "met", "by": ["user_id"], "rate": "ctr"},
+        {"name": "seen", "by": "user_id", "last": 3, "of": ["gap_s", "ctr"]},
+    ]
+}
+
+
+def test_partitions_settled_by_themselves_go_on_at_a_mirror_to_the_same_bits(broker, own_broker, tmp_path):
+    stream, root = Stream(broker.bootstrap_servers, partitions=3, rows__asof=ASOF), tmp_path / "run"
+    config, there = stream.config, own_broker.start().bootstrap_servers
+    stream.read_half_way(root)
+    whole = undisturbed(config, tmp_path / "undisturbed")
+    mirror = Mirror(str(config.kafka.bootstrap_servers), there, inputs(config), skip=20, markers=64)
+    for topic in inputs(config):
+        mirror.copy(topic)
+    killed_at(("SettlementState.save", "LakeWriter.commit"), root, there)
+    said = move(root, there)
+    assert said.exit_code == 0, said.output
+
+    finished = to_the_end(at(there, config), root)
+    assert without_offsets(finished.lake).equals(without_offsets(whole.lake))
+    assert finished.summary["students"] == whole.summary["students"]
+    assert counts_without(finished, "offsets") == counts_without(whole, "offsets")
+    for worker in finished.models:
+        assert finished.checkpoint(worker)[0] == whole.checkpoint(worker)[0], worker
+    assert_replays(root)
+
+
+@pytest.mark.parametrize("partitions", [2, 5])
+def test_partitions_settled_by_themselves_become_others_with_every_row_once(broker, own_broker, tmp_path, partitions):
+    stream, root = Stream(broker.bootstrap_servers, partitions=3, rows__asof=ASOF), tmp_path / "run"
+    config, there = stream.config, own_broker.start().bootstrap_servers
+    stream.read_half_way(root)
+    whole = undisturbed(config, tmp_path / "undisturbed")
+
+    def partition_of(message: Any) -> int:
+        try:
+            return owners([json.loads(message.value)["impression_id"]], partitions)[0]
+        except ValueError:
+            return 0
+
+    counts = dict.fromkeys(inputs(config), partitions)
+    mirror = Mirror(str(config.kafka.bootstrap_servers), there, counts, partition_of=partition_of)
+    for topic in counts:
+        mirror.copy(topic)
+    said = move(root, there)
+    assert (said.exit_code, f"{partitions} partitions in place of 3" in said.output) == (0, True), said.output
+
+    finished = to_the_end(at(there, config, impressions=partitions, feedback=partitions), root)
+    assert labels(finished.lake) == labels(whole.lake)
+    assert counts_hold(finished.summary["counts"])
+    same = ("settled", "not_applicable", "pending", "lake_rows", "unknown_labels", "unmet_conditions")
+    assert {name: finished.summary["counts"].get(name) for name in same} == {
+        name: whole.summary["counts"].get(name) for name in same
+    }
+    assert "wrong_partition" not in str(finished.summary["counts"])
     assert_learned_the_lake(finished)
     assert_replays(root)
 

@@ -18,7 +18,7 @@ from pipelines.core.run_dir.forgotten import forgotten
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.forgetting import AsOfForgetting
 from streaming.lake.reader import LakeReader
-from streaming.settlement.follower import AsOfFollower
+from streaming.settlement.saved.follower import AsOfFollower
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_replays,

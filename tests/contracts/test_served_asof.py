@@ -15,7 +15,7 @@ from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.workers.augmentation.commit import BlockCommit
 from pipelines.serve.app import Server
 from pipelines.serve.model_store import model_store_of
-from streaming.settlement.follower import AsOfFollower
+from streaming.settlement.saved.follower import AsOfFollower
 from tests.support.pipelines.served_runs import ask
 from tests.support.pipelines.small_runs import small, to_the_end
 

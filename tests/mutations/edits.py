@@ -26,6 +26,7 @@ SERVED = "serving purity"
 SETTLEMENT = "tests/unit/streaming/settlement/test_settlement.py"
 PROPERTIES = "tests/unit/streaming/settlement/test_settlement_properties.py"
 MERGE = "tests/unit/streaming/intake/test_merge.py"
+REKEYING = "tests/unit/streaming/settlement/test_rekeying.py"
 MOVING = "tests/unit/streaming/intake/test_moving.py"
 LAKE = "tests/contracts/test_lake_writer.py"
 OUTBOX = "tests/contracts/test_outbox.py"
@@ -295,6 +296,30 @@ MUTATIONS = (
         MOVING,
     ),
     Mutation(
+        "partitions that become others number impressions from 0, which are in lists of before",
+        f"{KEPT} (11)",
+        "streaming/settlement/saved/rekeying.py",
+        "self.first = max(log.stop for log in self._logs)",
+        "self.first = 0",
+        REKEYING,
+    ),
+    Mutation(
+        "rows passed too far are counted twice where partitions become others",
+        f"{ONCE}",
+        "streaming/settlement/saved/rekeying.py",
+        "total.uncount(place, again, mask[rows][passes[place] :])",
+        "pass",
+        REKEYING,
+    ),
+    Mutation(
+        "lists of as-of features keep the numbers of before",
+        f"{KEPT} (11)",
+        "streaming/settlement/saved/rekeying.py",
+        "tables.renumber(numbered_in(impressions.of, impressions.number), numbered_in(*impressions.new_places()))",
+        "pass",
+        REKEYING,
+    ),
+    Mutation(
         "no state before the first row",
         f"{KEPT} (11)",
         AUGMENTATION,
@@ -338,8 +363,8 @@ MUTATIONS = (
         "conversions of rows that were not clicked",
         f"{ONCE} (9)",
         "streaming/settlement/emission.py",
-        "emitted[here] = np.any([each.known for each in found.values()], axis=0)",
-        "pass",
+        "emitted[here] = self._count(",
+        "self._count(",
         SETTLEMENT,
     ),
     Mutation(

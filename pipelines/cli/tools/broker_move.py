@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,8 @@ from streaming.lake.writer import LakeTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET, Partition
 from streaming.program import command
-from streaming.settlement.settlement import Settlement
-from streaming.settlement.state import SettlementState
+from streaming.settlement.saved.rekeying import rekeyed
+from streaming.settlement.state import SettlementState, partition_folder, state_places
 from streaming.store.files import write_text
 
 MARGIN_S = 300.0
@@ -133,15 +133,10 @@ class BrokerMove:
         lake = LakeReader(self._run_dir.lake, self._rows) if self._run_dir.lake.exists() else None
         self._movable(lake)
         assert lake is not None
-        if self.config.settlement.by == "partition":
-            raise BadInput(
-                f"the run in {self._run_dir.root} settles each partition by itself (settlement.by: partition), and is "
-                "not moved; start a new run at the other cluster"
-            )
         meta = _record_of(self._run_dir, lake.state).meta
         merge, kafka = meta["merge"], self.config.kafka
-        settled, _ = SettlementState.load(folder_of_state(self._run_dir, lake.state), str(lake.state))
-        if settled.meta["watermark_ms"] == END_OF_TIME:
+        settled = _saved(folder_of_state(self._run_dir, lake.state), lake.state)
+        if settled[0].meta["watermark_ms"] == END_OF_TIME:
             raise BadInput(f"the run in {self._run_dir.root} has ended: it has read its topics to their end")
         there, stored = self._there(), SourceTopics.of_json(meta["sources"])
         if stored.topics.keys() != self._names.keys():
@@ -153,6 +148,7 @@ class BrokerMove:
         if len(same) == len(stored.topics):
             return self._nothing_to_move()
         counts = {name: each.partitions for name, each in there.topics.items()}
+        self._partitions_fit(counts)
         needed_s = self._rows.groups[-1].window_ms / 1000 + self.config.settlement.lateness_s + kafka.downtime_s
         lines = check_retention(kafka, counts, needed_s=needed_s)
         self._outputs_fit(TableFiles(self._run_dir.lake).id)
@@ -230,6 +226,23 @@ class BrokerMove:
             f"--set kafka.bootstrap_servers={self._to}"
         )
 
+    def _partitions_fit(self, counts: Mapping[str, int]) -> None:
+        """Raise BadInput where partitions settle by themselves, and the input topics do not have equal ones there."""
+        impressions, feedback = (counts[getattr(self.config.kafka, kind).topic] for kind in INPUTS)
+        if self.config.settlement.by != "partition":
+            return
+        if impressions != feedback:
+            raise BadInput(
+                f"the topics have {impressions} and {feedback} partitions at {self._to}, and the run settles each "
+                "partition by itself (settlement.by: partition): an impression and its feedback would lie under "
+                "different numbers. Copy them to topics of equal partitions (examples/rekey_topic.py)"
+            )
+        if (workers := self.config.augmentation.workers) > impressions:
+            raise BadInput(
+                f"the topics have {impressions} partitions at {self._to}, and augmentation.workers is {workers}; take "
+                f"topics with more, or resume the run once with at most {impressions}"
+            )
+
     def _outputs_fit(self, lake: str) -> None:
         """Raise BadInput where the topics that the run writes are there, and others' or cut otherwise."""
         kafka = self.config.kafka
@@ -298,20 +311,27 @@ class BrokerMove:
         settings["kafka"]["security"] = {}  # of this call: no record holds a password
         kafka = parse(settings).kafka.model_copy(update={"security": self.config.kafka.security})
         self._deliver(before, kafka)  # 2
-        settlement = self._settlement(record["state"])
         writer = LakeTable(self._run_dir.lake, self._rows).open_writer()
         meta = {**before.meta, "merge": record["merge"], "sources": record["sources"]}
         nothing = pa.Table.from_batches([], DEAD_LETTER_SCHEMA)
         commit = CommitRecord(first_state(writer.epoch), meta, before.late.slice(0, 0), nothing)
         states = states_folder(self._run_dir, writer.epoch)
-        settlement.save(states, str(commit.number))
+        self._save_state(record["state"], states, commit.number, settings["kafka"]["impressions"]["partitions"])
         commit.save(states)
-        writer.commit(None, state=commit.number, metadata=writer.metadata or {"counts": settlement.counters()})  # 3
+        writer.commit(None, state=commit.number, metadata=writer.metadata or {})  # 3
 
-    def _settlement(self, state: int) -> Settlement:
-        settlement = Settlement(self._rows, self.config.settlement)
-        settlement.load(folder_of_state(self._run_dir, state), str(state))
-        return settlement
+    def _save_state(self, before: int, folder: Path, number: int, partitions: int) -> None:
+        """Save the state of before under a new number, for the partitions that there are from now on."""
+        settled = _saved(folder_of_state(self._run_dir, before), before)
+        if self.config.settlement.by == "stream":
+            settled[0].save(folder, str(number))
+            return
+        places = [folder / partition_folder(each) for each in range(partitions)]
+        again: Iterable[SettlementState] = settled
+        if len(settled) != partitions:
+            again = rekeyed(settled, self._rows, self.config.settlement, partitions, places.__getitem__)
+        for place, state in zip(places, again, strict=True):
+            state.save(place, str(number))
 
     def _deliver(self, record: CommitRecord, kafka: Kafka) -> None:
         """Deliver what a crash withheld of the last commit: a start delivers the newest record only."""
@@ -332,6 +352,11 @@ class BrokerMove:
 
 def _record_of(run_dir: RunDir, state: int) -> CommitRecord:
     return CommitRecord.load(folder_of_state(run_dir, state), state)
+
+
+def _saved(folder: Path, number: int) -> list[SettlementState]:
+    """The state of the stream, or of each partition."""
+    return [SettlementState.load(place, str(number))[0] for place in state_places(folder, number)]
 
 
 def _same(there: SourceTopics, stored: SourceTopics, name: str) -> bool:

@@ -221,8 +221,8 @@ class Config(Frozen):
         if impressions != feedback:
             raise ValueError(
                 f"settlement.by is partition, and the topics have {impressions} and {feedback} partitions: an "
-                "impression and its feedback would lie under different numbers. Re-key them into topics of equal "
-                "partitions (`exfm ingest`), or set settlement.by to stream"
+                "impression and its feedback would lie under different numbers. Copy them to topics of equal "
+                "partitions (examples/rekey_topic.py), or set settlement.by to stream"
             )
         if workers > impressions:
             raise ValueError(

@@ -156,6 +156,16 @@ def to_the_end(config: Config, root: Path, **options: Any) -> Finished:
     return Finished(config, root)
 
 
+def undisturbed(config: Config, root: Path) -> Finished:
+    """The same rows, run through where they are, with topics of its own to write to."""
+    kafka = config.kafka
+    outputs = {
+        kind: getattr(kafka, kind).model_copy(update={"topic": f"{getattr(kafka, kind).topic}-undisturbed"})
+        for kind in ("examples", "dead_letters")
+    }
+    return to_the_end(config.model_copy(update={"kafka": kafka.model_copy(update=outputs)}), root)
+
+
 def finished_once(settings: Callable[..., Config], servers: str, root: Path, **changes: Any) -> Finished:
     """A copy, under `root`, of the finished run of `settings(servers, **changes)`, which is made once in a test run."""
     name = f"{settings.__module__}.{settings.__qualname__}"

@@ -18,8 +18,9 @@ COLUMNS = ("user_id", "ad_id", "bid", "interest_0")
 
 
 def messages_of(servers: str | None, topic: str) -> list[Any]:
-    """Every message of a topic, partition by partition, with a plain client."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, auto_offset_reset="earliest")
+    """Every message of a topic, partition by partition, with a plain client; of transactions, the committed ones."""
+    settings = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    consumer = KafkaConsumer(bootstrap_servers=servers, **settings)
     try:
         keys = [TopicPartition(topic, partition) for partition in sorted(consumer.partitions_for_topic(topic) or ())]
         consumer.assign(keys)

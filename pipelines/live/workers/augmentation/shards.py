@@ -59,8 +59,9 @@ from streaming.settlement.emission import DueRows
 from streaming.settlement.shard import NewVertical, Shard, position_of
 from streaming.store.working_copy import brought_up
 
-FACTS = ["event_time_ms", "vertical", "source_partition"]
-"""Columns of a block's rows that rank 0 gets."""
+FACTS = ["event_time_ms", "vertical", "settled_by"]
+"""What rank 0 gets of a block's rows; `settled_by`: the partition. Rows may have come from one of another number, where
+the run was moved since."""
 
 DUE = pa.schema([("number", pa.int64()), ("deadline", pa.int64()), ("size", pa.int64())])
 
@@ -208,10 +209,10 @@ class ShardHost:
         with self.watch("settle"):
             taken = self.shard.take({int(number): count for number, count in counts.items()})
         self._taken, self._answers = {number: each.batch for number, each in taken.items()}, {}
-        rows, late, dead = (
-            pa.concat_batches([getattr(each, part) for each in taken.values()]) for part in ("batch", "late", "dead")
-        )
-        return RankAnswer({"due": self.shard.count_due}, (rows.select(FACTS), late, dead))
+        facts = [_facts(each.batch, number) for number, each in taken.items()]
+        late, dead = ([getattr(each, part) for each in taken.values()] for part in ("late", "dead"))
+        parts = tuple(pa.concat_batches(each) for each in (facts, late, dead))
+        return RankAnswer({"due": self.shard.count_due}, parts)
 
     # --- ids that are forgotten ----------------------------------------------------------------------------------
 
@@ -440,6 +441,11 @@ def _tried(host: ShardHost, name: str, values: Sequence[Any]) -> tuple[RankAnswe
     except NewColumns as new:
         return RankAnswer(), new.columns
     return answer, ()
+
+
+def _facts(rows: pa.RecordBatch, number: int) -> pa.RecordBatch:
+    settled_by = pa.array(np.full(rows.num_rows, number))
+    return pa.RecordBatch.from_arrays([rows["event_time_ms"], rows["vertical"], settled_by], FACTS)
 
 
 def numbers_of(partitions: int, rank: int, ranks: int) -> range:

@@ -34,7 +34,7 @@ class SharedBlock:
     def __init__(self, group: ShardGroup, rows: pa.RecordBatch, how: Mapping[str, Any]) -> None:
         self._group, self._how = group, how
         first, count = how["first_seq"], rows.num_rows
-        numbers, counts = np.unique(rows["source_partition"].to_numpy(), return_counts=True)
+        numbers, counts = np.unique(rows["settled_by"].to_numpy(), return_counts=True)
         self._rows = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
         self.facts = pa.table(
             {

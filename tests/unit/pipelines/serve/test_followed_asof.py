@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipelines.core.run_dir.object_storage import READ_AT_END, WORKERS_PUT
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.serve import asof
-from streaming.settlement.follower import AsOfFollower
+from streaming.settlement.saved.follower import AsOfFollower
 from streaming.store.objects import FolderStore
 from streaming.store.working_copy import Share, open_share
 

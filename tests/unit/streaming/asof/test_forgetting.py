@@ -9,7 +9,7 @@ from streaming.asof.forgotten import AT_THE_END, ForgottenId, RemovedCounts
 from streaming.intake.merge import END_OF_TIME, Merge
 from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
-from streaming.settlement.follower import AsOfFollower
+from streaming.settlement.saved.follower import AsOfFollower
 from streaming.settlement.settlement import Settlement
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 

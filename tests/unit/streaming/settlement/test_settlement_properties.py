@@ -20,7 +20,7 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement import emission, id_index, label_join, pending
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import settled_bytes
-from streaming.settlement.follower import AsOfFollower
+from streaming.settlement.saved.follower import AsOfFollower
 from streaming.settlement.settlement import Settlement
 from streaming.store import deltas, numbered
 from tests.support.examples import examples

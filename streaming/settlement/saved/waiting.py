@@ -18,7 +18,7 @@ from streaming.settlement.config import SettlementConfig
 from streaming.settlement.label_join import LabelJoin
 from streaming.settlement.marks import Marks
 from streaming.settlement.pending import RowLogState
-from streaming.settlement.state import SettlementState, held_together, partition_folder
+from streaming.settlement.state import SettlementState, held_together, state_places
 
 _PLACE = tuple(field.name for field in POSITION_FIELDS)
 
@@ -65,9 +65,8 @@ def held_of(folder: Path, number: int, impression_id: int | str, schema: RowSche
 
     Raises BadInput where there is no such state, DataLost or StreamingError where it is damaged.
     """
-    places = [folder] if (folder / f"{number}.json").exists() else sorted(folder.glob(f"{partition_folder(0)[:-5]}*"))
     held, watermarks = Held([], [], None), []
-    for place in places or [folder]:
+    for place in state_places(folder, number) or [folder]:
         state, _ = SettlementState.load(place, str(number))
         with held_together(place, str(number)):
             watermarks.append(int(state.meta["watermark_ms"]))

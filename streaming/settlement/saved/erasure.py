@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +25,8 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.label_join import LabelJoin
 from streaming.settlement.marks import Marks
-from streaming.settlement.pending import RowLogState
-from streaming.settlement.state import SettlementState, partition_folder
+from streaming.settlement.pending import RowLogState, nothing_in
+from streaming.settlement.state import SettlementState
 from streaming.store.segments import Segments, StoredSegment
 
 KEPT = {"event_time_ms", "vertical", "key_time_ms", "order", "task", *(field.name for field in POSITION_FIELDS)}
@@ -62,13 +61,6 @@ class HeldInState(NamedTuple):
 
     impressions: int
     feedback: int
-
-
-def state_places(folder: Path, number: int) -> list[Path]:
-    """Folders with a state `number`: the one of the stream, or one for each partition."""
-    if (folder / f"{number}.json").exists():
-        return [folder]
-    return sorted(place for place in folder.glob(f"{partition_folder(0)[:-5]}*") if (place / f"{number}.json").exists())
 
 
 def rows_of(log: RowLogState) -> Iterator[tuple[StoredSegment, pa.Table]]:
@@ -114,8 +106,7 @@ def _blanked(segment: StoredSegment, before: pa.Table, kind: str, gone: np.ndarr
         if field.name == "impression_id":
             rows = rows.set_column(index, field, pc.if_else(pa.array(gone), _nobodys(segment, field.type), rows[index]))
         elif field.name not in KEPT:
-            nothing = pa.scalar(None, field.type) if field.nullable else _least(field.type)
-            rows = rows.set_column(index, field, pc.if_else(pa.array(gone), nothing, rows[index]))
+            rows = rows.set_column(index, field, pc.if_else(pa.array(gone), nothing_in(field), rows[index]))
     batch = rows.combine_chunks().to_batches()[0]
     columns = [hash64(batch["impression_id"]), batch["key_time_ms"].to_numpy(), np.flatnonzero(gone)]
     kind = kind if segment.name.startswith(f"{kind}-") else f"{kind}_head"
@@ -128,14 +119,6 @@ def _nobodys(segment: StoredSegment, kind: pa.DataType) -> pa.Array:
     if pa.types.is_integer(kind):
         return pa.array(np.iinfo(np.int64).min + 1 + numbers).cast(kind)
     return pa.array([f"erased {number}" for number in numbers.tolist()], kind)
-
-
-def _least(kind: pa.DataType) -> pa.Scalar:
-    """A value that says nothing, of a column that may not be null."""
-    if pa.types.is_list(kind):
-        return pa.scalar([], kind)
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return pa.scalar("" if text else 0).cast(kind)
 
 
 def _unlabelled(state: SettlementState, schema: RowSchema, numbers: np.ndarray) -> list[Segments]:

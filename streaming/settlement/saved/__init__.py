@@ -1,0 +1,7 @@
+"""Saved states of settlement, without a run: looked into, followed, rewritten.
+
+waiting   what a state holds of one id, for people
+follower  as-of features looked up in the newest state, for servers
+erasure   a state without some impressions
+rekeying  states of partitions, for another number of partitions
+"""

@@ -70,27 +70,13 @@ class Shard:
         self.intake, self.numbers, self.verticals = intake, numbers, verticals
         self._horizon = config.horizon_ms(schema)
         self._owner = Partitioner(config.partitioner, partitions)
-        self._asof = AsOfState(schema, streams=partitions) if schema.asof.features else None
-        self._settlements = {
-            number: Settlement(
-                schema,
-                config,
-                spill=states / partition_folder(number),
-                verticals=verticals,
-                asof=self._shared_asof(number),
-            )
-            for number in numbers
-        }
+        self._asof, self._settlements = settlements_of(
+            schema, config, numbers, partitions, states=states, verticals=verticals
+        )
         self._came = False
         self._popped: dict[int, MergedChunk] = {}
         self.rows_popped = 0
         """Number of rows before the last cut that were not before the one before it."""
-
-    def _shared_asof(self, number: int) -> SharedAsOf | None:
-        """All processes have the same tables; they are stored with the state of partition 0."""
-        if self._asof is None:
-            return None
-        return SharedAsOf(self._asof.streams[number], self._asof if number == 0 else None)
 
     def read(self, max_wait_s: float, slowest: int) -> bool:
         """`Intake.read`."""
@@ -265,6 +251,31 @@ class Shard:
         for name in names.unique().to_pylist():
             if name not in known:
                 yield NewVertical(int(key[pc.index(names, name).as_py()]), number, name)
+
+
+def settlements_of(
+    schema: RowSchema,
+    config: SettlementConfig,
+    numbers: range,
+    partitions: int,
+    *,
+    states: Path | None = None,
+    verticals: Verticals | None = None,
+) -> tuple[AsOfState | None, dict[int, Settlement]]:
+    """As-of features of all partitions, if there are any, and the settlements of `numbers`. All processes have the same
+    features; they are stored with the state of partition 0."""
+    asof = AsOfState(schema, streams=partitions) if schema.asof.features else None
+    settlements = {
+        number: Settlement(
+            schema,
+            config,
+            spill=None if states is None else states / partition_folder(number),
+            verticals=verticals,
+            asof=None if asof is None else SharedAsOf(asof.streams[number], asof if number == 0 else None),
+        )
+        for number in numbers
+    }
+    return asof, settlements
 
 
 def next_cut(front: Front, last: int, longest_ms: int | None) -> int | None:

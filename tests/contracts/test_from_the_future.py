@@ -32,10 +32,10 @@ def moved(live: Live) -> list[dict[str, Any]]:
     """The live run after records of the year 9000 in every partition; returns impressions that were not sent."""
     half = ROWS // 2
     first, second = live.shown[:half], live.shown[half:]
-    for row in (first[-1], first[-2]):  # one in each partition
-        row["event_time_ms"] = YEAR_9000
+    for rows in live.parts(first).values():
+        rows[-1]["event_time_ms"] = YEAR_9000
     live.send(first, [])
-    live.send([], [dict(live.feedback[0], event_time_ms=YEAR_9000)] * 2)
+    live.send([], [dict(rows[0], event_time_ms=YEAR_9000) for rows in live.parts(live.feedback).values()])
     return second
 
 
@@ -68,8 +68,12 @@ def test_timestamps_of_records_that_cannot_be_right_refuse_no_row_and_are_named_
     assert not checked.profile.feedback_refused
 
 
-def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, capsys):
-    live = Live(broker.bootstrap_servers, tmp_path, settlement__max_future_skew_s=1e12)
+ASOF = {"features": [{"name": "met", "by": ["user_id"], "rate": "ctr"}]}
+
+
+@pytest.mark.parametrize("settings", [{}, {"settlement__by": "partition", "rows__asof": ASOF}], ids=["stream", "parts"])
+def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, capsys, settings):
+    live = Live(broker.bootstrap_servers, tmp_path, settlement__max_future_skew_s=1e12, **settings)
     second = moved(live)
     live.send(second[:100], [])
     with live.reading() as report:

@@ -34,7 +34,7 @@ from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET
 from streaming.settlement.config import FUTURE_SKEW_S
 from streaming.settlement.label_join import late_schema
-from streaming.settlement.settlement import Settlement
+from streaming.settlement.saved.whole import SavedSettlement
 
 LAST_ROWS = 1_000_000
 """Among so many of the lake's last rows the newest event time that is not in the future is looked for."""
@@ -96,11 +96,6 @@ class EventTime:
         self._run_dir, self._now_ms = RunDir(root), now_ms
         self.config: Config = config_of(self._run_dir, overrides)
         self._lake = LakeReader(self._run_dir.lake, self.config.rows)
-        if self.config.settlement.by == "partition":
-            raise BadInput(
-                f"the run in {root} settles each partition by itself (settlement.by: partition); event time can be set "
-                "back for runs that settle the whole stream. Start a new run over the topics from where it went wrong"
-            )
         if self._lake.state == NOTHING_YET:
             raise BadInput(f"the run in {root} has read nothing yet: there is no event time to mend")
 
@@ -163,17 +158,16 @@ class EventTime:
             dead = pa.Table.from_batches([letters], DEAD_LETTER_SCHEMA)
             record = CommitRecord(first_state(lake.epoch), meta, before.late.slice(0, 0), dead)
             states = states_folder(self._run_dir, lake.epoch)
-            settlement.save(states, str(record.number))
+            settlement.save(states, record.number)
             record.save(states)
             forget_anew(self._run_dir, Kind.AUGMENTATION, planned.to_ms)
             counts = (lake.metadata or {}).get("counts", {}) | settlement.counters()
             lake.commit(None, state=record.number, metadata={"counts": counts})
 
-    def _state(self) -> tuple[Settlement, CommitRecord]:
+    def _state(self) -> tuple[SavedSettlement, CommitRecord]:
         self._lake.refresh()
         states = folder_of_state(self._run_dir, self._lake.state)
-        settlement = Settlement(self.config.rows, self.config.settlement)
-        settlement.load(states, str(self._lake.state))
+        settlement = SavedSettlement(self.config.rows, self.config.settlement, states, self._lake.state)
         return settlement, CommitRecord.load(states, self._lake.state)
 
     def _deliver(self, record: CommitRecord) -> None:

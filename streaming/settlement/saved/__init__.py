@@ -2,6 +2,7 @@
 
 waiting   what a state holds of one id, for people
 follower  as-of features looked up in the newest state, for servers
+whole     a state restored, of the stream or of all partitions
 erasure   a state without some impressions
 rekeying  states of partitions, for another number of partitions
 """

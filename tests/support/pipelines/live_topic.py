@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from pipelines.core.config.settings import Config
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.preflight import prepare
@@ -14,6 +16,7 @@ from pipelines.live.workers.augmentation.worker import AugmentationWorker
 from pipelines.live.workers.report import Report
 from streaming.kafka.topics import ensure_topics
 from streaming.lake.writer import LakeTable
+from streaming.partitioner import Partitioner
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
 from tests.support.streams.scripted import HandClock
@@ -41,9 +44,17 @@ class Live:
         self, shown: list[dict[str, Any]], feedback: list[dict[str, Any]], timestamp_ms: int | None = None
     ) -> None:
         kafka, rows = self.config.kafka, self.config.rows
-        messages = [(kafka.impressions.topic, n, ipc(part, rows.impression)) for n in (0, 1) if (part := shown[n::2])]
-        messages += [(kafka.feedback.topic, n, ipc(part, rows.feedback)) for n in (0, 1) if (part := feedback[n::2])]
+        messages = [(kafka.impressions.topic, n, ipc(of, rows.impression)) for n, of in self.parts(shown).items()]
+        messages += [(kafka.feedback.topic, n, ipc(of, rows.feedback)) for n, of in self.parts(feedback).items()]
         send(self.servers, messages, timestamp_ms)
+
+    def parts(self, rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+        """Rows by partition: in turn, or each where its id belongs."""
+        if self.config.settlement.by == "stream":
+            return {n: part for n in (0, 1) if (part := rows[n::2])}
+        owner = Partitioner("exfm", 2)(pa.array([row["impression_id"] for row in rows], pa.int64()))
+        of = {n: [row for row, own in zip(rows, owner.tolist(), strict=True) if own == n] for n in (0, 1)}
+        return {n: part for n, part in of.items() if part}
 
     @contextmanager
     def opened(self, *, until_end: bool = False) -> Iterator[Callable[[], Report]]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from pipelines.cli.tools.working_copies import with_working_copies
+from pipelines.cli.tools.working_copies import working_copies
 from streaming.process_limit import met_limit
 from streaming.program import command
 
@@ -165,13 +165,13 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in command_line
     try:
-        command_line = with_working_copies(command_line)
         program = command("exfm")
-        as_called(typer.main.get_command(app), program)(
-            args=[argument for argument in command_line if argument != "--debug"],
-            prog_name="exfm" if COMPLETION & set(command_line) else program,  # a shell completes names, not paths
-            complete_var="_EXFM_COMPLETE",
-        )
+        with working_copies(command_line) as command_line:
+            as_called(typer.main.get_command(app), program)(
+                args=[argument for argument in command_line if argument != "--debug"],
+                prog_name="exfm" if COMPLETION & set(command_line) else program,  # a shell completes names, not paths
+                complete_var="_EXFM_COMPLETE",
+            )
     except (Exception, KeyboardInterrupt) as error:
         code = exit_code(error)
         if debug or code is None:

@@ -248,6 +248,16 @@ class WorkingCopy:
         for key in sorted(gone):
             self.put_files([self.root / key])  # one that was made anew meanwhile
 
+    def put_all(self) -> None:
+        """Make the store what the working copy is, at once: one that was pulled whole, and that nobody else writes.
+        Of tables, and where other machines put something, nothing is deleted."""
+        here = {key: path for path in _files_below(self.root) if (key := self.key(path)) is not None}
+        there = {found.key: found for found in self.store.list()}
+        kept = (_TABLES, *_OTHERS_WRITE, *_FENCES)
+        changed = [(path, key) for key, path in here.items() if not key.startswith(_TABLES)]
+        self._put([each for each in changed if each[1] not in there or not self._same(*each, there[each[1]])])
+        self.delete_keys(sorted(key for key in there.keys() - here.keys() if not key.startswith(kept)))
+
     def _mirror_own(self, share: Share) -> None:
         """Put what is this copy's own and has changed; delete what it had, and had lost at the last call already."""
         here = [(path, key) for path in _files_below(self.root) if (key := self.key(path)) is not None]

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 STATUS = {"status", "top", "stop"}
 WHOLE = {"stream", "students", "spawn", "pause", "resume", "retire", "replay", "serve", "score", "report", "logs"}
-READ = {"lake status", "lake readers", "teacher list", "dead-letters list", "dead-letters show"}
+READ = {
+    "lake status", "lake readers", "teacher list", "dead-letters list", "dead-letters show", "metrics", "why", "check",
+    "capacity",
+}  # fmt: skip
 """Commands that work on a run on object storage; those in `STATUS` need two files of it."""
 
-CHANGES = ("--pin", "--retire")
-"""Options of commands in `READ` that change the run."""
+TAKE = {"mend watermark", "broker move", "promote", "rollback", "scale-workers", "silence", "forget"}
+"""Commands that change a run there where its coordinator works, and any run that is stopped."""
+
+GROUPS = {name.split()[0] for name in READ | TAKE if " " in name}
+
+CHANGES = ("--pin", "--retire", "--everywhere")
+"""Options of commands in `READ` and `TAKE` that change the run in a way that a store does not have yet."""
 
 
-def with_working_copies(arguments: Sequence[str]) -> list[str]:
-    """The arguments with folders in the place of `s3://…` and `file://…`.
+@contextmanager
+def working_copies(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """Context of a command: its arguments with folders in the place of `s3://…` and `file://…`.
 
-    >>> with_working_copies(["status", "--run-dir", "runs/demo"])
+    >>> with working_copies(["status", "--run-dir", "runs/demo"]) as arguments:
+    ...     print(arguments)
     ['status', '--run-dir', 'runs/demo']
-    >>> with_working_copies(["mend", "--run-dir=s3://ads/runs/demo"])
+    >>> with working_copies(["rewind", "--run-dir=s3://ads/runs/demo"]):
+    ...     pass
     Traceback (most recent call last):
     ...
-    streaming.errors.BadInput: `exfm mend` does not work on a run on object storage yet; these do: exfm ...
+    streaming.errors.BadInput: `exfm rewind` does not work on a run on object storage yet; these do: exfm ...
     """
+    with ExitStack() as held:
+        yield _with_folders(arguments, held)
+
+
+def _with_folders(arguments: Sequence[str], held: ExitStack) -> list[str]:
     from streaming.store.objects import is_url
 
     name = _name(arguments)
@@ -33,7 +50,7 @@ def with_working_copies(arguments: Sequence[str]) -> list[str]:
         of_a_run = before == "--run-dir" or equals or value.startswith(("s3://", "file://"))
         of_a_run = of_a_run and before != "--tracking-uri"
         if of_a_run and is_url(value):
-            value = _fetched(name, value)
+            value = _fetched(name, value, held)
         found.append(f"{option}{equals}{value}")
         before = argument
     return found
@@ -46,20 +63,21 @@ def _name(arguments: Sequence[str]) -> str:
     ('status', 'lake readers --pin')
     """
     words = [argument for argument in arguments if not argument.startswith("-")]
-    if not words or words[0] not in {name.split()[0] for name in READ}:
-        return words[0] if words else ""
+    words = words[: 2 if words and words[0] in GROUPS else 1]
     changes = [option for option in CHANGES for argument in arguments if argument.partition("=")[0] == option]
-    return " ".join([*words[:2], *changes])
+    return " ".join([*words, *(changes if " ".join(words) in READ | TAKE else ())])
 
 
-def _fetched(name: str, address: str) -> str:
+def _fetched(name: str, address: str, held: ExitStack) -> str:
     from pipelines.core.run_dir.object_storage import STATUS as FILES
-    from pipelines.core.run_dir.object_storage import working_copy
+    from pipelines.core.run_dir.object_storage import taken, working_copy
     from streaming.errors import BadInput
     from streaming.store.objects import normalised
 
     normalised(address)
+    if name in TAKE:
+        return str(held.enter_context(taken(address)))
     if name not in STATUS | WHOLE | READ:
-        works = ", ".join(f"exfm {each}" for each in sorted(STATUS | WHOLE | READ))
+        works = ", ".join(f"exfm {each}" for each in sorted(STATUS | WHOLE | READ | TAKE))
         raise BadInput(f"`exfm {name}` does not work on a run on object storage yet; these do: {works}")
     return str(working_copy(address, FILES if name in STATUS else ("",)))

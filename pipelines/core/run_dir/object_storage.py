@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipelines.core.run_dir.paths import RunDir
-from streaming.errors import StreamingError
+from streaming.errors import BadInput, StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.objects import is_url, normalised
 from streaming.store.working_copy import RepeatedWork, Share, WorkingCopy, copy_of, mirrored, open_copy, open_share
@@ -145,6 +145,31 @@ def coordinating(run_dir: RunDir, say: Callable[[str], None], *, shared: bool = 
             copy.pull()
         stack.enter_context(mirrored(copy))
         yield
+
+
+@contextmanager
+def taken(run: str) -> Iterator[Path]:
+    """Context of a command that changes the run at this address, in the folder that it is given: the coordinator's, if
+    that works on this machine, else one whose coordinator it is meanwhile. Raises BadInput where another one works on
+    the run, or workers do on several machines."""
+    root = working_copy(run)
+    copy = copy_of(root)
+    assert copy is not None
+    if not _is_idle(root):
+        if copy.share is not None:
+            raise BadInput(
+                f"{copy.url}: its workers are on several machines and would not see what this changes; stop the run "
+                f"first (exfm stop --run-dir {copy.url})"
+            )
+        yield root
+        return
+    with copy.coordinated():
+        with _pulling(root):
+            copy.pull()
+        try:
+            yield root
+        finally:
+            copy.put_all()
 
 
 def is_elsewhere(root: Path | None) -> bool:

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from pipelines.cli.console import main
-from pipelines.cli.tools.working_copies import with_working_copies
+from pipelines.cli.tools.working_copies import working_copies
 from pipelines.core.config.settings import dump, load
 from pipelines.core.run_dir import object_storage
-from pipelines.core.run_dir.object_storage import coordinating, followed, is_elsewhere, working_copy
+from pipelines.core.run_dir.object_storage import coordinating, followed, is_elsewhere, taken, working_copy
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Presence, Roster
 from pipelines.live.loop.lifecycle import run
-from pipelines.live.loop.preflight import check_storable
+from pipelines.live.loop.preflight import check_storable, locked
 from pipelines.live.rules.states import RunState
 from pipelines.live.status.status import RunStatus
 from pipelines.live.status.stored import StoredStatus, read_status
@@ -50,10 +50,13 @@ def address(tmp_path, monkeypatch) -> str:
         (["status", "--run-dir", "gs://ads/runs/demo"], "`gs://` is not supported"),
         (["status", "s3://"], "names no bucket"),
         (["students", "--run-dir=s3://ads"], "names no path in the bucket"),
-        (["mend", "--run-dir", "s3://ads/runs/demo"], "`exfm mend` does not work on a run on object storage yet"),
+        (["rewind", "--run-dir", "s3://ads/runs/demo"], "`exfm rewind` does not work on a run on object storage yet"),
         (["lake", "compact", "s3://ads/runs/demo"], "`exfm lake compact` does not work on a run on object storage yet"),
         (["lake", "readers", "s3://ads/r", "--pin=a:0:9"], "`exfm lake readers --pin` does not work on a run"),
-        (["promote", "feed", "--run-dir", "s3://ads/runs/demo"], "`exfm promote` does not work on a run"),
+        (
+            ["forget", "s3://ads/r", "--everywhere", "--where=a = 1"],
+            "`exfm forget --everywhere` does not work on a run",
+        ),
     ],
 )
 def test_what_is_no_address_or_no_command_for_one_is_said_with_exit_code_2(arguments, words, capsys):
@@ -111,13 +114,41 @@ def test_what_a_run_holds_is_read_on_another_machine_as_on_its_own(address, tmp_
 
 
 def test_an_address_becomes_the_folder_of_its_working_copy(address, tmp_path):
-    changed = with_working_copies(["students", address, "--json"])
+    with working_copies(["students", address, "--json"]) as changed:
+        pass
     assert changed[0::2] == ["students", "--json"]
     assert (RunDir(working_copy(address)).config).read_text() == "name: x\n"
     assert changed[1] == str(working_copy(address))
     assert is_elsewhere(working_copy(address))
-    assert with_working_copies(["stream", "c.yaml", "--set", "tracking.uri=http://m"])[-1] == "tracking.uri=http://m"
+    with working_copies(["stream", "c.yaml", "--set", "tracking.uri=http://m"]) as other:
+        assert other[-1] == "tracking.uri=http://m"
     assert working_copy(tmp_path) == tmp_path
+
+
+def test_a_command_that_changes_a_run_is_its_coordinator_where_none_works(address, tmp_path, monkeypatch):
+    with working_copies(["silence", address]) as (_, root):
+        (Path(root) / "silences.json").write_text("{}")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+        with (
+            pytest.raises(BadInput, match=r"is being run by pid \d+ on .*; stop it there"),
+            working_copies(["promote", "feed", address]),
+        ):
+            pass
+    assert (tmp_path / "store" / "run" / "silences.json").read_text() == "{}"
+
+
+def test_where_the_coordinator_works_a_command_changes_its_copy_unless_workers_have_others(address):
+    run_dir = RunDir(working_copy(address))
+    for shared in (False, True):
+        with locked(run_dir), coordinating(run_dir, lambda text: None, shared=shared):
+            if shared:
+                with pytest.raises(BadInput, match=r"on several machines .* stop the run first"), taken(address):
+                    pass
+                continue
+            with working_copies(["silence", address]) as (_, root):
+                assert Path(root) == run_dir.root
+                write_text(run_dir.silences, "{}")
+            assert (Path(urlsplit(address).path) / "silences.json").read_text() == "{}"
 
 
 @pytest.mark.parametrize(

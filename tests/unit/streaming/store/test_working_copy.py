@@ -183,6 +183,22 @@ def test_the_mirror_deletes_what_went_but_nothing_that_it_misses_for_the_first_t
     assert set(stored(store)) == {"checkpoints/v2/manifest.json"}
 
 
+def test_what_a_command_changed_and_deleted_is_at_the_store_at_once(tmp_path, store):
+    for name in ("move.json", "old.json", "lake/1.parquet", "students/asked/wish.json"):
+        (store / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / name).write_text("before")
+    copy = machine(tmp_path, store, "here")
+    with copy.coordinated():
+        copy.pull()
+        (copy.root / "move.json").unlink()
+        shutil.rmtree(copy.root / "students")
+        (copy.root / "old.json").write_text("after")
+        (copy.root / "new.json").write_text("new")
+        copy.put_all()
+    asked = {"students/asked/wish.json": "before", "lake/1.parquet": "before"}  # others' requests, and a table's file
+    assert stored(store) == {"old.json": "after", "new.json": "new", **asked}
+
+
 def test_a_folder_that_is_put_before_it_has_its_name_is_not_deleted_while_that_takes(tmp_path, store):
     here = machine(tmp_path, store, "here")
     part = make(here.root / "checkpoints" / ".v1.part")

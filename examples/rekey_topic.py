@@ -3,13 +3,13 @@
     python examples/rekey_topic.py ads ads-by-id --bootstrap-servers kafka-1:9092
 
 Messages are JSON objects, one each. Key, value, headers and timestamp stay; the partition is the one in which a run
-looks for the id. What has no id goes to partition 0, where the run refuses it in words; end markers are left out.
-Messages are copied in the order of their timestamps over all partitions, so event time is no more out of order than
-it was.
+looks for the id. What has no id goes to partition 0, where the run refuses it in words; end markers, and messages with
+neither key nor value, are left out. Messages are copied in the order of their timestamps over all partitions, so event
+time is no more out of order than it was.
 
 The copies and how far they go are one transaction, under the consumer group `rekey-SOURCE-TARGET`: end the program in
 any way, start it again, and it goes on. A second one of the same topics ends the first. It runs until Ctrl-C; with
-`--until-end`, until all is copied.
+`--until-end`, until all is copied. Partitions that the source gets meanwhile are seen at the next start.
 """
 
 from __future__ import annotations
@@ -18,28 +18,39 @@ import argparse
 import json
 import sys
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import OffsetOutOfRangeError
 from kafka.structs import OffsetAndMetadata
 
 from streaming.partitioner import Partitioner
 
 AHEAD = 10_000
 """Messages that wait of one partition, while another one is behind."""
+LARGEST = 16 << 20
+"""Bytes of a message; the target's `max.message.bytes` may be less."""
 
 
 class TimeOrder:
-    """Messages of all partitions of a topic, by their timestamps."""
+    """Messages of all partitions of a topic, by their timestamps, from where the consumer's group stands."""
 
     def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
         self._consumer = consumer
         self._partitions = [TopicPartition(topic, n) for n in sorted(consumer.partitions_for_topic(topic) or ())]
         consumer.assign(self._partitions)
+        committed = {partition: consumer.committed(partition) for partition in self._partitions}
+        self.begins_anew = all(offset is None for offset in committed.values())
+        for partition, offset in committed.items():
+            consumer.seek_to_beginning(partition) if offset is None else consumer.seek(partition, offset)
         self._waiting: dict[TopicPartition, deque[Any]] = {partition: deque() for partition in self._partitions}
         self._behind = set(self._partitions)
+
+    def note_begin(self) -> None:
+        """Commit where this begins, so that a later start knows that it is one."""
+        places = {p: OffsetAndMetadata(self._consumer.position(p), "", -1) for p in self._partitions}
+        self._consumer.commit(places)
 
     @property
     def at_end(self) -> bool:
@@ -62,15 +73,48 @@ class TimeOrder:
         return ready
 
 
-def place_of(value: bytes, owner: Partitioner) -> int:
+class Copier:
+    """Copies of messages into the partitions of their ids, with the group's offsets, in transactions."""
+
+    def __init__(self, producer: KafkaProducer, target: str, group: str, owner: Partitioner) -> None:
+        self._producer, self._target, self._group, self._owner = producer, target, group, owner
+        producer.init_transactions()
+
+    def copy(self, messages: list[Any]) -> None:
+        """Copy these, or none of them."""
+        self._producer.begin_transaction()
+        sent = [
+            self._producer.send(
+                self._target,
+                m.value,
+                m.key,
+                [(name, value or b"") for name, value in m.headers],
+                place_of(m.value, self._owner),
+                timestamp_ms=m.timestamp,
+            )
+            for m in messages
+            if (m.value or m.key) and (m.value or ("exfm-end", b"1") not in m.headers)
+        ]
+        self._producer.flush()
+        for each in sent:
+            each.get(timeout=0)  # raises what kept it from being written
+        # -1: the epoch of the leader, which a message does not say.
+        behind = {TopicPartition(m.topic, m.partition): OffsetAndMetadata(m.offset + 1, "", -1) for m in messages}
+        self._producer.send_offsets_to_transaction(behind, self._group)
+        self._producer.commit_transaction()
+
+
+def place_of(value: bytes | None, owner: Partitioner) -> int:
     """The partition of a message's id; 0 where it has none.
 
     >>> place_of(b'{"impression_id": 9}', Partitioner("exfm", 4)), place_of(b"?", Partitioner("exfm", 4))
     (3, 0)
+    >>> place_of(b'{"impression_id": 18446744073709551615}', Partitioner("exfm", 4))
+    0
     """
     try:
-        return int(owner(pa.array([json.loads(value)["impression_id"]]))[0])
-    except (ValueError, KeyError, TypeError, pa.ArrowException):
+        return int(owner(pa.array([json.loads(value or b"")["impression_id"]]))[0])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, pa.ArrowException):
         return 0
 
 
@@ -82,43 +126,42 @@ def main() -> int:
     parser.add_argument("--partitioner", choices=["exfm", "kafka"], default="exfm", help="settlement.partitioner")
     parser.add_argument("--until-end", action="store_true", help="end when all is copied")
     asked = parser.parse_args()
-    group = f"rekey-{asked.source}-{asked.target}"
+    servers, group = asked.bootstrap_servers, f"rekey-{asked.source}-{asked.target}"
     consumer = KafkaConsumer(
-        bootstrap_servers=asked.bootstrap_servers,
+        bootstrap_servers=servers,
         group_id=group,
         enable_auto_commit=False,
-        auto_offset_reset="earliest",
+        auto_offset_reset="none",
         isolation_level="read_committed",
-    )
-    producer = KafkaProducer(
-        bootstrap_servers=asked.bootstrap_servers, transactional_id=group, acks="all", compression_type="lz4"
+        max_partition_fetch_bytes=LARGEST,
     )
     for topic in (asked.source, asked.target):
         if not consumer.partitions_for_topic(topic):
-            sys.exit(f"no topic `{topic}` at {asked.bootstrap_servers}; make it first")
-    producer.init_transactions()
-    order, copied = TimeOrder(consumer, asked.source), 0
-    owner = Partitioner(asked.partitioner, len(consumer.partitions_for_topic(asked.target)))
+            sys.exit(f"no topic `{topic}` at {servers}; make it first")
+    target = [TopicPartition(asked.target, n) for n in sorted(consumer.partitions_for_topic(asked.target))]
+    order = TimeOrder(consumer, asked.source)
+    if order.begins_anew and any(consumer.end_offsets(target).values()):
+        sys.exit(
+            f"`{asked.target}` holds messages, and group {group} has no offsets (a broker lets go of them after a "
+            f"while): what was copied would be copied again. Make another target, or delete what it holds"
+        )
+    order.note_begin()
+    producer = KafkaProducer(
+        bootstrap_servers=servers,
+        transactional_id=group,
+        acks="all",
+        compression_type="lz4",
+        max_request_size=LARGEST,
+    )
+    copier, copied = Copier(producer, asked.target, group, Partitioner(asked.partitioner, len(target))), 0
     print(f"copying {asked.source} to {asked.target}; Ctrl-C ends it", file=sys.stderr, flush=True)
     while not (asked.until_end and order.at_end):
-        if not (messages := order.next()):
-            continue
-        producer.begin_transaction()
-        for m in messages:
-            if m.value or ("exfm-end", b"1") not in m.headers:
-                place = place_of(m.value, owner)
-                producer.send(asked.target, m.value, m.key, list(m.headers), place, timestamp_ms=m.timestamp)
-        producer.send_offsets_to_transaction(_behind(messages), group)
-        producer.commit_transaction()
-        copied += len(messages)
-        print(f"\r{copied:,} messages copied", end="", file=sys.stderr)
+        if messages := order.next():
+            copier.copy(messages)
+            copied += len(messages)
+            print(f"\r{copied:,} messages copied", end="", file=sys.stderr)
     print(f"\n{asked.target} has all of {asked.source}", file=sys.stderr)
     return 0
-
-
-def _behind(messages: Sequence[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The offset behind the last message of each partition; -1: its leader's epoch, which a message does not say."""
-    return {TopicPartition(m.topic, m.partition): OffsetAndMetadata(m.offset + 1, "", -1) for m in messages}
 
 
 if __name__ == "__main__":
@@ -126,3 +169,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         print("\nended; the same command goes on", file=sys.stderr)
+    except OffsetOutOfRangeError as error:
+        sys.exit(f"\nmessages were deleted from the source before they were copied: {error}")

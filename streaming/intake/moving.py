@@ -260,7 +260,8 @@ def _map_together(
     with lookup(settings, {place.topic for place in into}) as look:
         begins = look.begins(into)
         starts = begins if time_ms <= 0 else look.at_times(dict.fromkeys(into, time_ms - margin_ms))
-    awaited = Counter(f.digest for each in recorded for f in each.trail)
+    trails = {each.partition: [f for f in each.trail if f.digest >> 32] for each in recorded}  # markers hold no row
+    awaited = Counter(f.digest for trail in trails.values() for f in trail)
     for message in _messages(settings, starts, lambda partition: not awaited):
         if (digest := digest_of(message)) in awaited:
             awaited[digest] -= 1
@@ -268,7 +269,7 @@ def _map_together(
                 del awaited[digest]
     problems = []
     for each in recorded:
-        missing = [f for f in each.trail if awaited[f.digest]]
+        missing = [f for f in trails[each.partition] if awaited[f.digest]]
         if missing:
             problems.append(
                 f"{names_of([each.partition])} (read up to offset {each.position.offset:,}, "
@@ -279,7 +280,7 @@ def _map_together(
     if problems:
         raise BadInput("\n".join(problems))
     mapped = [MappedPartition(place, SourcePosition(starts[place]), again=True) for place in into]
-    return MappedTopic(recorded, mapped, sum(len(each.trail) for each in recorded))
+    return MappedTopic(recorded, mapped, sum(map(len, trails.values())))
 
 
 def moved(state: Mapping[str, Any], topics: Sequence[MappedTopic]) -> dict[str, Any]:

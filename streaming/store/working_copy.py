@@ -142,6 +142,8 @@ class WorkingCopy:
         self._tags: dict[str, str] = {}  # of the objects that they were then
         self._listed: dict[str, set[str]] = {}
         self._absent: set[str] = set()
+        self.runs_nothing = False
+        """True where this process coordinates the run for a command alone, so that the run does not live."""
         self._coordinated: bool | None = None
         self._writers: dict[str, int] = {}
         self._lock, self._following = threading.RLock(), threading.Lock()
@@ -249,14 +251,11 @@ class WorkingCopy:
             self.put_files([self.root / key])  # one that was made anew meanwhile
 
     def put_all(self) -> None:
-        """Make the store what the working copy is, at once: one that was pulled whole, and that nobody else writes.
-        Of tables, and where other machines put something, nothing is deleted."""
-        here = {key: path for path in _files_below(self.root) if (key := self.key(path)) is not None}
-        there = {found.key: found for found in self.store.list()}
-        kept = (_TABLES, *_OTHERS_WRITE, *_FENCES)
-        changed = [(path, key) for key, path in here.items() if not key.startswith(_TABLES)]
-        self._put([each for each in changed if each[1] not in there or not self._same(*each, there[each[1]])])
-        self.delete_keys(sorted(key for key in there.keys() - here.keys() if not key.startswith(kept)))
+        """Make the store what the working copy is, at once: put what has changed since it was pulled, and delete what
+        has gone. Of tables, and where other machines put something, nothing is deleted."""
+        here = [(path, key) for path in _files_below(self.root) if (key := self.key(path)) is not None]
+        self._put([(path, key) for path, key in here if not key.startswith(_TABLES)])
+        self.delete_keys(sorted(self._lost(), key=lambda key: (not key.endswith(_LAST), key)))
 
     def _mirror_own(self, share: Share) -> None:
         """Put what is this copy's own and has changed; delete what it had, and had lost at the last call already."""
@@ -510,6 +509,8 @@ class WorkingCopy:
     @property
     def is_coordinated(self) -> bool:
         """True while a coordinator is heard of, on whatever machine; by the store's clock."""
+        if self.runs_nothing:
+            return False
         if self._coordinated is None:
             return self._looked_for_coordinator()
         return self._coordinated
@@ -576,7 +577,7 @@ class WorkingCopy:
 
     def _mark(self, epoch: int | None, share: Share | None = None) -> None:
         self.epoch, self.share = epoch, share
-        part = self.root / f"{MARKER}{PART_SUFFIX}"
+        part = self.root / f"{MARKER}.{uuid4().hex}{PART_SUFFIX}"  # several ranks may mark their copy at once
         part.write_text(json.dumps({"url": self.url, "epoch": epoch, "share": share}) + "\n")
         part.replace(self.root / MARKER)
 

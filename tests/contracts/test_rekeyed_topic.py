@@ -15,6 +15,7 @@ from pipelines.core.config.settings import load
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.rules.states import RunState
+from streaming.errors import BadInput
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import ensure_topics
 from streaming.partitioner import Partitioner
@@ -33,10 +34,9 @@ def command(servers: str, source: str, target: str, *options: str) -> list[str]:
     return [sys.executable, script, source, target, "--bootstrap-servers", servers, *options]
 
 
-def copied(servers: str, source: str, target: str) -> None:
-    done = subprocess.run(
-        command(servers, source, target, "--until-end"), capture_output=True, text=True, timeout=120, cwd=ROOT
-    )
+def copied(servers: str, source: str, target: str, *options: str) -> None:
+    words = command(servers, source, target, "--until-end", *options)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
@@ -96,6 +96,11 @@ def test_a_run_that_settles_each_partition_by_itself_goes_on_at_topics_of_more(b
     assert status.state is RunState.STOPPED, status.reason
     for topic in topics:
         copied(servers, topic, f"{topic}-wide")
+        ensure_topics(config.kafka, {f"{topic}-wrong": 5})
+        copied(servers, topic, f"{topic}-wrong", "--partitioner", "kafka")
+    wrong = [f"kafka.{kind}.topic={t}-wrong" for kind, t in zip(("impressions", "feedback"), topics, strict=True)]
+    with pytest.raises(BadInput, match=r"is not keyed as the run expects it: of .* belong elsewhere, as id .*"):
+        BrokerMove(root, servers, wrong).move()
     names = [f"kafka.{kind}.topic={t}-wide" for kind, t in zip(("impressions", "feedback"), topics, strict=True)]
     BrokerMove(root, servers, names).move()
 

@@ -96,9 +96,7 @@ class Ranks:
     ("first", "last", "count", "right"), [(13, 14, 2, True), (13, 15, 3, False), (12, 13, 2, False)]
 )
 def test_files_that_do_not_hold_what_their_rank_was_to_write_are_not_committed(first, last, count, right) -> None:
-    taken = pa.record_batch(
-        {"source_partition": [0, 0, 1, 3, 3], "event_time_ms": [1, 2, 3, 4, 5], "vertical": ["news"] * 5}
-    )
+    taken = pa.record_batch({"settled_by": [0, 0, 1, 3, 3], "event_time_ms": [1, 2, 3, 4, 5], "vertical": ["news"] * 5})
     file = DataFile("1", (("vertical", "news"),), 1, count, 0.0, {"lake_seq": first}, {"lake_seq": last}, {})
     block = SharedBlock(Ranks([file]), taken, {"block": 4, "first_seq": 10})  # type: ignore[arg-type]
     assert block.facts["lake_seq"].to_pylist() == [10, 11, 12, 13, 14]

@@ -114,6 +114,32 @@ def test_workers_on_machines_that_share_nothing_make_the_run_of_one_folder(s3_se
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_ranks_of_one_model_share_a_machine_and_its_copy_and_are_lost_with_it(s3_server, broker, apart, tmp_path):
+    ranked = [{**ONE_STUDENT[0], "ranks": 2}]
+    changes = STREAM | {"students": ranked, "teacher__ranks": 2, "kafka__examples__partitions": 2}
+    url, lost = "s3://bucket/runs/ranked", list[Any]()
+
+    def lose(status: RunStatus) -> None:
+        node = None if lost or status.lake.rows < 500 else node_of(cluster, status, "teacher")
+        if node is not None:
+            kill(cluster, node)
+            shutil.rmtree(apart.caches.pop(node))
+            lost.append(node)
+
+    with apart.nodes() as cluster:
+        config = small(broker.bootstrap_servers, **changes, resources__address=cluster.address)
+        status, _ = run(config, RunDir(tmp_path / "folder"), until_end=True)
+        assert status.state is RunState.DONE, status.reason
+        config = small(broker.bootstrap_servers, **changes, resources__address=cluster.address)
+        status = apart.run(config, url, lose)
+    assert status.workers["teacher"].restarts
+    found = apart.look(config, url)
+    assert_same_run(found, Finished(config, tmp_path / "folder"))
+    assert_learned_the_lake(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_machines_are_lost_with_their_disks_while_they_hold_each_kind_of_worker(s3_server, broker, apart, undisturbed):
     url = "s3://bucket/runs/lost-nodes"
     to_lose = [("augmentation", 300), ("teacher", 500), ("student-feed", 900)]

@@ -33,7 +33,9 @@ from pipelines.core.config.settings import Config, dump, parse
 from pipelines.core.config.topics import Kafka
 from pipelines.core.run_dir.end_offsets import store_ends, stored_ends
 from pipelines.core.run_dir.moves import begin_move, begun_move, end_move
+from pipelines.core.run_dir.object_storage import shown
 from pipelines.core.run_dir.paths import RunDir
+from pipelines.data.profile.topics import profile_topics
 from pipelines.live.loop.preflight import locked
 from pipelines.live.loop.provision import ensure_dead_letters
 from pipelines.live.workers.augmentation.commit import first_state, folder_of_state, states_folder
@@ -58,10 +60,12 @@ from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET, Partition
 from streaming.program import command
 from streaming.settlement.saved.rekeying import rekeyed
-from streaming.settlement.state import SettlementState, partition_folder, state_places
+from streaming.settlement.state import SettlementState, partition_folder
 from streaming.store.files import write_text
 
 MARGIN_S = 300.0
+SAMPLE = 4000
+"""Messages of a topic that are looked at for whether they lie where their ids belong."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class BrokerMove:
 
     def _resumed(self, begun: dict[str, Any]) -> MovePlan:
         if begun["to"] != self._to:
-            again = command("exfm", "broker", "move", self._run_dir.root, "--to", begun["to"])
+            again = command("exfm", "broker", "move", shown(self._run_dir), "--to", begun["to"])
             raise BadInput(f"a move to {begun['to']} was begun and is not complete; complete it first: `{again}`")
         return MovePlan([f"a move to {self._to} was begun: it is completed as it was planned then"], [], begun)
 
@@ -135,7 +139,7 @@ class BrokerMove:
         assert lake is not None
         meta = _record_of(self._run_dir, lake.state).meta
         merge, kafka = meta["merge"], self.config.kafka
-        settled = _saved(folder_of_state(self._run_dir, lake.state), lake.state)
+        settled = self._saved(lake.state)
         if settled[0].meta["watermark_ms"] == END_OF_TIME:
             raise BadInput(f"the run in {self._run_dir.root} has ended: it has read its topics to their end")
         there, stored = self._there(), SourceTopics.of_json(meta["sources"])
@@ -152,6 +156,9 @@ class BrokerMove:
         needed_s = self._rows.groups[-1].window_ms / 1000 + self.config.settlement.lateness_s + kafka.downtime_s
         lines = check_retention(kafka, counts, needed_s=needed_s)
         self._outputs_fit(TableFiles(self._run_dir.lake).id)
+        config = self._config_with(counts)
+        if config.settlement.by == "partition":
+            self._rows_lie_right(config)
         oldest_ms = merge["watermark_ms"] - self.config.settlement.horizon_ms(self._rows)
         topics, problems = [], []
         for name in stored.topics:
@@ -173,7 +180,6 @@ class BrokerMove:
         lines.append(
             f"topic `{kafka.examples.topic}` is filled from the lake at the next start, as far as it is not there"
         )
-        config = self._config_with(counts)
         read = [[*each.partition, each.position.offset] for topic in topics for each in topic.recorded]
         entry = {
             "from": self._before["kafka"]["bootstrap_servers"],
@@ -242,6 +248,18 @@ class BrokerMove:
                 f"the topics have {impressions} partitions at {self._to}, and augmentation.workers is {workers}; take "
                 f"topics with more, or resume the run once with at most {impressions}"
             )
+
+    def _rows_lie_right(self, config: Config) -> None:
+        """Raise BadInput where rows of a topic there lie in other partitions than their ids', by a sample."""
+        profile, _ = profile_topics(config, SAMPLE)
+        for (topic, number), seen in sorted((profile.placed if profile is not None else {}).items()):
+            if seen.elsewhere > seen.rows / 2:
+                raise BadInput(
+                    f"topic `{topic}` at {self._to} is not keyed as the run expects it: of {seen.rows:,} rows looked "
+                    f"at in partition {number}, {seen.elsewhere:,} belong elsewhere, as {seen.example} "
+                    f"(settlement.partitioner: {config.settlement.partitioner}). Copy the topic so that it is "
+                    "(examples/rekey_topic.py --partitioner)\nNothing was changed."
+                )
 
     def _outputs_fit(self, lake: str) -> None:
         """Raise BadInput where the topics that the run writes are there, and others' or cut otherwise."""
@@ -322,7 +340,7 @@ class BrokerMove:
 
     def _save_state(self, before: int, folder: Path, number: int, partitions: int) -> None:
         """Save the state of before under a new number, for the partitions that there are from now on."""
-        settled = _saved(folder_of_state(self._run_dir, before), before)
+        settled = self._saved(before)
         if self.config.settlement.by == "stream":
             settled[0].save(folder, str(number))
             return
@@ -332,6 +350,14 @@ class BrokerMove:
             again = rekeyed(settled, self._rows, self.config.settlement, partitions, places.__getitem__)
         for place, state in zip(places, again, strict=True):
             state.save(place, str(number))
+
+    def _saved(self, number: int) -> list[SettlementState]:
+        """The state of the stream, or of each partition that there was."""
+        folder = folder_of_state(self._run_dir, number)
+        if self.config.settlement.by == "stream":
+            return [SettlementState.load(folder, str(number))[0]]
+        count = self._before["kafka"]["impressions"]["partitions"]
+        return [SettlementState.load(folder / partition_folder(n), str(number))[0] for n in range(count)]
 
     def _deliver(self, record: CommitRecord, kafka: Kafka) -> None:
         """Deliver what a crash withheld of the last commit: a start delivers the newest record only."""
@@ -354,11 +380,6 @@ def _record_of(run_dir: RunDir, state: int) -> CommitRecord:
     return CommitRecord.load(folder_of_state(run_dir, state), state)
 
 
-def _saved(folder: Path, number: int) -> list[SettlementState]:
-    """The state of the stream, or of each partition."""
-    return [SettlementState.load(place, str(number))[0] for place in state_places(folder, number)]
-
-
 def _same(there: SourceTopics, stored: SourceTopics, name: str) -> bool:
     """True if the topic is the one that the run reads. Raises BadInput where that has grown."""
     now, before = there.topics[name], stored.topics[name]
@@ -369,7 +390,8 @@ def _same(there: SourceTopics, stored: SourceTopics, name: str) -> bool:
     if now.partitions != before.partitions:
         raise BadInput(
             f"topic `{name}` is the one that the run reads, with {now.partitions} partitions in place of "
-            f"{before.partitions}: that is no move; resume the run with --evolve, which takes them in"
+            f"{before.partitions}: that is no move; resume the run with --evolve, which takes them in, or, where it "
+            "settles each partition by itself, copy both topics to new ones and move it there"
         )
     return True
 

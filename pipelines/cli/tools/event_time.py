@@ -167,7 +167,13 @@ class EventTime:
     def _state(self) -> tuple[SavedSettlement, CommitRecord]:
         self._lake.refresh()
         states = folder_of_state(self._run_dir, self._lake.state)
-        settlement = SavedSettlement(self.config.rows, self.config.settlement, states, self._lake.state)
+        settlement = SavedSettlement(
+            self.config.rows,
+            self.config.settlement,
+            states,
+            self._lake.state,
+            self.config.kafka.impressions.partitions,
+        )
         return settlement, CommitRecord.load(states, self._lake.state)
 
     def _deliver(self, record: CommitRecord) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 STATUS = {"status", "top", "stop"}
 WHOLE = {"stream", "students", "spawn", "pause", "resume", "retire", "replay", "serve", "score", "report", "logs"}
 READ = {
-    "lake status", "lake readers", "teacher list", "dead-letters list", "dead-letters show", "metrics", "why", "check",
+    "lake status", "lake readers", "teacher list", "dead-letters list", "dead-letters show", "metrics", "why",
     "capacity",
 }  # fmt: skip
 """Commands that work on a run on object storage; those in `STATUS` need two files of it."""
@@ -18,8 +18,10 @@ TAKE = {"mend watermark", "broker move", "promote", "rollback", "scale-workers",
 
 GROUPS = {name.split()[0] for name in READ | TAKE if " " in name}
 
-CHANGES = ("--pin", "--retire", "--everywhere")
-"""Options of commands in `READ` and `TAKE` that change the run in a way that a store does not have yet."""
+REFUSED = ("--pin", "--retire", "--everywhere", "--serve")
+"""Options with which a command in `READ` or `TAKE` does not work there."""
+LOOKS = {"--dry-run", "--help", "-h"}
+"""Options with which a command in `TAKE` only looks."""
 
 
 @contextmanager
@@ -46,38 +48,39 @@ def _with_folders(arguments: Sequence[str], held: ExitStack) -> list[str]:
     found = []
     before = ""
     for argument in arguments:
-        option, equals, value = argument.partition("=") if argument.startswith("--run-dir=") else ("", "", argument)
+        named = argument.startswith(("--run-dir=", "--from="))
+        option, equals, value = argument.partition("=") if named else ("", "", argument)
         of_a_run = before == "--run-dir" or equals or value.startswith(("s3://", "file://"))
         of_a_run = of_a_run and before != "--tracking-uri"
         if of_a_run and is_url(value):
-            value = _fetched(name, value, held)
+            value = _fetched(name, value, held, looks=not LOOKS.isdisjoint(arguments))
         found.append(f"{option}{equals}{value}")
         before = argument
     return found
 
 
 def _name(arguments: Sequence[str]) -> str:
-    """The command, in two words where the first is a group; with the option by which it changes the run.
+    """The command, in two words where the first is a group; with the options that are refused.
 
     >>> _name(["status", "--json", "runs/demo"]), _name(["lake", "readers", "runs/demo", "--pin=a:0:9"])
     ('status', 'lake readers --pin')
     """
     words = [argument for argument in arguments if not argument.startswith("-")]
     words = words[: 2 if words and words[0] in GROUPS else 1]
-    changes = [option for option in CHANGES for argument in arguments if argument.partition("=")[0] == option]
-    return " ".join([*words, *(changes if " ".join(words) in READ | TAKE else ())])
+    refused = [option for option in REFUSED for argument in arguments if argument.partition("=")[0] == option]
+    return " ".join([*words, *(refused if " ".join(words) in READ | TAKE else ())])
 
 
-def _fetched(name: str, address: str, held: ExitStack) -> str:
+def _fetched(name: str, address: str, held: ExitStack, *, looks: bool) -> str:
     from pipelines.core.run_dir.object_storage import STATUS as FILES
     from pipelines.core.run_dir.object_storage import taken, working_copy
     from streaming.errors import BadInput
     from streaming.store.objects import normalised
 
     normalised(address)
-    if name in TAKE:
+    if name in TAKE and not looks:
         return str(held.enter_context(taken(address)))
-    if name not in STATUS | WHOLE | READ:
+    if name not in STATUS | WHOLE | READ | TAKE:
         works = ", ".join(f"exfm {each}" for each in sorted(STATUS | WHOLE | READ | TAKE))
         raise BadInput(f"`exfm {name}` does not work on a run on object storage yet; these do: {works}")
     return str(working_copy(address, FILES if name in STATUS else ("",)))

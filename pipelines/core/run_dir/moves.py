@@ -7,13 +7,15 @@ moves.json    [{from, to, at, lake_seq, read: [[topic, partition, offset]]}, …
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from pipelines.core.run_dir.object_storage import shown
 from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import BadInput, DataLost
 from streaming.position import Partition
 from streaming.program import command
-from streaming.store.files import read_json, write_json
+from streaming.store.files import read_json, remove_file, write_json
 from streaming.store.seal import sealed, unsealed
 
 
@@ -40,7 +42,8 @@ def end_move(run_dir: RunDir, entry: dict[str, Any]) -> None:
     entries = moves(run_dir)
     if entry not in entries:
         write_json(run_dir.moves, [*entries, entry])
-    run_dir.move.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        remove_file(run_dir.move)
 
 
 def moves(run_dir: RunDir) -> list[dict[str, Any]]:
@@ -61,9 +64,9 @@ def read_elsewhere(run_dir: RunDir) -> dict[Partition, int]:
 def require_complete(run_dir: RunDir) -> None:
     """Raise BadInput where a move was begun and is not complete."""
     if (move := begun_move(run_dir)) is not None:
-        again = command("exfm", "broker", "move", run_dir.root, "--to", move["to"])
+        again = command("exfm", "broker", "move", shown(run_dir), "--to", move["to"])
         raise BadInput(
-            f"a move of {run_dir.root} to {move['to']} was begun and is not complete; `{again}` completes it"
+            f"a move of {shown(run_dir)} to {move['to']} was begun and is not complete; `{again}` completes it"
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipelines.core.run_dir.paths import RunDir
 from streaming.errors import BadInput, StreamingError
 from streaming.store.lock import file_lock
-from streaming.store.objects import is_url, normalised
+from streaming.store.objects import is_url, normalised, store_at
 from streaming.store.working_copy import RepeatedWork, Share, WorkingCopy, copy_of, mirrored, open_copy, open_share
 
 STATUS = ("status.json", "config.yaml")
@@ -38,6 +38,9 @@ OF_LEADER = Share(
 )  # fmt: skip
 """What a run that follows another's lake has of that run: it reads, and puts where its own readers are."""
 FOLLOW_S, FOLLOW_LAKE_S = 5.0, 2.0
+TAKEN = ".taken"
+"""Lock of a working copy in which a command changes the run."""
+TAKEN_WAIT_S = 5.0
 PULL_WAIT_S = 600.0
 
 _looked_at: dict[Path, float] = {}
@@ -119,8 +122,9 @@ def _pulling(root: Path) -> Iterator[None]:
 
 
 def _is_idle(root: Path) -> bool:
-    with file_lock(RunDir(root).lock) as idle:
-        return idle
+    """True where neither a coordinator works in the copy nor a command that has taken the run."""
+    with file_lock(RunDir(root).lock) as idle, file_lock(root / TAKEN) as free:
+        return idle and free
 
 
 def cache_folder(kind: str, url: str) -> Path:
@@ -152,24 +156,36 @@ def taken(run: str) -> Iterator[Path]:
     """Context of a command that changes the run at this address, in the folder that it is given: the coordinator's, if
     that works on this machine, else one whose coordinator it is meanwhile. Raises BadInput where another one works on
     the run, or workers do on several machines."""
-    root = working_copy(run)
+    url = normalised(run)
+    if "config.yaml" not in (found.key for found in store_at(url).list("config.yaml")):
+        raise BadInput(f"{url} holds no run (no config.yaml): give the address at which the run was started")
+    root = working_copy(url)
     copy = copy_of(root)
     assert copy is not None
-    if not _is_idle(root):
-        if copy.share is not None:
-            raise BadInput(
-                f"{copy.url}: its workers are on several machines and would not see what this changes; stop the run "
-                f"first (exfm stop --run-dir {copy.url})"
-            )
-        yield root
-        return
-    with copy.coordinated():
+    with ExitStack() as stack:
+        # While it is locked, no command of this machine fetches over what this one writes.
+        if not stack.enter_context(file_lock(root / TAKEN, wait_s=TAKEN_WAIT_S)):
+            raise BadInput(f"{copy.url}: another command of this machine changes the run; try again")
+        with file_lock(RunDir(root).lock) as stopped:
+            pass
+        if not stopped:
+            stack.close()  # commands change a run that lives side by side
+            if copy.share is not None:
+                raise BadInput(
+                    f"{copy.url}: its workers are on several machines and would not see what this changes; stop the "
+                    f"run first (exfm stop --run-dir {copy.url})"
+                )
+            yield root
+            return
+        stack.enter_context(copy.coordinated())
+        copy.runs_nothing = True
         with _pulling(root):
             copy.pull()
         try:
             yield root
         finally:
             copy.put_all()
+            copy.runs_nothing = False
 
 
 def is_elsewhere(root: Path | None) -> bool:

@@ -30,7 +30,7 @@ from pipelines.live.launch.host import Build, Host, last_turn
 from pipelines.live.launch.preloaded import fitting, starts_plainly, worker_environment
 from pipelines.live.launch.ranks import RankHandle
 from pipelines.live.launch.ray_node import lean_node, require_answer
-from pipelines.live.launch.worker_copies import Following, WorkerPlace
+from pipelines.live.launch.worker_copies import Following, WorkerPlace, wait_for_first
 from pipelines.live.rules.causes import Died, Gone
 from pipelines.live.workers.ranks import Rendezvous
 from pipelines.live.workers.report import Report
@@ -80,6 +80,7 @@ class ActorHost(Host):
 
     def __init__(self, own_log: str, logs: LogForm, turn: str | None = None, place: WorkerPlace | None = None) -> None:
         self._copy: WorkingCopy | None = None
+        self._led = place is not None and place.led
         self._unopened: Exception | None = None
         try:
             self._copy = None if place is None else place.opened()
@@ -94,8 +95,11 @@ class ActorHost(Host):
         if self._unopened is not None:
             raise self._unopened
         if self._copy is not None:
-            self._following = Following(self._copy)  # until the process ends
-            self._following.begin()
+            if self._led:
+                wait_for_first(self._copy.root)
+            else:
+                self._following = Following(self._copy)  # until the process ends
+                self._following.begin()
             build = replace(build, root=str(self._copy.root))
         worker: Worker = build(rendezvous)
         return worker
@@ -113,7 +117,10 @@ class ActorHost(Host):
         """Put the log, which says what the worker ended of."""
         if self._copy is not None:
             with suppress(StreamingError, OSError):
-                self._copy.mirror()
+                if self._led:
+                    self._copy.put_folder(self._copy.root / "logs")
+                else:
+                    self._copy.mirror()
 
     def _here(self, log: str) -> str:
         if self._unopened is not None:
@@ -279,7 +286,7 @@ class RayLauncher:
         near = near_brokers(machines()) if self._resources.address and name == AUGMENTATION else []
         shared = host is not None and name not in self._alone
         places = [] if shared else self._places(name, ranks)
-        group = self._reserved(ranks) if ranks > 1 and not near else None
+        group = self._reserved(name, ranks) if ranks > 1 and not near else None
 
         def give_back() -> None:
             if group is not None:
@@ -367,7 +374,12 @@ class RayLauncher:
         except StreamingError as error:
             raise Died.of(error) from None
         assert copy.epoch is not None
-        return [WorkerPlace(copy.url, copy.epoch, name, rank, successor) for rank in range(ranks)]
+        together = self._together(name, ranks)
+        return [WorkerPlace(copy.url, copy.epoch, name, rank, successor, together) for rank in range(ranks)]
+
+    def _together(self, name: str, ranks: int) -> bool:
+        """True for ranks that share a copy of the run, so that all must be on one machine."""
+        return self._copy is not None and ranks > 1 and name != AUGMENTATION
 
     def _shared_host(self, kind: str, logs: Path) -> RayHost:
         """The first host of its kind that has a free slot; where none has, a new one."""
@@ -387,13 +399,13 @@ class RayLauncher:
         for name in ended:
             del self._shared[name]
 
-    def _reserved(self, ranks: int) -> PlacementGroup:
+    def _reserved(self, name: str, ranks: int) -> PlacementGroup:
         """All or none: half a group would hold its places and never start. On as few machines as have room: ranks
         exchange rows at every step."""
         import ray
 
         bundles = [{"CPU": self._resources.cpus_per_worker}] * ranks
-        return ray.util.placement_group(bundles, strategy="PACK")
+        return ray.util.placement_group(bundles, strategy="STRICT_PACK" if self._together(name, ranks) else "PACK")
 
     def _unplaced(self, name: str, ranks: int, group: PlacementGroup | None, waited_s: float) -> str | None:
         """Reason why an actor will not be placed, once the timeout has passed. One that has a place may start
@@ -412,7 +424,8 @@ class RayLauncher:
             return (
                 f"no place for {name} within {waited_s:.0f} s: no machine of Ray is there any more; start them, resume"
             )
-        many = f" ({ranks} ranks of {cpus:g}, all or none)" if ranks > 1 else ""
+        where = "on one machine, with a run on object storage" if self._together(name, ranks) else "all or none"
+        many = f" ({ranks} ranks of {cpus:g}, {where})" if ranks > 1 else ""
         fewer = f"fewer {name} ranks, " if ranks > 1 else ""
         return (
             f"no place for {name} within {waited_s:.0f} s: it needs {ranks * cpus:g} CPU{many}, {_free_cpus():g} of "

@@ -4,7 +4,8 @@
                        ◄─follow─┘         └─follow──►
 
 Each process of a worker begins with an empty folder of its own, fetches what it needs, puts what it writes, and follows
-what it reads of others. So it makes no difference on which machine it is, nor what was there before.
+what it reads of others. So it makes no difference on which machine it is, nor what was there before. The ranks of one
+model are on one machine, and share the folder of rank 0, which fetches, follows and puts for all.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from uuid import uuid4
 
 from pipelines.core.config.identity import AUGMENTATION, STUDENT
 from pipelines.core.run_dir.object_storage import cache_folder
+from streaming.errors import StreamingError
 from streaming.store.lock import file_lock
 from streaming.store.working_copy import MARKER, MIRROR_S, RepeatedWork, Share, WorkingCopy, open_share
 
@@ -30,6 +32,10 @@ SOON_S, FOLLOW_S = 1.0, 10.0
 """How often a worker looks for what it may wait for, and for whatever else others put."""
 STARTS_WITH = ("students/", LEARNED, "teachers/takeovers.json", "lake/")
 """What every worker may read when it starts, beside files at the top."""
+
+BEGUN = ".begun"
+"""Lies in a copy once it has what its ranks start with."""
+FIRST_WAIT_S = 1800.0
 
 _held = ExitStack()
 """The lock of this process's copy, for as long as it lives."""
@@ -43,13 +49,19 @@ def worker_folder(url: str) -> Path:
 
 class WorkerPlace(NamedTuple):
     """One process of a worker: rank `rank` of `worker`, begun in the coordinator's `epoch`. `successor`: the object by
-    which it knows that a later one was begun."""
+    which it knows that a later one was begun; `together`: the ranks have one copy."""
 
     url: str
     epoch: int
     worker: str
     rank: int
     successor: str
+    together: bool = False
+
+    @property
+    def led(self) -> bool:
+        """True if rank 0 fetches and puts for this one."""
+        return self.together and self.rank > 0
 
     @property
     def share(self) -> Share:
@@ -59,7 +71,8 @@ class WorkerPlace(NamedTuple):
         True
         """
         worker, student = self.worker, self.worker.removeprefix(STUDENT)
-        own, follows = [f"checkpoints/{worker}/", self._logs], [COMMITS, LEARNED]
+        logs = [f"logs/{worker}.", f"logs/{worker}-rank"] if self.together else [self._logs]
+        own, follows = [f"checkpoints/{worker}/", *logs], [COMMITS, LEARNED]
         own += [f"quarantine/{worker}.json", f"{READERS}{quote(worker, safe='')}.json"]
         if worker == "ingest":
             own, follows = [*own, "truth/"], []
@@ -84,8 +97,8 @@ class WorkerPlace(NamedTuple):
         return f"logs/{self.worker}-rank{self.rank}." if self.rank else f"logs/{self.worker}."
 
     def opened(self) -> WorkingCopy:
-        """An empty copy for this process, but for its log, which goes on; folders that processes of before have left on
-        this machine are deleted. Raises StreamingError where the store is away."""
+        """An empty copy for this process, or for all ranks, but for its log, which goes on; folders that processes of
+        before have left on this machine are deleted. Raises StreamingError where the store is away."""
         (folder := worker_folder(self.url)).mkdir(parents=True, exist_ok=True)
         for left in folder.iterdir():
             if (left / MARKER).exists():
@@ -93,12 +106,26 @@ class WorkerPlace(NamedTuple):
                     if nobody:
                         shutil.rmtree(left, ignore_errors=True)
                         lock.unlink(missing_ok=True)
-        root = folder / f"{self.worker}-{self.rank}-{uuid4().hex[:8]}"
-        _held.enter_context(file_lock(_lock_of(root)))  # before it is there: nobody takes it for left
-        root.mkdir(mode=0o700)
+        of = Path(self.successor).stem if self.together else f"{self.rank}-{uuid4().hex[:8]}"
+        root = folder / f"{self.worker}-{of}"
+        # Before it is there: nobody takes it for left.
+        _held.enter_context(file_lock(_lock_of(root), shared=True, wait_s=None))
+        root.mkdir(mode=0o700, exist_ok=self.together)
         copy = open_share(root, self.url, self.epoch, self.share)
         copy.pull([self._logs], whole=False)
         return copy
+
+
+def wait_for_first(root: Path, within_s: float = FIRST_WAIT_S) -> None:
+    """Wait until rank 0 has fetched what its ranks need to this copy. Raises StreamingError where it does not."""
+    until = time.monotonic() + within_s
+    while not (root / BEGUN).exists():
+        if time.monotonic() > until:
+            raise StreamingError(
+                f"rank 0 has fetched nothing to {root} within {within_s:g} s: where a run is on object storage the "
+                "ranks of one model have to be on one machine, with one cache folder"
+            )
+        time.sleep(0.1)
 
 
 def _lock_of(root: Path) -> Path:
@@ -121,6 +148,7 @@ class Following:
         needed = (*(own for own in share.own if not own.startswith("logs/")), *STARTS_WITH)
         self._copy.pull(only=lambda key: "/" not in key or key.startswith(needed), whole=False)
         self._copy.follow()
+        (self._copy.root / BEGUN).touch()
         self._running.enter_context(RepeatedWork("follow", SOON_S, self._look))
 
     def __enter__(self) -> Following:

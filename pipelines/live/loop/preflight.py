@@ -315,17 +315,9 @@ def check_storable(config: Config, run_dir: RunDir) -> None:
             "it; give the address of a Kafka (--set kafka.bootstrap_servers=HOST:PORT). To try it out: exfm broker "
             "start --run-dir FOLDER"
         )
-    if config.resources.address is not None and (words := _not_apart(config)) is not None:
+    if config.resources.address is not None and config.resources.students_per_host > 1:
         raise BadInput(
-            f"{copy.url}: where workers are on several machines (resources.address), each process has a working copy "
-            f"of its own, which {words}; or leave resources.address out"
+            f"{copy.url}: where workers are on several machines (resources.address), each has a working copy of its "
+            "own, which students of one process would share: set resources.students_per_host to 1, or leave "
+            "resources.address out"
         )
-
-
-def _not_apart(config: Config) -> str | None:
-    """The part of a config that needs a folder which several processes share, and the way out; None where none does."""
-    if config.teacher.ranks > 1 or any(student.ranks > 1 for student in config.students):
-        return "ranks of one model cannot write a checkpoint together in yet: set ranks to 1"
-    if config.resources.students_per_host > 1:
-        return "students of one process would share: set resources.students_per_host to 1"
-    return None

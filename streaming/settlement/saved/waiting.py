@@ -126,7 +126,7 @@ def _found(log: RowLogState, impression_id: int | str, names: Sequence[str]) -> 
 
 
 def _place_of(row: dict[str, Any]) -> tuple[str, int, int, int] | None:
-    if _PLACE[0] not in row:
+    if not row.get(_PLACE[0]):  # only its id is still held
         return None
     topic, partition, offset, number = (row[name] for name in _PLACE)
     return str(topic), int(partition), int(offset), int(number)

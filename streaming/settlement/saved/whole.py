@@ -11,19 +11,18 @@ from streaming.schema import RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.settlement import Settlement
 from streaming.settlement.shard import added, settlements_of
-from streaming.settlement.state import partition_folder, state_places
+from streaming.settlement.state import partition_folder
 
 
 class SavedSettlement:
-    """The settlement that was saved as `number` in `folder`.
+    """The settlement that was saved as `number` in `folder`, of topics with so many `partitions`.
 
     Raises BadInput where there is none, or for another config; DataLost where it is damaged.
     """
 
-    def __init__(self, schema: RowSchema, config: SettlementConfig, folder: Path, number: int) -> None:
-        places = state_places(folder, number)
-        if config.by == "partition" and places:
-            _, each = settlements_of(schema, config, range(len(places)), len(places))
+    def __init__(self, schema: RowSchema, config: SettlementConfig, folder: Path, number: int, partitions: int) -> None:
+        if config.by == "partition":
+            _, each = settlements_of(schema, config, range(partitions), partitions)
             self._settlements = {partition_folder(at): settlement for at, settlement in each.items()}
         else:
             self._settlements = {"": Settlement(schema, config)}

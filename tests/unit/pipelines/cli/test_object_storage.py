@@ -28,7 +28,7 @@ from streaming.lake.writer import LakeTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.store import s3
 from streaming.store.files import write_json, write_text
-from streaming.store.working_copy import WorkingCopy, open_copy
+from streaming.store.working_copy import WorkingCopy, copy_of, open_copy
 from tests.support.pipelines.small_runs import small
 from tests.support.places import CONFIGS
 from tests.support.streams.lake_rows import rows
@@ -137,6 +137,33 @@ def test_a_command_that_changes_a_run_is_its_coordinator_where_none_works(addres
     assert (tmp_path / "store" / "run" / "silences.json").read_text() == "{}"
 
 
+def test_a_command_changes_nothing_at_an_address_above_a_run(address, tmp_path, capsys):
+    above = address.rpartition("/")[0]
+    with pytest.raises(SystemExit) as end:
+        main(["promote", "feed", "--reason", "x", "--run-dir", above])
+    assert end.value.code == 2
+    assert "holds no run (no config.yaml)" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "store").rglob("*") if path.is_file()] == ["config.yaml"]
+
+
+def test_other_commands_fetch_nothing_into_a_copy_that_a_command_changes(address, tmp_path):
+    with taken(address) as root:
+        (root / "silences.json").write_text("{}")  # not put yet
+        assert working_copy(address) == root
+        assert (root / "silences.json").exists()
+        copy = copy_of(root)
+        assert copy is not None
+        assert (copy.epoch, copy.is_coordinated) == (1, False)  # nobody waits for an answer of the run
+        with working_copies(["broker", "move", address, "--dry-run"]) as looking:
+            assert looking[2] == str(root)
+        with (
+            pytest.raises(BadInput, match="another command of this machine changes the run"),
+            working_copies(["promote", "feed", address]),
+        ):
+            pass
+    assert (tmp_path / "store" / "run" / "silences.json").read_text() == "{}"
+
+
 def test_where_the_coordinator_works_a_command_changes_its_copy_unless_workers_have_others(address):
     run_dir = RunDir(working_copy(address))
     for shared in (False, True):
@@ -157,7 +184,6 @@ def test_where_the_coordinator_works_a_command_changes_its_copy_unless_workers_h
         ({"tracking__enabled": True}, "SQLite"),
         ({"tracking__enabled": True, "tracking__uri": "sqlite:///m.db"}, "sqlite:///m.db"),
         ({"kafka__bootstrap_servers": None}, "embedded broker"),
-        ({"resources__address": "auto", "teacher__ranks": 2, "kafka__examples__partitions": 2}, "set ranks to 1"),
         ({"resources__address": "auto", "resources__students_per_host": 2}, "students_per_host"),
     ],
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 
+from streaming.errors import BadInput
 from streaming.settlement import pending
 from streaming.settlement.saved.rekeying import rekeyed
+from streaming.settlement.saved.whole import SavedSettlement
 from streaming.settlement.shard import added
 from streaming.settlement.state import SettlementState, partition_folder
 from tests.support.streams.partitioned import CONFIG, SCHEMA, SharedStream, between, messages
@@ -87,6 +90,14 @@ def test_rows_that_would_fill_the_memory_are_stored_on_the_way(tmp_path, monkeyp
     stream = go_on(1, tmp_path, 5)
     assert list((tmp_path / "now-5").rglob("segment-*"))
     assert comparable(stream.blocks(20)) == whole
+
+
+def test_a_partition_whose_state_is_lost_is_missed(tmp_path):
+    begun(2, tmp_path)
+    assert SavedSettlement(SCHEMA, CONFIG, tmp_path, 1, 3).counters()["impressions_read"] > 100
+    shutil.rmtree(tmp_path / partition_folder(2))
+    with pytest.raises(BadInput, match=r"no settlement state `1` in .*partition-00002"):
+        SavedSettlement(SCHEMA, CONFIG, tmp_path, 1, 3)
 
 
 def test_new_numbers_are_beyond_all_of_before(tmp_path):

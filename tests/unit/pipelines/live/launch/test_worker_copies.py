@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.live.launch.worker_copies import Following, WorkerPlace, worker_folder
+from pipelines.live.launch.worker_copies import Following, WorkerPlace, wait_for_first, worker_folder
 from streaming.errors import StreamingError
 from streaming.store.files import append_line
 from streaming.store.working_copy import MARKER
@@ -84,6 +84,25 @@ def test_ranks_have_logs_of_their_own(store):
     assert not second.owns("logs/augmentation.log")
     assert second.owns("logs/augmentation-rank1.log.1")
     assert not second.owns("kept_columns.json")
+
+
+def test_ranks_of_one_model_share_a_copy_that_rank_0_fills(store):
+    first, second = (place(store, "student-news", rank)._replace(together=True) for rank in (0, 1))
+    assert (first.led, second.led) == (False, True)
+    assert first.share == second.share
+    assert first.share.owns("logs/student-news-rank1.log")
+    assert not first.share.owns("logs/student-news-late.log")
+    follower = second.opened()
+    with pytest.raises(StreamingError, match=r"ranks of one model have to be on one machine"):
+        wait_for_first(follower.root, within_s=0)
+    copy = first.opened()
+    assert copy.root == follower.root
+    place(store, "teacher").opened()  # deletes what nobody holds
+    with Following(copy) as following:
+        following.begin()
+        wait_for_first(follower.root, within_s=0)
+        assert held(copy.root) == STORED.keys() - NOT_HERE
+    assert first._replace(successor="writers/news/3.json").opened().root != copy.root
 
 
 def test_a_process_that_has_a_successor_ends_with_words(store):

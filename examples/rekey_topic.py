@@ -7,9 +7,10 @@ looks for the id. What has no id goes to partition 0, where the run refuses it i
 neither key nor value, are left out. Messages are copied in the order of their timestamps over all partitions, so event
 time is no more out of order than it was.
 
-The copies and how far they go are one transaction, under the consumer group `rekey-SOURCE-TARGET`: end the program in
-any way, start it again, and it goes on. A second one of the same topics ends the first. It runs until Ctrl-C; with
-`--until-end`, until all is copied. Partitions that the source gets meanwhile are seen at the next start.
+The copies and how far they go, in all partitions, are one transaction, under the consumer group `rekey-SOURCE-TARGET`:
+end the program in any way, start it again, and it goes on. A second one of the same topics ends the first. It runs
+until Ctrl-C; with `--until-end`, until all is copied. Partitions that the source gets meanwhile are seen at the next
+start.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections import deque
 from typing import Any
 
 import pyarrow as pa
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import OffsetOutOfRangeError
+from kafka.errors import InvalidProducerEpochError, OffsetOutOfRangeError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
 
 from streaming.partitioner import Partitioner
 
 AHEAD = 10_000
 """Messages that wait of one partition, while another one is behind."""
+SAID_EVERY_S = 3600.0
+"""How often a silent topic's offsets are committed again: a broker lets go of those that are a week old."""
 LARGEST = 16 << 20
 """Bytes of a message; the target's `max.message.bytes` may be less."""
 
@@ -42,15 +46,13 @@ class TimeOrder:
         consumer.assign(self._partitions)
         committed = {partition: consumer.committed(partition) for partition in self._partitions}
         self.begins_anew = all(offset is None for offset in committed.values())
-        for partition, offset in committed.items():
-            consumer.seek_to_beginning(partition) if offset is None else consumer.seek(partition, offset)
+        begins = consumer.beginning_offsets(self._partitions)
+        self.done = {p: begins[p] if offset is None else offset for p, offset in committed.items()}
+        """The first offset of each partition that was not handed on."""
+        for partition, offset in self.done.items():
+            consumer.seek(partition, offset)
         self._waiting: dict[TopicPartition, deque[Any]] = {partition: deque() for partition in self._partitions}
         self._behind = set(self._partitions)
-
-    def note_begin(self) -> None:
-        """Commit where this begins, so that a later start knows that it is one."""
-        places = {p: OffsetAndMetadata(self._consumer.position(p), "", -1) for p in self._partitions}
-        self._consumer.commit(places)
 
     @property
     def at_end(self) -> bool:
@@ -69,7 +71,9 @@ class TimeOrder:
             heads = [(waiting[0].timestamp, partition) for partition, waiting in self._waiting.items() if waiting]
             if not heads or len(ready) == AHEAD:
                 break
-            ready.append(self._waiting[min(heads)[1]].popleft())
+            partition = min(heads)[1]
+            ready.append(self._waiting[partition].popleft())
+            self.done[partition] = ready[-1].offset + 1
         return ready
 
 
@@ -80,8 +84,9 @@ class Copier:
         self._producer, self._target, self._group, self._owner = producer, target, group, owner
         producer.init_transactions()
 
-    def copy(self, messages: list[Any]) -> None:
-        """Copy these, or none of them."""
+    def copy(self, messages: list[Any], done: dict[TopicPartition, int]) -> None:
+        """Copy these, or none of them, with the offsets behind them in all partitions."""
+        self.last_s = time.monotonic()
         self._producer.begin_transaction()
         sent = [
             self._producer.send(
@@ -98,9 +103,8 @@ class Copier:
         self._producer.flush()
         for each in sent:
             each.get(timeout=0)  # raises what kept it from being written
-        # -1: the epoch of the leader, which a message does not say.
-        behind = {TopicPartition(m.topic, m.partition): OffsetAndMetadata(m.offset + 1, "", -1) for m in messages}
-        self._producer.send_offsets_to_transaction(behind, self._group)
+        offsets = {p: OffsetAndMetadata(offset, "", -1) for p, offset in done.items()}  # -1: of no leader's epoch
+        self._producer.send_offsets_to_transaction(offsets, self._group)
         self._producer.commit_transaction()
 
 
@@ -138,14 +142,6 @@ def main() -> int:
     for topic in (asked.source, asked.target):
         if not consumer.partitions_for_topic(topic):
             sys.exit(f"no topic `{topic}` at {servers}; make it first")
-    target = [TopicPartition(asked.target, n) for n in sorted(consumer.partitions_for_topic(asked.target))]
-    order = TimeOrder(consumer, asked.source)
-    if order.begins_anew and any(consumer.end_offsets(target).values()):
-        sys.exit(
-            f"`{asked.target}` holds messages, and group {group} has no offsets (a broker lets go of them after a "
-            f"while): what was copied would be copied again. Make another target, or delete what it holds"
-        )
-    order.note_begin()
     producer = KafkaProducer(
         bootstrap_servers=servers,
         transactional_id=group,
@@ -153,11 +149,21 @@ def main() -> int:
         compression_type="lz4",
         max_request_size=LARGEST,
     )
-    copier, copied = Copier(producer, asked.target, group, Partitioner(asked.partitioner, len(target))), 0
+    target = [TopicPartition(asked.target, n) for n in sorted(consumer.partitions_for_topic(asked.target))]
+    # First of all, since it ends an earlier copier, and what that had begun.
+    copier = Copier(producer, asked.target, group, Partitioner(asked.partitioner, len(target)))
+    order, copied = TimeOrder(consumer, asked.source), 0
+    if order.begins_anew and consumer.end_offsets(target) != consumer.beginning_offsets(target):
+        sys.exit(
+            f"`{asked.target}` holds messages, and group {group} has no offsets (a broker lets go of them after a "
+            "while): what was copied would be copied again. Make another target, or delete what it holds"
+        )
+    copier.copy([], order.done)  # so a later start knows that it is one
     print(f"copying {asked.source} to {asked.target}; Ctrl-C ends it", file=sys.stderr, flush=True)
     while not (asked.until_end and order.at_end):
-        if messages := order.next():
-            copier.copy(messages)
+        messages = order.next()
+        if messages or time.monotonic() - copier.last_s > SAID_EVERY_S:
+            copier.copy(messages, order.done)
             copied += len(messages)
             print(f"\r{copied:,} messages copied", end="", file=sys.stderr)
     print(f"\n{asked.target} has all of {asked.source}", file=sys.stderr)
@@ -169,5 +175,7 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         print("\nended; the same command goes on", file=sys.stderr)
+    except (InvalidProducerEpochError, ProducerFencedError):
+        sys.exit("\nended: another copier of these topics has begun")
     except OffsetOutOfRangeError as error:
         sys.exit(f"\nmessages were deleted from the source before they were copied: {error}")

@@ -64,8 +64,18 @@ def test_a_live_topic_is_copied_once_while_the_copier_is_killed(broker):
         finally:
             process.send_signal(stop)
             assert process.wait(60) == (-9 if stop is signal.SIGKILL else 0)
-    sent(servers, source, shown[1500:], "user_id", 2)
-    copied(servers, source, target)
+    both = [subprocess.Popen(command(servers, source, target), cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
+    try:
+        sent(servers, source, shown[1500:2200], "user_id", 2)
+        eventually(lambda: len(messages_of(servers, target)) > 2200)
+        eventually(lambda: any(process.poll() is not None for process in both))
+        sent(servers, source, shown[2200:], "user_id", 2)
+        copied(servers, source, target)
+    finally:
+        for process in both:
+            process.kill()
+        told = [process.communicate(timeout=60)[1].decode() for process in both]
+    assert any("another copier of these topics has begun" in words for words in told), told
 
     there = list(messages_of(servers, target))
     assert sorted(m.value for m in there) == sorted(m.value for m in messages_of(servers, source))
@@ -99,7 +109,7 @@ def test_a_run_that_settles_each_partition_by_itself_goes_on_at_topics_of_more(b
         ensure_topics(config.kafka, {f"{topic}-wrong": 5})
         copied(servers, topic, f"{topic}-wrong", "--partitioner", "kafka")
     wrong = [f"kafka.{kind}.topic={t}-wrong" for kind, t in zip(("impressions", "feedback"), topics, strict=True)]
-    with pytest.raises(BadInput, match=r"is not keyed as the run expects it: of .* belong elsewhere, as id .*"):
+    with pytest.raises(BadInput, match=r"is not keyed as the run expects it: .* belong to other partitions, as"):
         BrokerMove(root, servers, wrong).move()
     names = [f"kafka.{kind}.topic={t}-wide" for kind, t in zip(("impressions", "feedback"), topics, strict=True)]
     BrokerMove(root, servers, names).move()

@@ -251,14 +251,19 @@ class BrokerMove:
 
     def _rows_lie_right(self, config: Config) -> None:
         """Raise BadInput where rows of a topic there lie in other partitions than their ids', by a sample."""
-        profile, _ = profile_topics(config, SAMPLE)
-        for (topic, number), seen in sorted((profile.placed if profile is not None else {}).items()):
-            if seen.elsewhere > seen.rows / 2:
+        profile, findings = profile_topics(config, SAMPLE)
+        if profile is None:
+            raise BadInput("\n".join([*(f"{found.where}: {found.seen}" for found in findings), "Nothing was changed."]))
+        for topic in {place.topic for place in profile.placed}:
+            placed = [seen for place, seen in sorted(profile.placed.items()) if place.topic == topic]
+            wrong, of = (sum(each) for each in zip(*((p.elsewhere, p.rows) for p in placed), strict=True))
+            if wrong > of / 4:  # of two partitions, the other partitioner would put half elsewhere
+                example = next(seen.example for seen in placed if seen.example)
                 raise BadInput(
-                    f"topic `{topic}` at {self._to} is not keyed as the run expects it: of {seen.rows:,} rows looked "
-                    f"at in partition {number}, {seen.elsewhere:,} belong elsewhere, as {seen.example} "
-                    f"(settlement.partitioner: {config.settlement.partitioner}). Copy the topic so that it is "
-                    "(examples/rekey_topic.py --partitioner)\nNothing was changed."
+                    f"topic `{topic}` at {self._to} is not keyed as the run expects it: of {of:,} rows looked at "
+                    f"{wrong:,} belong to other partitions, as {example} (settlement.partitioner: "
+                    f"{config.settlement.partitioner}). Copy the topic so that it is (examples/rekey_topic.py "
+                    "--partitioner)\nNothing was changed."
                 )
 
     def _outputs_fit(self, lake: str) -> None:

@@ -40,7 +40,7 @@ OF_LEADER = Share(
 FOLLOW_S, FOLLOW_LAKE_S = 5.0, 2.0
 TAKEN = ".taken"
 """Lock of a working copy in which a command changes the run."""
-TAKEN_WAIT_S = 5.0
+TAKEN_WAIT_S, LOOKED_AT_S = 5.0, 0.2
 PULL_WAIT_S = 600.0
 
 _looked_at: dict[Path, float] = {}
@@ -123,8 +123,14 @@ def _pulling(root: Path) -> Iterator[None]:
 
 def _is_idle(root: Path) -> bool:
     """True where neither a coordinator works in the copy nor a command that has taken the run."""
-    with file_lock(RunDir(root).lock) as idle, file_lock(root / TAKEN) as free:
-        return idle and free
+    with file_lock(root / TAKEN) as free:
+        return free and _is_stopped(root)
+
+
+def _is_stopped(root: Path) -> bool:
+    """True where no coordinator works in the copy. (Others look at the same lock, for no time.)"""
+    with file_lock(RunDir(root).lock, wait_s=LOOKED_AT_S) as stopped:
+        return stopped
 
 
 def cache_folder(kind: str, url: str) -> Path:
@@ -166,9 +172,7 @@ def taken(run: str) -> Iterator[Path]:
         # While it is locked, no command of this machine fetches over what this one writes.
         if not stack.enter_context(file_lock(root / TAKEN, wait_s=TAKEN_WAIT_S)):
             raise BadInput(f"{copy.url}: another command of this machine changes the run; try again")
-        with file_lock(RunDir(root).lock) as stopped:
-            pass
-        if not stopped:
+        if not _is_stopped(root):
             stack.close()  # commands change a run that lives side by side
             if copy.share is not None:
                 raise BadInput(
@@ -177,9 +181,9 @@ def taken(run: str) -> Iterator[Path]:
                 )
             yield root
             return
-        stack.enter_context(copy.coordinated())
-        copy.runs_nothing = True
         with _pulling(root):
+            stack.enter_context(copy.coordinated())
+            copy.runs_nothing = True
             copy.pull()
         try:
             yield root
@@ -191,7 +195,7 @@ def taken(run: str) -> Iterator[Path]:
 def is_elsewhere(root: Path | None) -> bool:
     """True for the working copy of a run whose coordinator does not work in it."""
     copy = None if root is None else copy_of(root)
-    return copy is not None and _is_idle(copy.root)
+    return copy is not None and _is_stopped(copy.root)
 
 
 def look_again(root: Path, *, every_s: float = 2.0) -> None:

@@ -65,7 +65,7 @@ class LocalLauncher:
             raise BadInput(f"{name} is to be {ranks} processes, and this launcher has one: leave --local out")
         return LocalHandle(build, self._workers)
 
-    def lacks(self, more: int) -> str | None:
+    def lacks(self, more: int, *, of_one_model: bool = False) -> str | None:
         return "--local runs every worker in one process; start the run without it" if more > 0 else None
 
     def rest(self, interval_s: float) -> None:

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 from pipelines.core.config.identity import AUGMENTATION
 from pipelines.core.config.sections import Resources
@@ -61,8 +62,9 @@ class Launcher(Protocol):
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         """Start a worker; workers of the same kind of `host` may share a process."""
 
-    def lacks(self, more: int) -> str | None:
-        """Reason why so many more processes would find no place; None where they would."""
+    def lacks(self, more: int, *, of_one_model: bool = False) -> str | None:
+        """Reason why so many more processes would find no place; None where they would. `of_one_model`: ranks beside
+        the first."""
 
     def rest(self, interval_s: float) -> None:
         """Pause about `interval_s` between two rounds of polling."""
@@ -312,19 +314,21 @@ class RayLauncher:
             give_back()
             raise
 
-    def lacks(self, more: int) -> str | None:
+    def lacks(self, more: int, *, of_one_model: bool = False) -> str | None:
         import ray
 
         if more <= 0:
             return None
-        cpus = self._resources.cpus_per_worker
-        tried = ray.util.placement_group([{"CPU": cpus}] * more, strategy="PACK")
+        cpus, together = self._resources.cpus_per_worker, of_one_model and self._copy is not None
+        bundles = [{"CPU": cpus}] * (more + together)
+        tried = ray.util.placement_group(bundles, strategy="STRICT_PACK" if together else "PACK")
         fits = tried.wait(timeout_seconds=FITS_S)
         ray.util.remove_placement_group(tried)
         if fits:
             return None
         return (
-            f"{more} more processes of {cpus:g} CPU each find no place, {_free_cpus():g} CPU are free; ask for fewer, "
+            f"{len(bundles)} more processes of {cpus:g} CPU each find no place{' on one machine' if together else ''}, "
+            f"{_free_cpus():g} CPU are free; ask for fewer, "
             "lower resources.cpus_per_worker, or give Ray more nodes"
         )
 
@@ -374,7 +378,7 @@ class RayLauncher:
         except StreamingError as error:
             raise Died.of(error) from None
         assert copy.epoch is not None
-        together = self._together(name, ranks)
+        together = uuid4().hex[:8] if self._together(name, ranks) else ""
         return [WorkerPlace(copy.url, copy.epoch, name, rank, successor, together) for rank in range(ranks)]
 
     def _together(self, name: str, ranks: int) -> bool:

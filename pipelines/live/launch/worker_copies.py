@@ -49,19 +49,19 @@ def worker_folder(url: str) -> Path:
 
 class WorkerPlace(NamedTuple):
     """One process of a worker: rank `rank` of `worker`, begun in the coordinator's `epoch`. `successor`: the object by
-    which it knows that a later one was begun; `together`: the ranks have one copy."""
+    which it knows that a later one was begun; `together`: name of the copy that all ranks share, "" where none do."""
 
     url: str
     epoch: int
     worker: str
     rank: int
     successor: str
-    together: bool = False
+    together: str = ""
 
     @property
     def led(self) -> bool:
         """True if rank 0 fetches and puts for this one."""
-        return self.together and self.rank > 0
+        return bool(self.together) and self.rank > 0
 
     @property
     def share(self) -> Share:
@@ -106,11 +106,10 @@ class WorkerPlace(NamedTuple):
                     if nobody:
                         shutil.rmtree(left, ignore_errors=True)
                         lock.unlink(missing_ok=True)
-        of = Path(self.successor).stem if self.together else f"{self.rank}-{uuid4().hex[:8]}"
-        root = folder / f"{self.worker}-{of}"
+        root = folder / f"{self.worker}-{self.together or f'{self.rank}-{uuid4().hex[:8]}'}"
         # Before it is there: nobody takes it for left.
         _held.enter_context(file_lock(_lock_of(root), shared=True, wait_s=None))
-        root.mkdir(mode=0o700, exist_ok=self.together)
+        root.mkdir(mode=0o700, exist_ok=bool(self.together))
         copy = open_share(root, self.url, self.epoch, self.share)
         copy.pull([self._logs], whole=False)
         return copy

@@ -332,7 +332,7 @@ class LiveRun:
 
         Raises BadInput where the run is over, or the section or the student's checkpoints do not fit.
         """
-        if (lack := self._provision.launcher.lacks(student.get("ranks", 1) - 1)) is not None:
+        if (lack := self._provision.launcher.lacks(student.get("ranks", 1) - 1, of_one_model=True)) is not None:
             raise BadInput(f"ranks: {student['ranks']} of `{student['name']}` do not start: {lack}")
         self._change([*self._sections, student])
         settings = self.config.students[-1]

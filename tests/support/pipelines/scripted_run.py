@@ -81,7 +81,7 @@ class ScriptedLauncher:
         self.started_at[name].append(self._clock())
         return handle
 
-    def lacks(self, more):
+    def lacks(self, more, *, of_one_model=False):
         return None if more <= self.room else f"{more} more processes find no place"
 
     room = 9

@@ -490,7 +490,7 @@ class AsOfState:
             keys.forget_after(to_ms)
 
     def renumber(self, before: np.ndarray, now: np.ndarray) -> None:
-        """Give impressions of `before`, (I,) ascending, the numbers `now` (`numbered_in`)."""
+        """Give impressions of `before`, (I,) ascending, the numbers `now` (`global_numbers`)."""
 
         def new(numbers: np.ndarray) -> np.ndarray:
             if not len(before):
@@ -500,7 +500,7 @@ class AsOfState:
 
         self._waiting = self._waiting._replace(number=new(self._waiting.number))
         for ring in self._rings.values():
-            ring.change("numbers", new)
+            ring.map_values("numbers", new)
 
     def state(self) -> AsOfFiles:
         """Complete state, to be restored exactly; the keys of impressions are made of their rows again."""
@@ -545,7 +545,7 @@ class AsOfState:
         return [*(table.keys for table in self._sums.values()), *self._rings.values()]
 
 
-def numbered_in(stream: np.ndarray | int, number: np.ndarray) -> np.ndarray:
+def global_numbers(stream: np.ndarray | int, number: np.ndarray) -> np.ndarray:
     """Numbers of impressions among those of all streams, from the stream of each and its number there."""
     return number + (np.int64(stream) << STREAM_SHIFT)
 
@@ -596,7 +596,7 @@ class ImpressionKeys:
         return NewEvents(shown.with_more(came), rows.num_rows)
 
     def _unique(self, number: np.ndarray) -> np.ndarray:
-        return numbered_in(self._stream, number)
+        return global_numbers(self._stream, number)
 
     def _append(self, keys: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Number the next rows, and keep what their labels will need; returns their numbers."""

@@ -78,7 +78,7 @@ class KeyTable:
         if len(gone):
             self._move(np.setdiff1d(np.arange(self.used), gone), len(self.hashes))
 
-    def change(self, name: str, new: Callable[[np.ndarray], np.ndarray]) -> None:
+    def map_values(self, name: str, new: Callable[[np.ndarray], np.ndarray]) -> None:
         """Replace an array's rows of the keys by new ones."""
         self.arrays[name][: self.used] = new(self.arrays[name][: self.used])
         self._deltas.forget()

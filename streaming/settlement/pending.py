@@ -272,10 +272,10 @@ def _content(rows: pa.RecordBatch, key_time: np.ndarray) -> list[np.ndarray]:
     return [hash64(rows.column("impression_id")), key_time, rows.column("source_offset").to_numpy()]
 
 
-def nothing_in(field: pa.Field) -> pa.Scalar:
+def empty_value(field: pa.Field) -> pa.Scalar:
     """A value that says nothing: null, where the column may be null.
 
-    >>> nothing_in(pa.field("ad", pa.int64(), nullable=False)), nothing_in(pa.field("ad", pa.int64()))
+    >>> empty_value(pa.field("ad", pa.int64(), nullable=False)), empty_value(pa.field("ad", pa.int64()))
     (<pyarrow.Int64Scalar: 0>, <pyarrow.Int64Scalar: None>)
     """
     if field.nullable:

@@ -262,8 +262,8 @@ def settlements_of(
     states: Path | None = None,
     verticals: Verticals | None = None,
 ) -> tuple[AsOfState | None, dict[int, Settlement]]:
-    """As-of features of all partitions, if there are any, and the settlements of `numbers`. All processes have the same
-    features; they are stored with the state of partition 0."""
+    """Settlements of `numbers`, with the as-of features that those of all partitions share; None without any. All
+    processes have the same features; they are stored with the state of partition 0."""
     asof = AsOfState(schema, streams=partitions) if schema.asof.features else None
     settlements = {
         number: Settlement(
@@ -380,7 +380,7 @@ def _wrong_partition(rows: pa.RecordBatch, kind: Kind, owner: np.ndarray, by: Pa
     *names, key, order = rows.schema.names
     details = [
         f"its id belongs to partition {number} of {by.partitions} ({by.words}), where the rows of its impression are "
-        "looked for; write it there, or copy the topic to one keyed by it (examples/rekey_topic.py)"
+        "looked for; write it there, or copy the topic to one partitioned by it (examples/repartition_topic.py)"
         for number in owner.tolist()
     ]
     letters = refuse_rows(rows.select(names), kind, "wrong_partition", details)

@@ -142,8 +142,6 @@ class WorkingCopy:
         self._tags: dict[str, str] = {}  # of the objects that they were then
         self._listed: dict[str, set[str]] = {}
         self._absent: set[str] = set()
-        self.runs_nothing = False
-        """True where this process coordinates the run for a command alone, so that the run does not live."""
         self._coordinated: bool | None = None
         self._writers: dict[str, int] = {}
         self._lock, self._following = threading.RLock(), threading.Lock()
@@ -489,9 +487,9 @@ class WorkingCopy:
 
     # --- the one coordinator -------------------------------------------------------------------------------------
 
-    def take_over(self, share: Share | None = None) -> int:
+    def take_over(self, share: Share | None = None, *, runs: bool = True) -> int:
         """Become the run's coordinator, the only one; returns the epoch. `share`: where workers have copies of their
-        own. Raises BadInput where one lives."""
+        own; `runs`: False for a command, which changes the run and does not run it. Raises BadInput where one lives."""
         last = self._last_coordinator()
         if last is not None and last.lives:
             raise BadInput(
@@ -500,7 +498,7 @@ class WorkingCopy:
                 f"gone, start this again {GONE_AFTER_S - last.age_s:.0f} s from now"
             )
         epoch = 1 if last is None else last.epoch + 1
-        if not self.store.put_if_absent(_of_epoch(epoch), _who(ended=False)):
+        if not self.store.put_if_absent(_of_epoch(epoch), _who(ended=False, runs=runs)):
             raise BadInput(f"{self.url}: another coordinator started at the same moment; it runs, this one does not")
         self.taken_over = None
         self._mark(epoch, share)
@@ -508,9 +506,7 @@ class WorkingCopy:
 
     @property
     def is_coordinated(self) -> bool:
-        """True while a coordinator is heard of, on whatever machine; by the store's clock."""
-        if self.runs_nothing:
-            return False
+        """True while a coordinator that runs it is heard of, on whatever machine; by the store's clock."""
         if self._coordinated is None:
             return self._looked_for_coordinator()
         return self._coordinated
@@ -524,7 +520,7 @@ class WorkingCopy:
 
     def _looked_for_coordinator(self) -> bool:
         last = self._last_coordinator()
-        return last is not None and last.lives
+        return last is not None and last.lives and last.who.get("runs", True)
 
     def _last_coordinator(self) -> Coordinator | None:
         newest = max(self.store.list(COORDINATORS), key=lambda found: found.key, default=None)
@@ -551,15 +547,16 @@ class WorkingCopy:
         raise StreamingError(self.taken_over)
 
     @contextmanager
-    def coordinated(self, share: Share | None = None, *, beat_s: float = BEAT_S) -> Iterator[int]:
+    def coordinated(self, share: Share | None = None, *, runs: bool = True, beat_s: float = BEAT_S) -> Iterator[int]:
         """Context of the run's coordinator, the only one, with its epoch: others hear every `beat_s` that it lives,
-        whatever it is busy with, and at last that it has ended. Raises BadInput where one lives."""
-        epoch = self.take_over(share)
+        whatever it is busy with, and at last that it has ended. `share`, `runs`: as `take_over` has them. Raises
+        BadInput where one lives."""
+        epoch = self.take_over(share, runs=runs)
         try:
-            with RepeatedWork("heartbeat", beat_s, lambda: self._heard_of(epoch, ended=False)):
+            with RepeatedWork("heartbeat", beat_s, lambda: self._heard_of(epoch, ended=False, runs=runs)):
                 yield epoch
         finally:
-            self._heard_of(epoch, ended=True)
+            self._heard_of(epoch, ended=True, runs=runs)
             self._mark(None)
 
     def begin_writer(self, worker: str) -> str:
@@ -571,9 +568,9 @@ class WorkingCopy:
         self.store.put(_of_writer(worker, self.epoch, number), _who(ended=False))
         return _of_writer(worker, self.epoch, number + 1)
 
-    def _heard_of(self, epoch: int, *, ended: bool) -> None:
+    def _heard_of(self, epoch: int, *, ended: bool, runs: bool) -> None:
         self.check_fence()
-        self.store.put(_of_epoch(epoch), _who(ended=ended))
+        self.store.put(_of_epoch(epoch), _who(ended=ended, runs=runs))
 
     def _mark(self, epoch: int | None, share: Share | None = None) -> None:
         self.epoch, self.share = epoch, share
@@ -731,11 +728,12 @@ def _of_writer(worker: str, epoch: int, number: int) -> str:
     return f"{WRITERS}{worker}/{epoch:08d}-{number:08d}.json"
 
 
-def _who(*, ended: bool) -> bytes:
+def _who(*, ended: bool, runs: bool = True) -> bytes:
     """This process, such that another one can tell whether it lives; no two answers are the same."""
     process = psutil.Process()
     who: dict[str, Any] = {"host": platform.node(), "machine": _machine(), "pid": process.pid}
-    return json.dumps(who | {"since": process.create_time(), "ended": ended, "token": uuid4().hex}).encode()
+    who |= {"since": process.create_time(), "ended": ended, "runs": runs, "token": uuid4().hex}
+    return json.dumps(who).encode()
 
 
 def _is_gone(who: Mapping[str, Any]) -> bool:

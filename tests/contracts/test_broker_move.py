@@ -143,6 +143,14 @@ def counts_without(finished: Finished, *names: str) -> dict[str, Any]:
     return {name: value for name, value in finished.summary["counts"].items() if name not in names}
 
 
+def assert_as_unmoved(finished: Finished, whole: Finished) -> None:
+    assert without_offsets(finished.lake).equals(without_offsets(whole.lake))
+    assert finished.summary["students"] == whole.summary["students"]
+    assert counts_without(finished, "offsets") == counts_without(whole, "offsets")
+    for worker in finished.models:
+        assert finished.checkpoint(worker)[0] == whole.checkpoint(worker)[0], worker
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -227,11 +235,7 @@ def test_a_run_goes_on_at_a_mirror_with_other_offsets_to_the_same_bits_whatever_
         run(config, RunDir(root), local=True, until_end=True)
 
     finished = to_the_end(at(there, config), root)
-    assert without_offsets(finished.lake).equals(without_offsets(whole.lake))
-    assert finished.summary["students"] == whole.summary["students"]
-    assert counts_without(finished, "offsets") == counts_without(whole, "offsets")
-    for worker in finished.models:
-        assert finished.checkpoint(worker)[0] == whole.checkpoint(worker)[0], worker
+    assert_as_unmoved(finished, whole)
     for table in ("dead_letters", "late_feedback"):
         assert [row["reason"] for row in finished.side_table(table)] == [
             row["reason"] for row in whole.side_table(table)
@@ -341,11 +345,7 @@ def test_partitions_settled_by_themselves_go_on_at_a_mirror_to_the_same_bits(bro
     assert said.exit_code == 0, said.output
 
     finished = to_the_end(at(there, config), root)
-    assert without_offsets(finished.lake).equals(without_offsets(whole.lake))
-    assert finished.summary["students"] == whole.summary["students"]
-    assert counts_without(finished, "offsets") == counts_without(whole, "offsets")
-    for worker in finished.models:
-        assert finished.checkpoint(worker)[0] == whole.checkpoint(worker)[0], worker
+    assert_as_unmoved(finished, whole)
     assert_replays(root)
 
 

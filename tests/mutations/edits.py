@@ -26,7 +26,7 @@ SERVED = "serving purity"
 SETTLEMENT = "tests/unit/streaming/settlement/test_settlement.py"
 PROPERTIES = "tests/unit/streaming/settlement/test_settlement_properties.py"
 MERGE = "tests/unit/streaming/intake/test_merge.py"
-REKEYING = "tests/unit/streaming/settlement/test_rekeying.py"
+REPARTITIONING = "tests/unit/streaming/settlement/test_repartitioning.py"
 MOVING = "tests/unit/streaming/intake/test_moving.py"
 LAKE = "tests/contracts/test_lake_writer.py"
 OUTBOX = "tests/contracts/test_outbox.py"
@@ -298,26 +298,26 @@ MUTATIONS = (
     Mutation(
         "partitions that become others number impressions from 0, which are in lists of before",
         f"{KEPT} (11)",
-        "streaming/settlement/saved/rekeying.py",
+        "streaming/settlement/saved/repartitioning.py",
         "self.first = max(log.stop for log in self._logs)",
         "self.first = 0",
-        REKEYING,
+        REPARTITIONING,
     ),
     Mutation(
         "rows passed too far are counted twice where partitions become others",
         f"{ONCE}",
-        "streaming/settlement/saved/rekeying.py",
+        "streaming/settlement/saved/repartitioning.py",
         "total.uncount(place, again, mask[rows][passes[place] :])",
         "pass",
-        REKEYING,
+        REPARTITIONING,
     ),
     Mutation(
         "lists of as-of features keep the numbers of before",
         f"{KEPT} (11)",
-        "streaming/settlement/saved/rekeying.py",
-        "tables.renumber(numbered_in(impressions.of, impressions.number), numbered_in(*impressions.new_places()))",
+        "streaming/settlement/saved/repartitioning.py",
+        "tables.renumber(global_numbers(impressions.of, impressions.number), global_numbers(*now))",
         "pass",
-        REKEYING,
+        REPARTITIONING,
     ),
     Mutation(
         "no state before the first row",

@@ -12,7 +12,7 @@ from exfm.models.served import load_served
 from pipelines.cli.console import main
 from pipelines.core.config.settings import load
 from pipelines.core.run_dir.forgotten import forgotten
-from pipelines.core.run_dir.object_storage import taken, working_copy
+from pipelines.core.run_dir.object_storage import taking_over, working_copy
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.live.loop.lifecycle import run
 from pipelines.live.roster.pipeline import Pipeline
@@ -140,7 +140,7 @@ def test_a_stopped_run_is_changed_from_another_machine(s3_server, broker, own_br
         if status.state is RunState.RUNNING and status.lake.rows > 600:
             with monkeypatch.context() as elsewhere:
                 elsewhere.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
-                with pytest.raises(BadInput, match=r"is being run by pid .*; stop it there"), taken(machines.url):
+                with pytest.raises(BadInput, match=r"is being run by pid .*; stop it there"), taking_over(machines.url):
                     pass
             os.kill(os.getpid(), signal.SIGTERM)
 

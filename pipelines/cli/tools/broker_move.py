@@ -59,7 +59,7 @@ from streaming.lake.writer import LakeTable
 from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET, Partition
 from streaming.program import command
-from streaming.settlement.saved.rekeying import rekeyed
+from streaming.settlement.saved.repartitioning import repartition
 from streaming.settlement.state import SettlementState, partition_folder
 from streaming.store.files import write_text
 
@@ -139,7 +139,7 @@ class BrokerMove:
         assert lake is not None
         meta = _record_of(self._run_dir, lake.state).meta
         merge, kafka = meta["merge"], self.config.kafka
-        settled = self._saved(lake.state)
+        settled = self._saved_states(lake.state)
         if settled[0].meta["watermark_ms"] == END_OF_TIME:
             raise BadInput(f"the run in {self._run_dir.root} has ended: it has read its topics to their end")
         there, stored = self._there(), SourceTopics.of_json(meta["sources"])
@@ -152,13 +152,12 @@ class BrokerMove:
         if len(same) == len(stored.topics):
             return self._nothing_to_move()
         counts = {name: each.partitions for name, each in there.topics.items()}
-        self._partitions_fit(counts)
+        config = self._config_with(counts)
         needed_s = self._rows.groups[-1].window_ms / 1000 + self.config.settlement.lateness_s + kafka.downtime_s
         lines = check_retention(kafka, counts, needed_s=needed_s)
         self._outputs_fit(TableFiles(self._run_dir.lake).id)
-        config = self._config_with(counts)
         if config.settlement.by == "partition":
-            self._rows_lie_right(config)
+            self._check_partitions(config)
         oldest_ms = merge["watermark_ms"] - self.config.settlement.horizon_ms(self._rows)
         topics, problems = [], []
         for name in stored.topics:
@@ -232,24 +231,7 @@ class BrokerMove:
             f"--set kafka.bootstrap_servers={self._to}"
         )
 
-    def _partitions_fit(self, counts: Mapping[str, int]) -> None:
-        """Raise BadInput where partitions settle by themselves, and the input topics do not have equal ones there."""
-        impressions, feedback = (counts[getattr(self.config.kafka, kind).topic] for kind in INPUTS)
-        if self.config.settlement.by != "partition":
-            return
-        if impressions != feedback:
-            raise BadInput(
-                f"the topics have {impressions} and {feedback} partitions at {self._to}, and the run settles each "
-                "partition by itself (settlement.by: partition): an impression and its feedback would lie under "
-                "different numbers. Copy them to topics of equal partitions (examples/rekey_topic.py)"
-            )
-        if (workers := self.config.augmentation.workers) > impressions:
-            raise BadInput(
-                f"the topics have {impressions} partitions at {self._to}, and augmentation.workers is {workers}; take "
-                f"topics with more, or resume the run once with at most {impressions}"
-            )
-
-    def _rows_lie_right(self, config: Config) -> None:
+    def _check_partitions(self, config: Config) -> None:
         """Raise BadInput where rows of a topic there lie in other partitions than their ids', by a sample."""
         profile, findings = profile_topics(config, SAMPLE)
         if profile is None:
@@ -262,7 +244,7 @@ class BrokerMove:
                 raise BadInput(
                     f"topic `{topic}` at {self._to} is not keyed as the run expects it: of {of:,} rows looked at "
                     f"{wrong:,} belong to other partitions, as {example} (settlement.partitioner: "
-                    f"{config.settlement.partitioner}). Copy the topic so that it is (examples/rekey_topic.py "
+                    f"{config.settlement.partitioner}). Copy the topic so that it is (examples/repartition_topic.py "
                     "--partitioner)\nNothing was changed."
                 )
 
@@ -306,11 +288,13 @@ class BrokerMove:
         return {place: end for place, end in recorded.items() if place.topic not in before} | ends
 
     def _config_with(self, counts: Mapping[str, int]) -> Config:
-        """The config with so many partitions of the input topics."""
+        """The config with so many partitions of the input topics. Raises BadInput where it allows no such numbers."""
         kafka = self.config.kafka
         inputs = {kind: getattr(kafka, kind) for kind in INPUTS}
         changed = {kind: t.model_copy(update={"partitions": counts[t.topic]}) for kind, t in inputs.items()}
-        return self.config.model_copy(update={"kafka": kafka.model_copy(update=changed)})
+        config = self.config.model_copy(update={"kafka": kafka.model_copy(update=changed)})
+        parse(_without_secrets(dump(config)), f"the config of the run with the topics at {self._to}")
+        return config
 
     # --- done, whatever was done of it before ------------------------------------------------------------------------
 
@@ -330,33 +314,32 @@ class BrokerMove:
 
     def _commit(self, record: Mapping[str, Any]) -> None:
         before = _record_of(self._run_dir, record["state"])
-        settings = yaml.safe_load(record["config"])
-        settings["kafka"]["security"] = {}  # of this call: no record holds a password
-        kafka = parse(settings).kafka.model_copy(update={"security": self.config.kafka.security})
+        kafka = parse(_without_secrets(record["config"])).kafka
+        kafka = kafka.model_copy(update={"security": self.config.kafka.security})
         self._deliver(before, kafka)  # 2
         writer = LakeTable(self._run_dir.lake, self._rows).open_writer()
         meta = {**before.meta, "merge": record["merge"], "sources": record["sources"]}
         nothing = pa.Table.from_batches([], DEAD_LETTER_SCHEMA)
         commit = CommitRecord(first_state(writer.epoch), meta, before.late.slice(0, 0), nothing)
         states = states_folder(self._run_dir, writer.epoch)
-        self._save_state(record["state"], states, commit.number, settings["kafka"]["impressions"]["partitions"])
+        self._save_state(record["state"], states, commit.number, kafka.impressions.partitions)
         commit.save(states)
         writer.commit(None, state=commit.number, metadata=writer.metadata or {})  # 3
 
     def _save_state(self, before: int, folder: Path, number: int, partitions: int) -> None:
         """Save the state of before under a new number, for the partitions that there are from now on."""
-        settled = self._saved(before)
+        settled = self._saved_states(before)
         if self.config.settlement.by == "stream":
             settled[0].save(folder, str(number))
             return
         places = [folder / partition_folder(each) for each in range(partitions)]
         again: Iterable[SettlementState] = settled
         if len(settled) != partitions:
-            again = rekeyed(settled, self._rows, self.config.settlement, partitions, places.__getitem__)
+            again = repartition(settled, self._rows, self.config.settlement, partitions, places.__getitem__)
         for place, state in zip(places, again, strict=True):
             state.save(place, str(number))
 
-    def _saved(self, number: int) -> list[SettlementState]:
+    def _saved_states(self, number: int) -> list[SettlementState]:
         """The state of the stream, or of each partition that there was."""
         folder = folder_of_state(self._run_dir, number)
         if self.config.settlement.by == "stream":
@@ -379,6 +362,13 @@ class BrokerMove:
             line = f"moved to {self._to}, where the input topics have other partitions"
             remember(self._run_dir, self._before, now, [line])
         write_text(self._run_dir.config, text)
+
+
+def _without_secrets(config: str) -> dict[str, Any]:
+    """The settings of a stored config, which holds no password, without those of its connection."""
+    settings: dict[str, Any] = yaml.safe_load(config)
+    settings["kafka"]["security"] = {}
+    return settings
 
 
 def _record_of(run_dir: RunDir, state: int) -> CommitRecord:

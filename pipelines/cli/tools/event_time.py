@@ -34,7 +34,7 @@ from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET
 from streaming.settlement.config import FUTURE_SKEW_S
 from streaming.settlement.label_join import late_schema
-from streaming.settlement.saved.whole import SavedSettlement
+from streaming.settlement.saved.settlement import SavedSettlement
 
 LAST_ROWS = 1_000_000
 """Among so many of the lake's last rows the newest event time that is not in the future is looked for."""

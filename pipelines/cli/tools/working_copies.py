@@ -13,15 +13,15 @@ READ = {
 }  # fmt: skip
 """Commands that work on a run on object storage; those in `STATUS` need two files of it."""
 
-TAKE = {"mend watermark", "broker move", "promote", "rollback", "scale-workers", "silence", "forget"}
+CHANGE = {"mend watermark", "broker move", "promote", "rollback", "scale-workers", "silence", "forget"}
 """Commands that change a run there where its coordinator works, and any run that is stopped."""
 
-GROUPS = {name.split()[0] for name in READ | TAKE if " " in name}
+GROUPS = {name.split()[0] for name in READ | CHANGE if " " in name}
 
 REFUSED = ("--pin", "--retire", "--everywhere", "--serve")
-"""Options with which a command in `READ` or `TAKE` does not work there."""
+"""Options with which a command in `READ` or `CHANGE` does not work there."""
 LOOKS = {"--dry-run", "--help", "-h"}
-"""Options with which a command in `TAKE` only looks."""
+"""Options with which a command in `CHANGE` only looks."""
 
 
 @contextmanager
@@ -68,19 +68,19 @@ def _name(arguments: Sequence[str]) -> str:
     words = [argument for argument in arguments if not argument.startswith("-")]
     words = words[: 2 if words and words[0] in GROUPS else 1]
     refused = [option for option in REFUSED for argument in arguments if argument.partition("=")[0] == option]
-    return " ".join([*words, *(refused if " ".join(words) in READ | TAKE else ())])
+    return " ".join([*words, *(refused if " ".join(words) in READ | CHANGE else ())])
 
 
 def _fetched(name: str, address: str, held: ExitStack, *, looks: bool) -> str:
     from pipelines.core.run_dir.object_storage import STATUS as FILES
-    from pipelines.core.run_dir.object_storage import taken, working_copy
+    from pipelines.core.run_dir.object_storage import taking_over, working_copy
     from streaming.errors import BadInput
     from streaming.store.objects import normalised
 
     normalised(address)
-    if name in TAKE and not looks:
-        return str(held.enter_context(taken(address)))
-    if name not in STATUS | WHOLE | READ | TAKE:
-        works = ", ".join(f"exfm {each}" for each in sorted(STATUS | WHOLE | READ | TAKE))
+    if name in CHANGE and not looks:
+        return str(held.enter_context(taking_over(address)))
+    if name not in STATUS | WHOLE | READ | CHANGE:
+        works = ", ".join(f"exfm {each}" for each in sorted(STATUS | WHOLE | READ | CHANGE))
         raise BadInput(f"`exfm {name}` does not work on a run on object storage yet; these do: {works}")
     return str(working_copy(address, FILES if name in STATUS else ("",)))

@@ -222,7 +222,7 @@ class Config(Frozen):
             raise ValueError(
                 f"settlement.by is partition, and the topics have {impressions} and {feedback} partitions: an "
                 "impression and its feedback would lie under different numbers. Copy them to topics of equal "
-                "partitions (examples/rekey_topic.py), or set settlement.by to stream"
+                "partitions (examples/repartition_topic.py), or set settlement.by to stream"
             )
         if workers > impressions:
             raise ValueError(

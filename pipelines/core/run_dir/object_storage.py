@@ -38,9 +38,11 @@ OF_LEADER = Share(
 )  # fmt: skip
 """What a run that follows another's lake has of that run: it reads, and puts where its own readers are."""
 FOLLOW_S, FOLLOW_LAKE_S = 5.0, 2.0
-TAKEN = ".taken"
+COMMAND = ".command"
 """Lock of a working copy in which a command changes the run."""
-TAKEN_WAIT_S, LOOKED_AT_S = 5.0, 0.2
+COMMAND_WAIT_S = 5.0
+LOOKED_AT_S = 0.2
+"""Commands hold the lock of a run for a moment, to see whether anybody has it."""
 PULL_WAIT_S = 600.0
 
 _looked_at: dict[Path, float] = {}
@@ -122,13 +124,13 @@ def _pulling(root: Path) -> Iterator[None]:
 
 
 def _is_idle(root: Path) -> bool:
-    """True where neither a coordinator works in the copy nor a command that has taken the run."""
-    with file_lock(root / TAKEN) as free:
+    """True where neither a coordinator works in the copy nor a command that changes the run."""
+    with file_lock(root / COMMAND) as free:
         return free and _is_stopped(root)
 
 
 def _is_stopped(root: Path) -> bool:
-    """True where no coordinator works in the copy. (Others look at the same lock, for no time.)"""
+    """True where no coordinator works in the copy."""
     with file_lock(RunDir(root).lock, wait_s=LOOKED_AT_S) as stopped:
         return stopped
 
@@ -158,7 +160,7 @@ def coordinating(run_dir: RunDir, say: Callable[[str], None], *, shared: bool = 
 
 
 @contextmanager
-def taken(run: str) -> Iterator[Path]:
+def taking_over(run: str) -> Iterator[Path]:
     """Context of a command that changes the run at this address, in the folder that it is given: the coordinator's, if
     that works on this machine, else one whose coordinator it is meanwhile. Raises BadInput where another one works on
     the run, or workers do on several machines."""
@@ -170,7 +172,7 @@ def taken(run: str) -> Iterator[Path]:
     assert copy is not None
     with ExitStack() as stack:
         # While it is locked, no command of this machine fetches over what this one writes.
-        if not stack.enter_context(file_lock(root / TAKEN, wait_s=TAKEN_WAIT_S)):
+        if not stack.enter_context(file_lock(root / COMMAND, wait_s=COMMAND_WAIT_S)):
             raise BadInput(f"{copy.url}: another command of this machine changes the run; try again")
         if not _is_stopped(root):
             stack.close()  # commands change a run that lives side by side
@@ -182,14 +184,12 @@ def taken(run: str) -> Iterator[Path]:
             yield root
             return
         with _pulling(root):
-            stack.enter_context(copy.coordinated())
-            copy.runs_nothing = True
+            stack.enter_context(copy.coordinated(runs=False))
             copy.pull()
         try:
             yield root
         finally:
             copy.put_all()
-            copy.runs_nothing = False
 
 
 def is_elsewhere(root: Path | None) -> bool:

@@ -378,10 +378,10 @@ class RayLauncher:
         except StreamingError as error:
             raise Died.of(error) from None
         assert copy.epoch is not None
-        together = uuid4().hex[:8] if self._together(name, ranks) else ""
-        return [WorkerPlace(copy.url, copy.epoch, name, rank, successor, together) for rank in range(ranks)]
+        shared = uuid4().hex[:8] if self._shares_copy(name, ranks) else ""
+        return [WorkerPlace(copy.url, copy.epoch, name, rank, successor, shared) for rank in range(ranks)]
 
-    def _together(self, name: str, ranks: int) -> bool:
+    def _shares_copy(self, name: str, ranks: int) -> bool:
         """True for ranks that share a copy of the run, so that all must be on one machine."""
         return self._copy is not None and ranks > 1 and name != AUGMENTATION
 
@@ -409,7 +409,7 @@ class RayLauncher:
         import ray
 
         bundles = [{"CPU": self._resources.cpus_per_worker}] * ranks
-        return ray.util.placement_group(bundles, strategy="STRICT_PACK" if self._together(name, ranks) else "PACK")
+        return ray.util.placement_group(bundles, strategy="STRICT_PACK" if self._shares_copy(name, ranks) else "PACK")
 
     def _unplaced(self, name: str, ranks: int, group: PlacementGroup | None, waited_s: float) -> str | None:
         """Reason why an actor will not be placed, once the timeout has passed. One that has a place may start
@@ -428,7 +428,7 @@ class RayLauncher:
             return (
                 f"no place for {name} within {waited_s:.0f} s: no machine of Ray is there any more; start them, resume"
             )
-        where = "on one machine, with a run on object storage" if self._together(name, ranks) else "all or none"
+        where = "on one machine, with a run on object storage" if self._shares_copy(name, ranks) else "all or none"
         many = f" ({ranks} ranks of {cpus:g}, {where})" if ranks > 1 else ""
         fewer = f"fewer {name} ranks, " if ranks > 1 else ""
         return (

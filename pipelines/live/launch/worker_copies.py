@@ -49,19 +49,19 @@ def worker_folder(url: str) -> Path:
 
 class WorkerPlace(NamedTuple):
     """One process of a worker: rank `rank` of `worker`, begun in the coordinator's `epoch`. `successor`: the object by
-    which it knows that a later one was begun; `together`: name of the copy that all ranks share, "" where none do."""
+    which it knows that a later one was begun; `shared_copy`: name of the copy of all ranks, "" for one of its own."""
 
     url: str
     epoch: int
     worker: str
     rank: int
     successor: str
-    together: str = ""
+    shared_copy: str = ""
 
     @property
     def led(self) -> bool:
         """True if rank 0 fetches and puts for this one."""
-        return bool(self.together) and self.rank > 0
+        return bool(self.shared_copy) and self.rank > 0
 
     @property
     def share(self) -> Share:
@@ -71,7 +71,7 @@ class WorkerPlace(NamedTuple):
         True
         """
         worker, student = self.worker, self.worker.removeprefix(STUDENT)
-        logs = [f"logs/{worker}.", f"logs/{worker}-rank"] if self.together else [self._logs]
+        logs = [f"logs/{worker}.", f"logs/{worker}-rank"] if self.shared_copy else [self._logs]
         own, follows = [f"checkpoints/{worker}/", *logs], [COMMITS, LEARNED]
         own += [f"quarantine/{worker}.json", f"{READERS}{quote(worker, safe='')}.json"]
         if worker == "ingest":
@@ -106,10 +106,10 @@ class WorkerPlace(NamedTuple):
                     if nobody:
                         shutil.rmtree(left, ignore_errors=True)
                         lock.unlink(missing_ok=True)
-        root = folder / f"{self.worker}-{self.together or f'{self.rank}-{uuid4().hex[:8]}'}"
+        root = folder / f"{self.worker}-{self.shared_copy or f'{self.rank}-{uuid4().hex[:8]}'}"
         # Before it is there: nobody takes it for left.
         _held.enter_context(file_lock(_lock_of(root), shared=True, wait_s=None))
-        root.mkdir(mode=0o700, exist_ok=bool(self.together))
+        root.mkdir(mode=0o700, exist_ok=bool(self.shared_copy))
         copy = open_share(root, self.url, self.epoch, self.share)
         copy.pull([self._logs], whole=False)
         return copy

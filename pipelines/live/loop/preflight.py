@@ -18,6 +18,7 @@ from exfm.kernels.machine_code import has_compiler, no_compiler
 from pipelines.core.config.settings import Config, dump
 from pipelines.core.run_dir.erasures import require_erased
 from pipelines.core.run_dir.moves import require_moved
+from pipelines.core.run_dir.object_storage import LOOKED_AT_S
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.place import keep_place, original_of
 from pipelines.live.loop.continuation import settle
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from pipelines.teacher.plan.question import Part
 
 GB = 1 << 30
-LOOKED_AT_S = 0.2
-"""Commands hold the lock for a moment, to see whether anybody has it."""
 OF_RAY, OF_WORKER, OF_BROKER = 80, 20, 60
 
 

@@ -31,8 +31,8 @@ REMEDIES = {
     "clocks differ, not further: one row that is far ahead closes every window",
     "too_old": "Send the stream in order of event time, or raise settlement.dedup_horizon_s",
     "wrong_partition": "Have the producers of both topics choose the partition by the impression's id "
-    "(settlement.partitioner says how), copy the topic to one keyed by it (examples/rekey_topic.py), or write a "
-    "recording anew: exfm ingest FILE --config CONFIG. "
+    "(settlement.partitioner says how), copy the topic to one partitioned by it "
+    "(examples/repartition_topic.py), or write a recording anew: exfm ingest FILE --config CONFIG. "
     "settlement.by: stream takes rows in any partitions, with one worker",
     "bad_vertical": "Give every impression the name of its vertical",
     "too_many_verticals": "Name a column of few values as the vertical, or raise lake.max_verticals",

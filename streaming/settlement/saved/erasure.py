@@ -25,7 +25,7 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.label_join import LabelJoin
 from streaming.settlement.marks import Marks
-from streaming.settlement.pending import RowLogState, nothing_in
+from streaming.settlement.pending import RowLogState, empty_value
 from streaming.settlement.state import SettlementState
 from streaming.store.segments import Segments, StoredSegment
 
@@ -106,7 +106,7 @@ def _blanked(segment: StoredSegment, before: pa.Table, kind: str, gone: np.ndarr
         if field.name == "impression_id":
             rows = rows.set_column(index, field, pc.if_else(pa.array(gone), _nobodys(segment, field.type), rows[index]))
         elif field.name not in KEPT:
-            rows = rows.set_column(index, field, pc.if_else(pa.array(gone), nothing_in(field), rows[index]))
+            rows = rows.set_column(index, field, pc.if_else(pa.array(gone), empty_value(field), rows[index]))
     batch = rows.combine_chunks().to_batches()[0]
     columns = [hash64(batch["impression_id"]), batch["key_time_ms"].to_numpy(), np.flatnonzero(gone)]
     kind = kind if segment.name.startswith(f"{kind}-") else f"{kind}_head"

@@ -194,7 +194,7 @@ def _read_on(feed: Feed, sources: SourceWatch, resumed: dict[str, Any] | None, *
         raise BadInput(
             f"{names_of(added)} were added, and this run settles each partition by itself (settlement.by: partition): "
             "ids belong to other partitions now, and would miss what is known of them. Copy both topics to new ones of "
-            "more partitions (examples/rekey_topic.py), and move the run there (`exfm broker move`)"
+            "more partitions (examples/repartition_topic.py), and move the run there (`exfm broker move`)"
         )
     if added and feed.ended:
         raise BadInput(

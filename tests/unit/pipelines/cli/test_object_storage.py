@@ -14,7 +14,7 @@ from pipelines.cli.console import main
 from pipelines.cli.tools.working_copies import working_copies
 from pipelines.core.config.settings import dump, load
 from pipelines.core.run_dir import object_storage
-from pipelines.core.run_dir.object_storage import coordinating, followed, is_elsewhere, taken, working_copy
+from pipelines.core.run_dir.object_storage import coordinating, followed, is_elsewhere, taking_over, working_copy
 from pipelines.core.run_dir.paths import RunDir
 from pipelines.core.run_dir.roster import Presence, Roster
 from pipelines.live.loop.lifecycle import run
@@ -147,7 +147,7 @@ def test_a_command_changes_nothing_at_an_address_above_a_run(address, tmp_path, 
 
 
 def test_other_commands_fetch_nothing_into_a_copy_that_a_command_changes(address, tmp_path):
-    with taken(address) as root:
+    with taking_over(address) as root:
         (root / "silences.json").write_text("{}")  # not put yet
         assert working_copy(address) == root
         assert (root / "silences.json").exists()
@@ -169,7 +169,7 @@ def test_where_the_coordinator_works_a_command_changes_its_copy_unless_workers_h
     for shared in (False, True):
         with locked(run_dir), coordinating(run_dir, lambda text: None, shared=shared):
             if shared:
-                with pytest.raises(BadInput, match=r"on several machines .* stop the run first"), taken(address):
+                with pytest.raises(BadInput, match=r"on several machines .* stop the run first"), taking_over(address):
                     pass
                 continue
             with working_copies(["silence", address]) as (_, root):

@@ -87,7 +87,7 @@ def test_ranks_have_logs_of_their_own(store):
 
 
 def test_ranks_of_one_model_share_a_copy_that_rank_0_fills(store):
-    first, second = (place(store, "student-news", rank)._replace(together="a1") for rank in (0, 1))
+    first, second = (place(store, "student-news", rank)._replace(shared_copy="a1") for rank in (0, 1))
     assert (first.led, second.led) == (False, True)
     assert first.share == second.share
     assert first.share.owns("logs/student-news-rank1.log")
@@ -102,7 +102,7 @@ def test_ranks_of_one_model_share_a_copy_that_rank_0_fills(store):
         following.begin()
         wait_for_first(follower.root, within_s=0)
         assert held(copy.root) == STORED.keys() - NOT_HERE
-    assert first._replace(together="b2").opened().root != copy.root
+    assert first._replace(shared_copy="b2").opened().root != copy.root
 
 
 def test_a_process_that_has_a_successor_ends_with_words(store):

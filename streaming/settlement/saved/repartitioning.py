@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streaming.asof.features import AsOfFiles, AsOfState, numbered_in
+from streaming.asof.features import AsOfFiles, AsOfState, global_numbers
 from streaming.hashing import hash64
 from streaming.intake.merge import merged_schema
 from streaming.partitioner import Partitioner
@@ -26,14 +26,14 @@ from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import Emission
 from streaming.settlement.label_join import LabelJoin
 from streaming.settlement.marks import Marks
-from streaming.settlement.pending import SEGMENT_ROWS, RowLog, RowLogState, nothing_in
+from streaming.settlement.pending import SEGMENT_ROWS, RowLog, RowLogState, empty_value
 from streaming.settlement.shard import added
 from streaming.settlement.state import SettlementState
 
 _SLIM = ["impression_id", "event_time_ms"]
 
 
-def rekeyed(
+def repartition(
     states: Sequence[SettlementState],
     schema: RowSchema,
     config: SettlementConfig,
@@ -47,8 +47,10 @@ def rekeyed(
     """
     owner = Partitioner(config.partitioner, partitions)
     admitted = pa.schema([*schema.admitted, *POSITION_FIELDS])
-    impressions = _KeyedRows("segment", admitted, [state.pending for state in states], owner)
-    feedback = _KeyedRows("waiting", merged_schema(schema, "feedback"), [state.orphans for state in states], owner)
+    impressions = _RepartitionedRows("segment", admitted, [state.pending for state in states], owner)
+    feedback = _RepartitionedRows(
+        "waiting", merged_schema(schema, "feedback"), [state.orphans for state in states], owner
+    )
     labels = [_values(marks, impressions) for marks in _label_marks(states, schema, config)]
     claimed = _values([_restored(Marks(np.uint8, s.orphans.first), s.claimed, s.orphans) for s in states], feedback)
     cursors = np.array([state.meta["cursors"] for state in states])
@@ -100,7 +102,7 @@ def rekeyed(
 _COUNTS = ("settled", "not_applicable", "unknown_labels", "unmet_conditions", "counts", "dead_letters", "verticals")
 
 
-class _KeyedRows:
+class _RepartitionedRows:
     """Rows of a log of every partition, one partition after the other, and the partition that each goes to.
 
     of, number  (I,) partition of before, and number there
@@ -141,11 +143,11 @@ class _KeyedRows:
         log.spill = folder
         for at in range(0, len(rows), SEGMENT_ROWS):
             some = rows[at : at + SEGMENT_ROWS]
-            batch = self._taken(some, gone[some])
+            batch = self._batch(some, gone[some])
             log.append(batch, self.key_time[some], hash64(batch["impression_id"]))
         return log
 
-    def _taken(self, rows: np.ndarray, gone: np.ndarray) -> pa.RecordBatch:
+    def _batch(self, rows: np.ndarray, gone: np.ndarray) -> pa.RecordBatch:
         parts, places = [], []
         for of, slim in {*zip(self.of[rows].tolist(), gone.tolist(), strict=True)}:
             here = np.flatnonzero((self.of[rows] == of) & (gone == slim))
@@ -157,7 +159,7 @@ class _KeyedRows:
 
     def _whole(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
-            rows[field.name] if field.name in rows.schema.names else pa.repeat(nothing_in(field), rows.num_rows)
+            rows[field.name] if field.name in rows.schema.names else pa.repeat(empty_value(field), rows.num_rows)
             for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -177,7 +179,7 @@ def _restored(marks: Marks, segments: Any, log: RowLogState) -> Marks:
     return marks
 
 
-def _values(each: Sequence[Marks], rows: _KeyedRows) -> np.ndarray:
+def _values(each: Sequence[Marks], rows: _RepartitionedRows) -> np.ndarray:
     """The values of all rows, (I,)."""
     values = np.concatenate([marks.view(marks.first, marks.stop) for marks in each])
     assert len(values) == len(rows.number)
@@ -199,12 +201,13 @@ def _leading(mask: np.ndarray) -> int:
     return len(mask) if mask.all() else int(np.argmin(mask))
 
 
-def _renumbered(state: SettlementState, schema: RowSchema, impressions: _KeyedRows) -> AsOfFiles | None:
+def _renumbered(state: SettlementState, schema: RowSchema, impressions: _RepartitionedRows) -> AsOfFiles | None:
     if state.asof is None:
         return None
     tables = AsOfState(schema)
     tables.restore(state.asof)
-    tables.renumber(numbered_in(impressions.of, impressions.number), numbered_in(*impressions.new_places()))
+    now = impressions.new_places()
+    tables.renumber(global_numbers(impressions.of, impressions.number), global_numbers(*now))
     return tables.state()
 
 

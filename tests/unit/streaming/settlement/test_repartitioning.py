@@ -10,8 +10,8 @@ import pytest
 
 from streaming.errors import BadInput
 from streaming.settlement import pending
-from streaming.settlement.saved.rekeying import rekeyed
-from streaming.settlement.saved.whole import SavedSettlement
+from streaming.settlement.saved.repartitioning import repartition
+from streaming.settlement.saved.settlement import SavedSettlement
 from streaming.settlement.shard import added
 from streaming.settlement.state import SettlementState, partition_folder
 from tests.support.streams.partitioned import CONFIG, SCHEMA, SharedStream, between, messages
@@ -39,7 +39,7 @@ def go_on(seed: int, folder: Any, partitions: int) -> SharedStream:
     """The stream in so many partitions, from the state that was saved."""
     states = [SettlementState.load(folder / partition_folder(number), "1")[0] for number in range(3)]
     places = [folder / f"now-{partitions}" / partition_folder(number) for number in range(partitions)]
-    again = rekeyed(states, SCHEMA, CONFIG, partitions, places.__getitem__)
+    again = repartition(states, SCHEMA, CONFIG, partitions, places.__getitem__)
     for place, state in zip(places, again, strict=True):
         state.save(place, "2")
     sent = messages(seed, partitions=partitions, verticals=3)
@@ -103,7 +103,7 @@ def test_a_partition_whose_state_is_lost_is_missed(tmp_path):
 def test_new_numbers_are_beyond_all_of_before(tmp_path):
     begun(2, tmp_path)
     states = [SettlementState.load(tmp_path / partition_folder(number), "1")[0] for number in range(3)]
-    now = list(rekeyed(states, SCHEMA, CONFIG, 4, lambda number: tmp_path / "now"))
+    now = list(repartition(states, SCHEMA, CONFIG, 4, lambda number: tmp_path / "now"))
     assert {state.pending.first for state in now} == {max(state.pending.head.stop for state in states)}
     rows = [np.sum([state.pending.head.stop - state.pending.first for state in of]) for of in (states, now)]
     assert rows[0] == rows[1] > 0

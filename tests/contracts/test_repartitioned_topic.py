@@ -1,4 +1,4 @@
-"""Topics keyed by something else, copied by `examples/rekey_topic.py`: each message once, if killed, too."""
+"""Topics keyed by something else, copied by `examples/repartition_topic.py`: each message once, if killed, too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = 3000
 
 
 def command(servers: str, source: str, target: str, *options: str) -> list[str]:
-    script = str(ROOT / "examples/rekey_topic.py")
+    script = str(ROOT / "examples/repartition_topic.py")
     return [sys.executable, script, source, target, "--bootstrap-servers", servers, *options]
 
 
@@ -111,6 +111,9 @@ def test_a_run_that_settles_each_partition_by_itself_goes_on_at_topics_of_more(b
     wrong = [f"kafka.{kind}.topic={t}-wrong" for kind, t in zip(("impressions", "feedback"), topics, strict=True)]
     with pytest.raises(BadInput, match=r"is not keyed as the run expects it: .* belong to other partitions, as"):
         BrokerMove(root, servers, wrong).move()
+    ensure_topics(config.kafka, {f"{topics[1]}-odd": 4})
+    with pytest.raises(BadInput, match=r"topics at .* is not a valid config:\n.* the topics have 5 and 4 partitions"):
+        BrokerMove(root, servers, [wrong[0], f"kafka.feedback.topic={topics[1]}-odd"]).move()
     names = [f"kafka.{kind}.topic={t}-wide" for kind, t in zip(("impressions", "feedback"), topics, strict=True)]
     BrokerMove(root, servers, names).move()
 

@@ -1,16 +1,15 @@
 """Copy of a live topic whose partitions follow `impression_id`, each message once, for `settlement.by: partition`.
 
-    python examples/rekey_topic.py ads ads-by-id --bootstrap-servers kafka-1:9092
+    python examples/repartition_topic.py ads ads-by-id --bootstrap-servers kafka-1:9092
 
 Messages are JSON objects, one each. Key, value, headers and timestamp stay; the partition is the one in which a run
 looks for the id. What has no id goes to partition 0, where the run refuses it in words; end markers, and messages with
 neither key nor value, are left out. Messages are copied in the order of their timestamps over all partitions, so event
 time is no more out of order than it was.
 
-The copies and how far they go, in all partitions, are one transaction, under the consumer group `rekey-SOURCE-TARGET`:
-end the program in any way, start it again, and it goes on. A second one of the same topics ends the first. It runs
-until Ctrl-C; with `--until-end`, until all is copied. Partitions that the source gets meanwhile are seen at the next
-start.
+The copies and how far they go, in all partitions, are one transaction, under the group `repartition-SOURCE-TARGET`: end
+the program in any way, start it again, and it goes on. A second one of the same topics ends the first. It runs until
+Ctrl-C; with `--until-end`, until all is copied. Partitions that the source gets meanwhile are seen at the next start.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def main() -> int:
     parser.add_argument("--partitioner", choices=["exfm", "kafka"], default="exfm", help="settlement.partitioner")
     parser.add_argument("--until-end", action="store_true", help="end when all is copied")
     asked = parser.parse_args()
-    servers, group = asked.bootstrap_servers, f"rekey-{asked.source}-{asked.target}"
+    servers, group = asked.bootstrap_servers, f"repartition-{asked.source}-{asked.target}"
     consumer = KafkaConsumer(
         bootstrap_servers=servers,
         group_id=group,
